@@ -1,5 +1,5 @@
-// Package cache keeps the bytes of items outside the Go heap, within a bound, once they are
-// loaded. An item that is kept stays: nothing is thrown out for another.
+// Package cache keeps the bytes of items outside the Go heap, within a bound, once they are loaded. A
+// kept item stays: it is never dropped for another.
 package cache
 
 import (
@@ -14,35 +14,33 @@ import (
 
 const stateBytes = 8
 
-// A state is absent, loading, or where the item is kept.
+// A state is absent, loading, or the place where the item is kept.
 const (
 	absent  uint64 = iota
-	loading        // somebody loads the item; written under mu
+	loading        // a goroutine loads the item; written under mu
 	kept           // plus a place in blocks
 )
 
-// A Cache gives its memory back when it is garbage or closed.
+// A Cache frees its memory when it is collected or closed.
 type Cache struct {
 	maxBytes int64
 
-	// users is entered by those who use the blocks or states; Close waits until
-	// nobody else is in.
+	// Whoever uses the blocks or states enters users; Close waits until nobody else is in.
 	users osmemory.Users
-	// states has the state of each item; nil once closed. Under mu, absent becomes
-	// loading, and loading becomes absent or kept. A kept item stays kept, so a hit
-	// needs no lock.
+	// states holds the state of each item; it is nil once the cache is closed. Under mu, absent becomes
+	// loading, and loading becomes absent or kept. A kept item stays kept, so a hit needs no lock.
 	states []atomic.Uint64
 	blocks *blocks // added to under mu
 
 	mu      sync.Mutex            // taken after users, if both are taken
 	waiting map[int]chan struct{} // closed when the item is no longer loading
 	used    int64
-	full    atomic.Bool // nothing more is kept; written under mu
+	full    atomic.Bool // no more items can be kept; written under mu
 }
 
-// New returns a cache for n items of at most most bytes, which takes at most maxBytes,
-// including stateBytes of bookkeeping per item. Bookkeeping may take half of the bound. An
-// item without bookkeeping isn't kept.
+// New returns a cache for n items. most is the size of the largest item in bytes. The cache takes at most
+// maxBytes, including stateBytes of bookkeeping per item. Bookkeeping may take half of maxBytes. An item
+// without bookkeeping isn't kept.
 func New(n int, most, maxBytes int64) *Cache {
 	c := &Cache{maxBytes: maxBytes, blocks: &blocks{}, waiting: map[int]chan struct{}{}}
 	c.states = c.blocks.states(min(int64(n), maxBytes/2/stateBytes))
@@ -52,11 +50,11 @@ func New(n int, most, maxBytes int64) *Cache {
 	return c
 }
 
-// Get gives the bytes of an item that is kept, and whatever follows them, to take. Otherwise it
-// calls load, which returns how many bytes the item has, and keep, which writes them, if the
-// item fits. If somebody else is loading the item, Get waits for them, or until ctx ends. full
-// is why no more items can be kept, if memory is wanting; it is returned once. worker is the
-// caller's number: workers of different numbers seldom meet.
+// Get passes to take the bytes of an item that is kept, and whatever follows them. If it isn't kept, Get
+// calls load, which returns how many bytes the item has, and, if the item fits, keep, which writes them.
+// If another goroutine is loading the item, Get waits for it, or until ctx ends. full says why no more
+// items can be kept, if memory is short; it is returned once. worker is the caller's number: workers with
+// different numbers seldom contend.
 func (c *Cache) Get(ctx context.Context, worker, index int, take func([]byte) error, load func() (size int, err error), keep func([]byte)) (full, err error) {
 	for {
 		if hit, err := c.hit(worker, index, take); hit {
@@ -91,9 +89,9 @@ func (c *Cache) hit(worker, index int, take func([]byte) error) (hit bool, err e
 	return true, take(c.blocks.at(state - kept))
 }
 
-// claim tells who loads an item that wasn't kept a moment ago. If mine is true, the caller
-// does. If others isn't nil, somebody else does or has done so, and the caller waits for the
-// channel. If neither, the item is not to be kept.
+// claim decides who loads an item that wasn't kept a moment ago. If mine is true, the caller does. If
+// others isn't nil, another goroutine is loading it or has loaded it, and the caller waits for the
+// channel. Otherwise the item can't be kept.
 func (c *Cache) claim(index int) (mine bool, others <-chan struct{}) {
 	if c.full.Load() {
 		return false, nil
@@ -119,7 +117,7 @@ func (c *Cache) claim(index int) (mine bool, others <-chan struct{}) {
 	}
 }
 
-// notLoading is a closed channel: nobody needs to wait.
+// notLoading is a closed channel, so that nobody waits for it.
 var notLoading = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // fill loads a claimed item, and keeps it if it can.
@@ -140,8 +138,8 @@ func (c *Cache) fill(worker, index int, load func() (int, error), keep func([]by
 	return full, nil
 }
 
-// reserve finds a place for an item. The caller has entered users. full is an error if there
-// is no memory.
+// reserve finds a place for an item. The caller has entered users. full is the error if there is no
+// memory.
 func (c *Cache) reserve(size int) (place uint64, ok bool, full error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,7 +171,7 @@ func (c *Cache) loaded(index int, state uint64) {
 	}
 }
 
-// Close gives the memory back.
+// Close frees the memory.
 func (c *Cache) Close() error {
 	var err error
 	c.users.Alone(func() {
@@ -186,7 +184,7 @@ func (c *Cache) Close() error {
 	return err
 }
 
-// Bytes returns what is kept, including bookkeeping.
+// Bytes returns how much memory is in use, including bookkeeping.
 func (c *Cache) Bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

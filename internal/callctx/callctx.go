@@ -1,5 +1,5 @@
-// Package callctx tells this project's packages the context of the call that they run in, if
-// all they have is its sample, and how long that call may take.
+// Package callctx gives this project's packages the context of the call that they run in, if all they
+// have is the call's sample, and the time that the call may take.
 package callctx
 
 import (
@@ -9,16 +9,15 @@ import (
 	"time"
 )
 
-// Of returns the context of the call of Load or LoadBatch that a *nwt.Sample is loaded by.
-// Package nwt sets it.
+// Of returns the context of the call of Load or LoadBatch that loads a *nwt.Sample. Package nwt sets it.
 var Of func(sample any) context.Context
 
 type boundedKey struct{}
 
-// A bounded is what is known of the calls of a context that end after a time.
+// A bounded holds what is known of the calls of a context that end after a time.
 type bounded struct {
 	timeout time.Duration
-	failed  atomic.Pointer[error] // what the call under way has failed with so far
+	failed  atomic.Pointer[error] // the latest error within the call under way
 }
 
 func of(ctx context.Context) *bounded {
@@ -26,12 +25,12 @@ func of(ctx context.Context) *bounded {
 	return b
 }
 
-// WithTimeout is ctx for calls, one at a time, that nwt.WithTimeout gives up after d.
+// WithTimeout returns ctx for calls, one at a time, that nwt.WithTimeout gives up after d.
 func WithTimeout(ctx context.Context, d time.Duration) context.Context {
 	return context.WithValue(ctx, boundedKey{}, &bounded{timeout: d})
 }
 
-// Timeout returns that d; 0: none is known.
+// Timeout returns that d, or 0 if none is known.
 func Timeout(ctx context.Context) time.Duration {
 	if b := of(ctx); b != nil {
 		return b.timeout
@@ -39,14 +38,15 @@ func Timeout(ctx context.Context) time.Duration {
 	return 0
 }
 
-// Failed says what the call under way has failed with, before it goes on trying; nil: nothing.
+// Failed records the latest error within the call under way, before the call tries again; nil means that
+// there is none.
 func Failed(ctx context.Context, err error) {
 	if b := of(ctx); b != nil {
 		b.failed.Store(&err)
 	}
 }
 
-// NoAnswer returns the error of a call that is given up, with what it failed with before.
+// NoAnswer returns the error of a call that is given up, together with its latest error.
 func NoAnswer(ctx context.Context) error {
 	b := of(ctx)
 	err := fmt.Errorf("no answer within WithTimeout(%v): %w", b.timeout, context.DeadlineExceeded)

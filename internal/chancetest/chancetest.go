@@ -1,4 +1,4 @@
-// Package chancetest reports whether counts of random draws are what chance gives. It is for tests.
+// Package chancetest checks whether counts of random draws are what chance would give. It is for tests.
 package chancetest
 
 import (
@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Uniform fails unless each of some cells, those without a count included, is as likely as
-// the others. Free is the degrees of freedom.
+// Uniform fails unless all cells, including those without a count, are equally likely. Free is the
+// degrees of freedom.
 func Uniform(t *testing.T, counts []int, cells, free int, what string) {
 	t.Helper()
 	Plausible(t, ChiSquared(counts, cells), free, what)
@@ -25,7 +25,7 @@ func ChiSquared(counts []int, cells int) float64 {
 	for _, c := range counts {
 		x += (float64(c) - expected) * (float64(c) - expected) / expected
 	}
-	return x + float64(cells-len(counts))*expected // cells never hit
+	return x + float64(cells-len(counts))*expected // cells that were never hit
 }
 
 // Plausible fails if a chi-squared statistic is more than 4 standard deviations from what

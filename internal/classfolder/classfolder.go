@@ -18,22 +18,23 @@ import (
 	"sync/atomic"
 )
 
-// Files are the files of all classes: by class, in each class by folder, in each folder by name.
+// Files are the files of all classes: sorted by class, within a class by folder, and within a folder by
+// name.
 type Files struct {
 	dir     string
 	Classes []string // sorted
 
-	// The names of all files, relative to dir and with slashes, one after the other:
-	// name i is names[ends[i-1]:ends[i]].
+	// names holds the names of all files, relative to dir and with slashes, one after the other: name i
+	// is names[ends[i-1]:ends[i]].
 	names []byte
 	ends  []int
 	class []int32
 
-	tell func() string // what the files are
+	tell func() string // describes the files
 }
 
-// List lists the files that have one of the extensions, or all if there is none. An error doesn't
-// name the package that has called.
+// List lists the files that have one of the extensions, or all files if no extension is given. Its errors
+// don't name the calling package.
 func List(ctx context.Context, dir string, extensions []string, keepEmpty bool) (*Files, error) {
 	f := &Files{dir: dir}
 	root, err := filepath.EvalSymlinks(dir)
@@ -85,7 +86,7 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// add notes the files of a class.
+// add adds the files of a class.
 func (f *Files) add(class int, files []string) {
 	slices.SortFunc(files, func(a, b string) int {
 		i, k := strings.LastIndexByte(a, '/'), strings.LastIndexByte(b, '/')
@@ -104,14 +105,13 @@ type listing struct {
 	dir            string
 	extensions     []string        // none: all files are taken
 	files, folders []string        // relative to dir
-	seen           map[string]bool // the folders of the class, as they are called without links
+	seen           map[string]bool // the folders of the class, by their paths without links
 }
 
-// maxDepth bounds how deep folders lie in each other.
+// maxDepth bounds how deeply folders are nested.
 const maxDepth = 64
 
-// enter lists a folder and all below it, unless they were listed for this class
-// already.
+// enter lists a folder and everything below it, unless this class has it already.
 func (l *listing) enter(name string, depth int) error {
 	real, err := filepath.EvalSymlinks(filepath.Join(l.dir, name))
 	if err != nil {
@@ -127,8 +127,8 @@ func (l *listing) enter(name string, depth int) error {
 	return l.list(name, depth, true)
 }
 
-// list collects the files of a folder. If down is set it then lists the folders in
-// it; else it collects their names.
+// list collects the files of a folder. If down is set, it then lists the folders in it; otherwise it
+// collects their names.
 func (l *listing) list(folder string, depth int, down bool) error {
 	d, err := os.Open(filepath.Join(l.dir, folder))
 	if err != nil {
@@ -166,7 +166,7 @@ func (l *listing) list(folder string, depth int, down bool) error {
 		l.folders = below
 		return nil
 	}
-	slices.Sort(below) // of several ways to a folder, the same is taken everywhere
+	slices.Sort(below) // if there are several paths to a folder, every system takes the same one
 	for _, name := range below {
 		if err := l.enter(name, depth+1); err != nil {
 			return err
@@ -179,7 +179,7 @@ func (l *listing) list(folder string, depth int, down bool) error {
 // leave among a user's folders and files.
 var leftovers = []string{"__macosx", "@eadir", "#recycle", "#snapshot", "$recycle.bin", "system volume information", "lost+found", "thumbs.db", "desktop.ini"}
 
-// isLeftover reports whether nobody made a file or folder of this name on purpose.
+// isLeftover reports whether files or folders of this name are never made on purpose.
 func isLeftover(name string) bool {
 	return name[0] == '.' || slices.Contains(leftovers, strings.ToLower(name))
 }
@@ -195,16 +195,16 @@ func (l *listing) takes(name string) bool {
 	})
 }
 
-// Class is the class of a file.
+// Class returns the class of a file.
 func (f *Files) Class(index int) int { return int(f.class[index]) }
 
-// Path is the path of a file.
+// Path returns the path of a file.
 func (f *Files) Path(index int) string { return filepath.Join(f.dir, string(f.Name(index))) }
 
-// Dir is the folder of the classes.
+// Dir returns the folder of the classes.
 func (f *Files) Dir() string { return f.dir }
 
-// Name is a file's name with its folders, relative to Dir. It must not be changed.
+// Name returns a file's name with its folders, relative to Dir. The slice must not be changed.
 func (f *Files) Name(index int) []byte {
 	from := 0
 	if index > 0 {
@@ -213,19 +213,19 @@ func (f *Files) Name(index int) []byte {
 	return f.names[from:f.ends[index]]
 }
 
-// Len is the number of files.
+// Len returns the number of files.
 func (f *Files) Len() int { return len(f.ends) }
 
-// Tell is the number of the files and a hash of their names, sizes, times and classes. Only the
-// first call looks at them.
+// Tell returns the number of the files and a hash of their names, sizes, times and classes. Only the
+// first call looks at the files.
 func (f *Files) Tell() string { return f.tell() }
 
-// tellFiles is what Tell returns.
+// tellFiles computes what Tell returns.
 func (f *Files) tellFiles() string {
 	type file struct{ size, time int64 }
 	files := make([]file, f.Len())
 	f.Each(func(i int) bool {
-		if info, err := os.Stat(f.Path(i)); err == nil { // else Load tells what is wrong
+		if info, err := os.Stat(f.Path(i)); err == nil { // else Load reports what is wrong
 			files[i] = file{info.Size(), info.ModTime().UnixNano()}
 		}
 		return true
@@ -239,7 +239,7 @@ func (f *Files) tellFiles() string {
 	return fmt.Sprintf("%d files %x;", len(files), h.Sum(nil)[:16])
 }
 
-// Each calls f for each file, 32 side by side, until one of the calls returns false.
+// Each calls look for each file, 32 at a time, until one of the calls returns false.
 func (f *Files) Each(look func(index int) bool) {
 	var next atomic.Int64
 	var all sync.WaitGroup

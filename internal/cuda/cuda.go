@@ -1,8 +1,7 @@
-// Package cuda is what a data loader needs of CUDA: page-locked memory, memory
-// on a GPU, and asynchronous copies from one to the other.
+// Package cuda provides what a data loader needs from CUDA: page-locked memory, memory on a GPU, and
+// asynchronous copies from one to the other.
 //
-// It calls NVIDIA's driver, which must be there only at run time. How depends on
-// the build:
+// It calls NVIDIA's driver, which need only be there at run time. How it does so depends on the build:
 //
 //	with cgo            purego loads libcuda.so.1 when the first device is opened
 //	-tags cuda          gorgonia.org/cu, linked to the driver: for programs that
@@ -11,7 +10,7 @@
 //	CGO_ENABLED=0       not at all: the binary stays static and every Open fails
 //	  -tags nwt_purego  as with cgo, in a binary that needs glibc
 //
-// The code above the driver interface doesn't know which it is.
+// The code above the driver interface doesn't depend on this.
 package cuda
 
 import (
@@ -27,7 +26,7 @@ import (
 // no device is in use.
 var Library = "libcuda.so.1"
 
-// drivers are the libraries loaded so far, by file. They stay loaded.
+// drivers holds the libraries loaded so far, by file. They stay loaded.
 var drivers sync.Map
 
 // start loads the driver, once, and initializes it.
@@ -59,8 +58,8 @@ func noGPU(err error) error {
 	return fmt.Errorf("%w: NVIDIA's driver is here but sees no GPU%s: %w", ErrNoDevice, only, err)
 }
 
-// Device is a GPU, used through its primary context. It holds nothing that the driver
-// must free: its sessions and page-locked buffers do. Any goroutine may use it.
+// Device is a GPU, used through its primary context. A Device holds nothing that the driver must free;
+// only its sessions and page-locked buffers do. Any goroutine may use it.
 type Device struct {
 	drv  driver
 	gpu  int
@@ -114,9 +113,9 @@ func Open(ordinal int) (*Device, error) {
 // Name returns the GPU's name, such as "NVIDIA H100 80GB HBM3".
 func (d *Device) Name() string { return d.name }
 
-// AllocHost returns page-locked memory, from which every context copies at full
-// speed. Its content is undefined. It stays in place until FreeHost, whatever is
-// closed before: the buffer itself retains the primary context.
+// AllocHost returns page-locked memory, from which every context copies at full speed. Its content is
+// undefined. It stays in place until FreeHost, whatever is closed before, because the buffer itself
+// retains the primary context.
 func (d *Device) AllocHost(size int) (b []byte, err error) {
 	err = d.borrow(func() error {
 		if _, err := d.retain(); err != nil {
@@ -136,8 +135,7 @@ func (d *Device) AllocHost(size int) (b []byte, err error) {
 	return b, err
 }
 
-// FreeHost frees what AllocHost returned; it must get all of it. No copy from it may
-// be under way.
+// FreeHost frees what AllocHost returned; it must get the whole slice. No copy from it may be under way.
 func (d *Device) FreeHost(b []byte) error {
 	return d.insist(func() error {
 		r := d.drv.freeHost(unsafe.Pointer(unsafe.SliceData(b)))
@@ -203,7 +201,7 @@ func (d *Device) keep(make func() (uintptr, error), free func(uintptr) error) (m
 	return made, nil
 }
 
-// borrow calls f on one thread with the device's context current there.
+// borrow calls f on one thread, with the device's context current on that thread.
 func (d *Device) borrow(f func() error) error {
 	ctx, err := d.retain()
 	if err != nil {
@@ -212,8 +210,8 @@ func (d *Device) borrow(f func() error) error {
 	return errors.Join(within(d.drv, ctx, f), d.release())
 }
 
-// insist is borrow for what must be freed. If it can't get as far as calling f, it
-// tries once more, since a call may only report what went wrong before.
+// insist does what borrow does, for calls that free something. If it fails before it calls f, it tries
+// once more, since a call may only report an earlier failure.
 func (d *Device) insist(f func() error) error {
 	called := false
 	free := func() error {
@@ -227,8 +225,8 @@ func (d *Device) insist(f func() error) error {
 	return err
 }
 
-// retain returns the device's primary context, to use until release. The driver counts these
-// calls: the context exists from the first retain to the last release.
+// retain returns the device's primary context, which the caller may use until release. The driver counts
+// these calls: the context exists from the first retain to the last release.
 func (d *Device) retain() (uintptr, error) {
 	ctx, r := d.drv.retainPrimary(d.gpu)
 	return ctx, check("cuDevicePrimaryCtxRetain", r)

@@ -16,19 +16,18 @@ import (
 	"gorgonia.org/cu"
 )
 
-// Backend says how this binary talks to the driver.
+// Backend names the way in which this binary calls the driver.
 const Backend = "gorgonia.org/cu"
 
-// gorgonia is the driver as the linker found it, through gorgonia.org/cu. That
-// package starts the driver when the program starts, and ends the program if the
-// driver doesn't start. Three calls don't go through it: it has no cuMemHostAlloc,
-// starts the driver only once, and allocates for cuCtxPopCurrent.
+// gorgonia is the driver that the linker found, called through gorgonia.org/cu. That package starts the
+// driver when the program starts, and ends the program if the driver doesn't start. Three calls don't go
+// through it, because it lacks cuMemHostAlloc, starts the driver only once, and allocates for
+// cuCtxPopCurrent.
 type gorgonia struct{}
 
 func load(string) (driver, error) { return gorgonia{}, nil }
 
-// resultOf undoes what gorgonia.org/cu does to a CUresult: an error of an
-// unexported integer type.
+// resultOf turns an error of gorgonia.org/cu, which has an unexported integer type, back into a CUresult.
 func resultOf(err error) Result {
 	if err == nil {
 		return Success
@@ -36,7 +35,7 @@ func resultOf(err error) Result {
 	return Result(reflect.ValueOf(err).Int())
 }
 
-// Its handles are structs around one C pointer; ours are that pointer's number.
+// The handles of gorgonia.org/cu are structs around one C pointer; ours are that pointer as a number.
 type handle interface {
 	cu.CUContext | cu.Stream | cu.Event | C.CUevent
 }

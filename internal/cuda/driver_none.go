@@ -10,10 +10,10 @@ import (
 	"slices"
 )
 
-// Backend says how this binary talks to the driver: not at all.
+// Backend names the way in which this binary calls the driver; "" means that it can't.
 const Backend = ""
 
-// deviceFiles are there where a process may use a GPU: on a PC or server, a Jetson, and WSL.
+// deviceFiles exist if a process may use a GPU: on a PC or server, on a Jetson, and in WSL.
 var deviceFiles = []string{"/dev/nvidiactl", "/dev/nvhost-ctrl-gpu", "/dev/nvgpu", "/usr/lib/wsl/lib/libcuda.so.1"}
 
 func load(string) (driver, error) {

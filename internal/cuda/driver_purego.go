@@ -14,11 +14,11 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// Backend says how this binary talks to the driver.
+// Backend names the way in which this binary calls the driver.
 const Backend = "purego"
 
-// loaded is the driver library, found at run time. Its fields, each a uintptr, are the
-// addresses of the functions that they are named after.
+// loaded is the driver library, found at run time. Each field is a uintptr: the address of the function
+// that the field is named after.
 type loaded struct {
 	cuInit                       uintptr
 	cuDeviceGetCount             uintptr
@@ -44,7 +44,7 @@ type loaded struct {
 }
 
 func load(library string) (driver, error) {
-	// dlerror tells only the thread on which dlopen failed.
+	// dlerror reports a failure only to the thread on which dlopen failed.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	lib, err := purego.Dlopen(library, purego.RTLD_NOW|purego.RTLD_LOCAL)
@@ -69,8 +69,8 @@ func load(library string) (driver, error) {
 // arguments are reused, because a slice of arguments always escapes to SyscallN.
 var arguments = sync.Pool{New: func() any { return new([4]uintptr) }}
 
-// call calls a C function of up to four arguments. One that is written as
-// uintptr(unsafe.Pointer(p)) keeps p alive and in place until it returns.
+// call calls a C function with up to four arguments. An argument that is written as
+// uintptr(unsafe.Pointer(p)) keeps p alive and in place until call returns.
 //
 //go:uintptrescapes
 func call(fn, a, b, c, d uintptr) Result {

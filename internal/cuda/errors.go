@@ -5,15 +5,15 @@ import (
 	"fmt"
 )
 
-// ErrNoDevice stands for every reason why there is no GPU to open: no driver, no
-// GPU, a number that no GPU has, or a binary that can't load the driver.
+// ErrNoDevice covers every reason why there is no GPU to open: no driver, no GPU, a number that no GPU
+// has, or a binary that can't load the driver.
 var ErrNoDevice = errors.New("no CUDA device")
 
 // Error is a call of the driver that failed. errors.Is finds its Result.
 type Error struct {
 	Call   string // the driver's function, such as "cuMemAlloc_v2"
 	Result Result
-	Asked  string // what was asked for, if that helps
+	Asked  string // what the call asked for, if that helps
 }
 
 func (e *Error) Error() string {
@@ -53,8 +53,8 @@ func (r Result) Error() string {
 	return fmt.Sprintf("%s (%d)", name, int32(r))
 }
 
-// names are those of the enumeration CUresult that the calls made here return: their own, and what
-// a kernel of the program did before.
+// names are the names in CUresult of the results that these calls return: their own, and those of earlier
+// errors in a kernel of the program.
 var names = map[Result]string{
 	0:   "CUDA_SUCCESS",
 	1:   "CUDA_ERROR_INVALID_VALUE",

@@ -6,13 +6,13 @@ import (
 	"github.com/nwt-go/nwt/device"
 )
 
-// A Session is a queue of copies to one device, a [device.Session]. Its context is current on a
-// thread only while a method runs: so the goroutine needn't keep an OS thread, and each switch to
-// such a thread would cost 17 µs. Events are the driver's handles, CUevents.
+// A Session is a queue of copies to one device, a [device.Session]. Its context is current on a thread
+// only while a method runs. So the goroutine needn't keep an OS thread; each switch to such a thread
+// would cost 17 µs. Events are the driver's handles, CUevents.
 type Session struct {
 	dev    *Device
 	ctx    uintptr
-	stream uintptr // the copies, in order; it doesn't wait for the default stream
+	stream uintptr // runs the copies in order; it doesn't wait for the default stream
 }
 
 // Session opens a session.
@@ -33,11 +33,11 @@ func (d *Device) Session() (*Session, error) {
 	return s, nil
 }
 
-// do calls f on one thread with the session's context current there.
+// do calls f on one thread, with the session's context current on that thread.
 func (s *Session) do(f func() error) error { return within(s.dev.drv, s.ctx, f) }
 
-// Copy implements device.Session. A source that isn't page-locked memory may be read, more slowly,
-// before it returns.
+// Copy implements device.Session. If a source isn't page-locked memory, it may be read, more slowly,
+// before Copy returns.
 func (s *Session) Copy(parts []device.Copy, event uintptr) error {
 	return s.do(func() error {
 		for _, p := range parts {

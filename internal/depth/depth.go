@@ -1,14 +1,14 @@
 // Package depth decides how many batches a loader has open beyond the fewest that it needs.
 //
-// These extra batches follow need. If workers stand idle while training waits, or has waited
-// lately, time is lost: a slow sample holds up the batch that is next, or the step pauses. An
-// extra batch costs memory, so its price is paid in lost time:
+// These extra batches follow need. If workers are idle while training waits, or has waited lately, time
+// is lost: a slow sample delays the next batch, or the step pauses. An extra batch costs memory, so it is
+// opened only when enough time has been lost to pay its price:
 //
-//   - Once as much time is lost as it takes to fill new memory with a batch, one more batch is
-//     paid for. An eighth of all time may be lost for free.
-//   - If half of what is open was ready whenever training asked, for 320 batches in a row or
-//     twice as many as are open, half of the extra batches are given back; the same half as
-//     many batches later. (After 64, a loader that stalls once in a hundred would pay for the
+//   - Once as much time has been lost as it takes to fill new memory with a batch, one more batch is
+//     paid for. An eighth of all time may be lost without effect.
+//   - If half of the open batches were ready whenever training asked, for 320 batches in a row or
+//     twice as many as are open, half of the extra batches are given back, and half of the rest after
+//     half as many batches. (After 64, a loader that stalls once in a hundred batches would pay for the
 //     same batches again and again.)
 package depth
 
@@ -19,31 +19,31 @@ import (
 
 const (
 	price  = 2      // nanoseconds per byte: what new pages cost on a virtual machine
-	free   = 1. / 8 // share of all time that may be lost
+	free   = 1. / 8 // share of all time that may be lost without effect
 	memory = 1. / 32
 	often  = 1. / 8
 	calm   = 320
 )
 
-// A Policy is what runs have shown of the depth that a loader needs. The zero value is ready
-// after Reset. Times are nanoseconds of a clock that never shows 0.
+// A Policy records what runs have shown about the depth that a loader needs. It is ready after Reset.
+// Times are nanoseconds of a clock that never shows 0.
 //
-// Extra, Waits, IsIdle, Idle and NotIdle may be called by any goroutine, all else by one at a
-// time.
+// Any goroutine may call Extra, Waits, IsIdle, Idle and NotIdle; only one at a time may call the other
+// methods.
 type Policy struct {
-	cost  int64 // of an extra batch
+	cost  int64 // price of an extra batch
 	extra atomic.Int32
 	waits atomic.Bool
 
-	since atomic.Int64 // from when on workers have been idle; 0: they aren't
+	since atomic.Int64 // since when workers have been idle; 0: they aren't
 	owed  atomic.Int64 // how much more time must be lost until a batch is paid for
 
-	reckoned int64   // when owed was reckoned
-	late     float64 // share of the last batches that weren't loaded when training asked, the latest counting most
-	calm     int     // batches in a row at which half of what was open was ready
+	reckoned int64   // when owed was last computed
+	late     float64 // share of the last batches that weren't loaded when training asked; later batches count more
+	calm     int     // successive batches at which half of the open batches were ready
 }
 
-// Reset forgets what was shown, and makes the extra batches so many. A batch takes so many bytes.
+// Reset forgets everything, and sets the number of extra batches. bytes is the size of a batch.
 func (p *Policy) Reset(extra, bytes int) {
 	p.cost = price * int64(bytes)
 	p.extra.Store(int32(extra))
@@ -56,29 +56,29 @@ func (p *Policy) Reset(extra, bytes int) {
 // Extra returns how many extra batches may be open.
 func (p *Policy) Extra() int { return int(p.extra.Load()) }
 
-// SetExtra makes Extra another number.
+// SetExtra sets Extra.
 func (p *Policy) SetExtra(n int) { p.extra.Store(int32(n)) }
 
 // Waits reports whether training has waited for an eighth of the last batches.
 func (p *Policy) Waits() bool { return p.waits.Load() }
 
-// Idle notes that workers are idle, so that time is lost from now on, and tells how much until
-// a batch is paid for. It reports false if they were idle already.
+// Idle records that workers are idle, so that time is lost from now on, and returns how much must be lost
+// until a batch is paid for. It returns false if they were idle already.
 func (p *Policy) Idle(now int64) (left time.Duration, first bool) {
 	return time.Duration(p.owed.Load()), p.since.CompareAndSwap(0, now)
 }
 
-// NotIdle takes Idle back.
+// NotIdle undoes Idle.
 func (p *Policy) NotIdle(now int64) { p.since.CompareAndSwap(now, 0) }
 
 // IsIdle reports whether time is being lost.
 func (p *Policy) IsIdle() bool { return p.since.Load() != 0 }
 
-// Busy ends the time that is being lost, without counting it.
+// Busy ends a loss of time without counting it.
 func (p *Policy) Busy() { p.since.Store(0) }
 
-// Reckon ends the time that is being lost, and tells how much more must be lost until a batch
-// is paid for.
+// Reckon ends a loss of time and counts it. It returns how much more must be lost until a batch is paid
+// for.
 func (p *Policy) Reckon(now int64) (left time.Duration) {
 	lost := int64(0)
 	if since := p.since.Swap(0); since != 0 {
@@ -91,10 +91,10 @@ func (p *Policy) Reckon(now int64) (left time.Duration) {
 	return time.Duration(owed)
 }
 
-// Pay takes the price of a batch from the time that was lost.
+// Pay subtracts the price of a batch from the time that was lost.
 func (p *Policy) Pay() { p.owed.Store(p.cost) }
 
-// Asked notes whether a batch wasn't loaded when training asked for it.
+// Asked records whether a batch wasn't loaded when training asked for it.
 func (p *Policy) Asked(late bool) {
 	now := 0.0
 	if late {
@@ -106,14 +106,15 @@ func (p *Policy) Asked(late bool) {
 	}
 }
 
-// Forget forgets how often batches weren't loaded: of another number of workers that says nothing.
+// Forget forgets how often batches weren't loaded, because that says nothing about another number of
+// workers.
 func (p *Policy) Forget() {
 	p.late = 0
 	p.waits.Store(false)
 }
 
 // Surplus returns how many extra batches aren't needed, once training has asked for a batch. ready
-// reports whether half of the batches that are open were ready then.
+// reports whether half of the open batches were ready then.
 func (p *Policy) Surplus(ready bool, open int) int {
 	extra := p.Extra()
 	if p.calm++; extra == 0 || !ready {

@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// A Pace is how fast samples are loaded, and how a batch is therefore divided among workers: finely
-// enough that they share it evenly, and coarsely enough that claiming costs little compared with
-// loading. Any goroutine may call its methods.
+// A Pace measures how fast samples are loaded, and decides how a batch is divided among workers: finely
+// enough that they share it evenly, and coarsely enough that claiming costs little compared with loading.
+// Any goroutine may call its methods.
 type Pace struct {
-	Batch     int          // places of a batch; set before Share
+	Batch     int          // places per batch; set before Share
 	first     atomic.Int32 // places per claim while perSample is unknown
 	perSample atomic.Int64 // nanoseconds, a running mean; 0 while unknown
 }
 
 const (
 	claimTime  = 20 * time.Microsecond // a claim costs about 0.1 µs
-	timingCost = 2 * time.Microsecond  // below that, only some claims are timed
+	timingCost = 2 * time.Microsecond  // if loading takes less, only some claims are timed
 	timeOneIn  = 32
-	switching  = 10 * time.Microsecond // many times what it costs to switch goroutines
+	switching  = 10 * time.Microsecond // many times the cost of a switch between goroutines
 	laneTime   = 5 * time.Microsecond  // the least work in a lane
-	// Samples that take longer come from a file rather than from memory, or take so long
-	// to compute that it hardly matters where their bytes go.
+	// Samples that take longer either come from a file, not from memory, or take so long to compute that
+	// it hardly matters where their bytes go.
 	fromMemory = 50 * time.Microsecond
 )
 
@@ -31,12 +31,12 @@ func (p *Pace) Share(workers int) { p.first.Store(int32(max(1, p.Batch/max(1, 4*
 
 func (p *Pace) inMemory() bool { return time.Duration(p.perSample.Load()) <= fromMemory }
 
-// PerBatch returns the work in a batch; 0 while unknown.
+// PerBatch returns the work in a batch, or 0 while it is unknown.
 func (p *Pace) PerBatch() time.Duration {
 	return time.Duration(p.perSample.Load()) * time.Duration(p.Batch)
 }
 
-// Computes reports whether workers seldom wait for anything, and a batch is worth a switch between
+// Computes reports whether workers seldom wait for anything and a batch is worth a switch between
 // goroutines.
 func (p *Pace) Computes() bool { return p.inMemory() && p.PerBatch() > switching }
 
@@ -49,9 +49,9 @@ func (p *Pace) Claim() int {
 	return int(max(1, min(int64(claimTime)/per, int64(p.Batch))))
 }
 
-// Lanes returns how many parts a batch is divided into, at most so many. While workers keep pace,
-// each loads the same part in batch after batch. A batch whose samples come from a file has one
-// lane: they are begun in order, which is how files are read ahead.
+// Lanes returns how many parts a batch is divided into; most is the limit. While workers keep pace with
+// each other, each loads the same part in batch after batch. A batch whose samples come from a file has
+// one lane: its samples are begun in order, because files are read ahead in order.
 func (p *Pace) Lanes(most int) int {
 	if !p.inMemory() {
 		return 1
@@ -63,8 +63,8 @@ func (p *Pace) Lanes(most int) int {
 	return min(n, runtime.GOMAXPROCS(0))
 }
 
-// Timed reports whether to time a claim of n places. untimed counts a worker's claims since the last
-// that was.
+// Timed reports whether to time a claim of n places. untimed counts a worker's claims since the last one
+// that was timed.
 func (p *Pace) Timed(untimed *int, n int) bool {
 	if *untimed++; *untimed < timeOneIn && p.perSample.Load() != 0 && p.perSample.Load()*int64(n) < int64(timingCost) {
 		return false
@@ -73,7 +73,7 @@ func (p *Pace) Timed(untimed *int, n int) bool {
 	return true
 }
 
-// Took notes how long n places took. Lost updates of the mean do no harm.
+// Took records how long n places took. It doesn't matter if concurrent updates of the mean are lost.
 func (p *Pace) Took(d time.Duration, n int) {
 	per := max(1, int64(d)/int64(n))
 	if old := p.perSample.Load(); old != 0 {
@@ -82,8 +82,8 @@ func (p *Pace) Took(d time.Duration, n int) {
 	p.perSample.Store(max(1, per))
 }
 
-// Notes reports whether to note when a claim of n places began: not if many samples take less than a
-// microsecond, where it would be felt.
+// Notes reports whether to publish when a claim of n places began. It returns false if many samples take
+// less than a microsecond, because there it would cost noticeable time.
 func (p *Pace) Notes(n int) bool {
 	per := p.perSample.Load()
 	return n <= 16 || per == 0 || per >= int64(time.Microsecond)

@@ -6,21 +6,21 @@ import (
 	"slices"
 )
 
-// atOnce is how many batches are on the device at once: one in use, one being copied, and one
-// whose copy is queued behind it, so that between two copies the device needn't wait for the stage
-// to wake up. If the device's memory is short, there are fewer.
+// atOnce is how many batches are on the device at once: one in use, one being copied, and one whose copy
+// is queued behind that, so that the device needn't wait between two copies for the stage to wake up. If
+// the device's memory is short, there are fewer.
 const atOnce = 3
 
 // A Buffer is a batch's memory on the device.
 type Buffer struct {
 	Ptr   uintptr
-	event uintptr // end of the copy into it
+	event uintptr // marks the end of the copy into it
 }
 
-// take finds or makes a buffer. It returns nil if one that is in use must come back first.
+// take finds or makes a buffer. It returns nil if a buffer that is in use must come back first.
 func (s *Stage) take() (*Buffer, error) {
 	b, surplus, full := s.pop()
-	if surplus != nil { // a buffer that was detached
+	if surplus != nil { // left over from a buffer that was detached
 		s.drop(surplus)
 	}
 	if b != nil || full {
@@ -40,8 +40,8 @@ func (s *Stage) take() (*Buffer, error) {
 	return &Buffer{Ptr: ptr, event: event}, nil
 }
 
-// pop takes a free buffer and, if there are too many, another one to drop. full tells that no
-// more may be used.
+// pop takes a free buffer and, if there are too many, another one to drop. full reports that no more
+// buffers may be used.
 func (s *Stage) pop() (b, surplus *Buffer, full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,9 +57,9 @@ func (s *Stage) pop() (b, surplus *Buffer, full bool) {
 	return b, surplus, false
 }
 
-// doWithout makes do with the buffers that there are, since the device has no memory for another.
-// It returns err if there are none; then no copy is under way. Detached buffers don't count: the
-// program may give them back only after the next batch.
+// doWithout makes do with the existing buffers, since the device has no memory for another one. It
+// returns err if there are none; then no copy is under way. Detached buffers don't count: the program may
+// give them back only after the next batch.
 func (s *Stage) doWithout(err error) error {
 	s.mu.Lock()
 	had, have := s.most, s.total-s.loose
@@ -109,7 +109,7 @@ func (s *Stage) notify() {
 	}
 }
 
-// drop gives a buffer's memory back.
+// drop frees a buffer's memory.
 func (s *Stage) drop(b *Buffer) {
 	err := errors.Join(s.dev.FreeEvent(b.event), s.dev.Free(b.Ptr))
 	s.mu.Lock()

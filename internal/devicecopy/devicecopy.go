@@ -1,5 +1,6 @@
 // Package devicecopy copies batches to a device, in order. A stage has a session of the device, the
-// buffers there and the thread of copies. What a batch is, and when it is loaded, is its caller's.
+// buffers on the device, and the goroutine that copies. Its caller decides what a batch is, and when it
+// is loaded.
 package devicecopy
 
 import (
@@ -15,7 +16,7 @@ import (
 	"github.com/nwt-go/nwt/device"
 )
 
-// A Device is what a stage asks of a device.
+// A Device has the methods of a device that a stage needs.
 type Device interface {
 	String() string
 	Alloc(size int) (uintptr, error)
@@ -28,43 +29,44 @@ type Device interface {
 // A Batch is what a stage copies. The goroutine of Serve calls its methods.
 type Batch interface {
 	String() string // names the batch in errors
-	// Parts appends the copies that bring the batch to a buffer. size is the bytes of its samples.
+	// Parts appends the copies that bring the batch to a buffer. size is the total size of its samples in
+	// bytes.
 	Parts(parts []device.Copy, buffer uintptr) (all []device.Copy, size int)
-	// Copied hands over the batch on the device. Whoever has it gives the buffer to Return.
+	// Copied delivers the batch on the device. The receiver must give the buffer to Return.
 	Copied(buffer *Buffer, began, ended time.Time)
-	// Lost says that a copy of the batch may be under way, and nobody will know when it ends.
+	// Lost says that a copy of the batch may be under way and that nobody will know when it ends.
 	Lost()
-	// Failed says that err comes in place of the batch.
+	// Failed says that err takes the place of the batch.
 	Failed(err error)
 }
 
-// Figures sums up what a stage has done, and what it has.
+// Figures sums up what a stage has done, and how much memory it has.
 type Figures struct {
-	Copies, Bytes int           // of batches that are on the device
-	Took          time.Duration // sum; each copy from its start, or from the end of the one before
-	Held          int           // bytes of all buffers
+	Copies, Bytes int           // of the batches copied to the device
+	Took          time.Duration // sum of the times of copies, each from its start or, if that is later, from the end of the one before
+	Held          int           // size of all buffers
 }
 
 // A Stage copies the batches of one run after the other.
 type Stage struct {
 	dev  Device
-	size int // bytes of a buffer
+	size int // size of a buffer, in bytes
 	log  *slog.Logger
 
-	// Used by Serve, and afterwards by Close.
+	// Serve uses these fields, and afterwards Close does.
 	session device.Session // nil before the first run, and after an error
 	queue   []queued       // copies under way, in order
-	parts   []device.Copy  // of a batch; the memory is used again for each batch
+	parts   []device.Copy  // of a batch; the memory is reused for each batch
 	last    time.Time      // end of the latest copy
 
-	back chan struct{} // a token after a buffer came back or went loose
+	back chan struct{} // gets a token when a buffer has come back, or was detached or lost
 
 	mu      sync.Mutex
-	figures Figures   // guarded by mu; but Held is reckoned when asked for
-	free    []*Buffer // guarded by mu; the longest free first
-	total   int       // guarded by mu; all buffers, wherever they are
-	most    int       // guarded by mu; how many to have, besides the loose ones
-	loose   int       // guarded by mu; buffers that are detached or lost
+	figures Figures   // guarded by mu, except Held, which is computed on demand
+	free    []*Buffer // guarded by mu; the one that has been free longest comes first
+	total   int       // guarded by mu; number of all buffers
+	most    int       // guarded by mu; number of buffers wanted, apart from the loose ones
+	loose   int       // guarded by mu; number of buffers that are detached or lost
 	closed  bool      // guarded by mu
 }
 
@@ -76,19 +78,19 @@ type queued struct {
 	size   int
 }
 
-// New makes a stage whose buffers have so many bytes.
+// New makes a stage whose buffers have size bytes.
 func New(dev Device, size int, log *slog.Logger) *Stage {
 	return &Stage{dev: dev, size: size, log: log, most: atOnce, back: make(chan struct{}, 1)}
 }
 
-// Serve copies the batches of a run until it has no more or ctx ends. It queues copies as long as
-// there are a batch and a buffer, then waits for the oldest, and only if none is queued for a
-// batch or a buffer. Batches are Copied in order. If something fails, the first that isn't copied
-// has Failed, and no other is told. If the device can't be opened, Serve returns its error. No copy
-// is under way when it returns, unless a batch is Lost.
+// Serve copies the batches of a run until there are no more or ctx ends. It queues copies as long as
+// there is a batch and a buffer. Then it waits for the oldest copy or, if none is queued, for a batch or
+// a buffer. Copied is called in the order of the batches. If something fails, Failed is called for the
+// first batch that isn't copied, and for no other. If the device can't be opened, Serve returns its
+// error. When it returns, no copy is under way, unless Lost was called for a batch.
 //
-// next is asked for the next batch before there is a buffer for it. It returns nil if there are no
-// more or, unless wait is true, none is ready.
+// Serve calls next for the next batch before there is a buffer for it. next returns nil if there are no
+// more or, unless wait is true, if none is ready.
 func (s *Stage) Serve(ctx context.Context, next func(wait bool) Batch) error {
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "transfer", "device", s.dev.String())))
 	var err error
@@ -98,7 +100,7 @@ func (s *Stage) Serve(ctx context.Context, next func(wait bool) Batch) error {
 			return s.transferError(err)
 		}
 	}
-	var b Batch // the next to copy
+	var b Batch // the next batch to copy
 	for err == nil {
 		if b == nil {
 			b = next(len(s.queue) == 0)
@@ -126,7 +128,7 @@ func (s *Stage) Serve(ctx context.Context, next func(wait bool) Batch) error {
 	return nil
 }
 
-// begin queues the copy of a batch. It reports false if the batch must wait for a buffer.
+// begin queues the copy of a batch. It returns false if the batch must wait for a buffer.
 func (s *Stage) begin(ctx context.Context, b Batch) (begun bool, err error) {
 	buffer, err := s.take()
 	if buffer == nil {
@@ -146,7 +148,7 @@ func (s *Stage) begin(ctx context.Context, b Batch) (begun bool, err error) {
 	return true, nil
 }
 
-// awaitOldest waits for the oldest copy that is queued.
+// awaitOldest waits for the oldest queued copy.
 func (s *Stage) awaitOldest(ctx context.Context) error {
 	c := s.queue[0]
 	region := trace.StartRegion(ctx, "nwt.transfer")
@@ -170,9 +172,9 @@ func (s *Stage) awaitOldest(ctx context.Context) error {
 	return nil
 }
 
-// fail ends the copies of a run: the error comes in place of the first batch that isn't copied,
-// the oldest of the queue or else b. For some queued copies there may be no event; only the end
-// of the session waits for all of them.
+// fail ends the copies of a run: the error takes the place of the first batch that isn't copied, which is
+// the oldest of the queue or, if the queue is empty, b. For some queued copies there may be no event;
+// only the end of the session waits for all of them.
 func (s *Stage) fail(b Batch, err error) {
 	queue := s.queue
 	if len(queue) > 0 {
@@ -196,8 +198,8 @@ func (s *Stage) transferError(err error) error {
 	return fmt.Errorf("nwt: transfer to %v: %w", s.dev, err)
 }
 
-// Close ends the session and frees the buffers. Those that batches have are freed by Return. No
-// run is being served.
+// Close ends the session and frees the buffers. Buffers that batches still use are freed by Return. No
+// run may be in progress.
 func (s *Stage) Close() {
 	s.mu.Lock()
 	free := s.free
@@ -213,7 +215,7 @@ func (s *Stage) Close() {
 	}
 }
 
-// Figures are those of now. No stage, nil, has none.
+// Figures returns the current figures. For a nil stage they are zero.
 func (s *Stage) Figures() Figures {
 	if s == nil {
 		return Figures{}

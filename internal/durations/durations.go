@@ -1,4 +1,4 @@
-// Package durations adds up how long things took.
+// Package durations adds up how long things take.
 package durations
 
 import (
@@ -12,17 +12,17 @@ import (
 type Stopwatch struct {
 	mu    sync.Mutex
 	total time.Duration // guarded by mu; without what is under way
-	since time.Time     // guarded by mu; zero: nothing is under way
+	since time.Time     // guarded by mu; zero if nothing is under way
 }
 
-// Start notes that something begins.
+// Start records that something begins.
 func (s *Stopwatch) Start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.since = time.Now()
 }
 
-// Stop notes that it has ended.
+// Stop records that it has ended.
 func (s *Stopwatch) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,8 +66,8 @@ func middleOf(bin int) time.Duration {
 	return time.Duration(16+2*low+1) << top >> 4
 }
 
-// Quantile returns the duration that a share q of the counted ones are at most, within 10 %; 0 if
-// none was counted.
+// Quantile returns the duration that a share q of the durations don't exceed, within 10 %; it returns 0
+// if none was counted.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	var all, seen int64
 	for i := range h {

@@ -1,5 +1,5 @@
-// Package files opens, locks and replaces files at paths that a user gave. What lies
-// there may be anything and belong to anybody, and several processes may want it.
+// Package files opens, locks and replaces files at paths that a user gave. Such a file may be anything
+// and belong to anybody, and several processes may want it.
 //
 // Nothing here waits for the other end of a FIFO. Only Replace overwrites a file: its
 // caller knows that the file is its own.
@@ -21,18 +21,17 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// Resolve returns the absolute path of the file that path leads to, or would lead to if
-// the file were made. Links at its end are followed, so that writing there doesn't
-// replace the links.
+// Resolve returns the absolute path of the file that path leads to, or would lead to if the file existed.
+// Links at its end are followed, so that writing there doesn't replace the links.
 func Resolve(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return "", err
 	}
-	for range 40 { // as many links as Linux follows
+	for range 40 { // Linux follows as many links
 		info, err := os.Lstat(path)
 		if err != nil || info.Mode()&fs.ModeSymlink == 0 {
-			return path, nil // opening will tell what is wrong with it
+			return path, nil // opening it will report what is wrong
 		}
 		to, err := os.Readlink(path)
 		if err != nil {
@@ -50,10 +49,10 @@ func Resolve(path string) (string, error) {
 	return "", fmt.Errorf("%s: too many links", path)
 }
 
-// Open opens a regular file to read; anything else is an error. Others may replace
-// or remove the file meanwhile, on Windows too.
+// Open opens a regular file for reading; anything else is an error. Other processes may replace or remove
+// the file meanwhile, on Windows too.
 func Open(path string) (*os.File, error) {
-	// Opening a device may already do something.
+	// Stat comes first, because opening a device may already have an effect.
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
@@ -82,22 +81,22 @@ func regular(path string, info fs.FileInfo) error {
 	return nil
 }
 
-// leftovers are the names, in lower case, that macOS, file servers, Windows and file systems
-// leave among a user's.
+// leftovers are the names, in lower case, of what macOS, file servers, Windows and file systems leave
+// among a user's files.
 var leftovers = []string{
 	"__macosx", "@eadir", "#recycle", "#snapshot", "$recycle.bin", "system volume information", "lost+found",
 	"thumbs.db", "ehthumbs.db", "desktop.ini",
 }
 
-// IsLeftover reports whether nobody made a file or folder of this name on purpose: it begins
-// with a dot, or a system leaves it behind.
+// IsLeftover reports whether files or folders of this name are never made on purpose: it begins with a
+// dot, or a system leaves it behind.
 func IsLeftover(name string) bool {
 	return strings.HasPrefix(name, ".") || slices.Contains(leftovers, strings.ToLower(name))
 }
 
-// Lock waits for the lock on the file at path. It makes the file if nothing is
-// there. Whoever may read the file may lock it. Waiting ends with ctx. Don't remove
-// the file: another process may be about to lock it.
+// Lock waits for the lock on the file at path. It makes the file if it doesn't exist. Whoever may read
+// the file may lock it. Waiting ends with ctx. Don't remove the file: another process may be about to
+// lock it.
 func Lock(ctx context.Context, path string) (unlock func(), err error) {
 	h, err := lock(ctx, path)
 	if err != nil {
@@ -138,8 +137,8 @@ func pause(ctx context.Context, wait time.Duration) {
 // tryLock is a variable for tests of file systems without locks.
 var tryLock = (*flock.Flock).TryLock
 
-// TryLock is Lock without waiting: it reports false if somebody else has the lock. If there can be
-// none, as on some file systems, nothing is locked.
+// TryLock does what Lock does, without waiting: it returns false if another process has the lock. If the
+// file system has no locks, nothing is locked.
 func TryLock(path string) (unlock func(), locked bool) {
 	lock, err := lockable(path)
 	if err != nil {
@@ -152,11 +151,10 @@ func TryLock(path string) (unlock func(), locked bool) {
 	return func() { lock.Close() }, true
 }
 
-// lockable makes the file at path, unless something is there, and returns what locks it.
+// lockable makes the file at path, unless it exists, and returns its lock.
 func lockable(path string) (*flock.Flock, error) {
-	// Making the file is a call of its own: in a directory with the sticky bit, such
-	// as /tmp, Linux may refuse to open another user's file if the call could have
-	// made it.
+	// The file is made by a separate call: in a directory with the sticky bit, such as /tmp, Linux may
+	// refuse to open another user's file if the call could have made it.
 	made, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	switch {
 	case err == nil:
@@ -175,33 +173,32 @@ func lockable(path string) (*flock.Flock, error) {
 	}
 	flag := os.O_RDONLY
 	if runtime.GOOS == "aix" || runtime.GOOS == "solaris" || runtime.GOOS == "illumos" {
-		flag = os.O_RDWR // locks there need it
+		flag = os.O_RDWR // locking needs it on these systems
 	}
 	return flock.New(path, flock.SetFlag(flag|nonblock)), nil
 }
 
-// Between two attempts to get a lock that another process has.
+// These are the waits between two attempts to get a lock that another process has.
 const (
 	firstPause   = 20 * time.Millisecond
 	longestPause = time.Second
 )
 
-// SetAside moves a file to a new name beside it that is free: its name with suffix,
-// or with suffix and a number.
+// SetAside moves a file to an unused name beside it: its name with suffix, or with suffix and a number.
 func SetAside(path, suffix string) (kept string, err error) {
 	for i := range 100 {
 		kept = path + suffix
 		if i > 0 {
 			kept += strconv.Itoa(i)
 		}
-		// A link fails if something is there; a rename would replace it.
+		// A link fails if the name exists; a rename would replace the file.
 		if err = os.Link(path, kept); err == nil {
 			return kept, os.Remove(path)
 		}
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
-		// The file system has no links, or allows none to other users' files.
+		// The file system has no links, or doesn't allow links to other users' files.
 		if _, missing := os.Lstat(kept); errors.Is(missing, fs.ErrNotExist) {
 			return kept, os.Rename(path, kept)
 		}
@@ -209,9 +206,9 @@ func SetAside(path, suffix string) (kept string, err error) {
 	return kept, fmt.Errorf("%s can't be moved out of the way: %w", path, err)
 }
 
-// Replace renames from to to. It replaces a file that is there, even while others
-// have it open. On Windows, if a program doesn't allow that, Replace tries again for
-// some seconds or until ctx ends.
+// Replace gives the file from the name to. It replaces a file that is there, even while others have it
+// open. On Windows, if a program doesn't allow that, Replace tries again for some seconds or until ctx
+// ends.
 func Replace(ctx context.Context, from, to string) error {
 	return whileShared(ctx, func() error { return rename(from, to) })
 }
@@ -221,8 +218,8 @@ func Remove(ctx context.Context, path string) error {
 	return whileShared(ctx, func() error { return remove(path) })
 }
 
-// patience is how long to wait for a program that has a file open: a virus scanner
-// or an indexer opens files for a moment.
+// patience is how long to wait for a program that has a file open: virus scanners and indexers open files
+// for a moment.
 const patience = 5 * time.Second
 
 // whileShared repeats f while it fails because another program has a file open.
@@ -241,8 +238,8 @@ func whileShared(ctx context.Context, f func() error) error {
 	}
 }
 
-// TooMany reports whether a file couldn't be opened only because too many are open in
-// this process or on this machine. If so, it is worth waiting until one is closed.
+// TooMany reports whether opening failed only because too many files are open in this process or on this
+// machine. In that case it is worth waiting until one is closed.
 func TooMany(err error) bool { return tooMany(err) }
 
 // IsAt reports whether f is the file at path.

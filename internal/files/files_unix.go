@@ -11,7 +11,7 @@ import (
 
 const nonblock = unix.O_NONBLOCK
 
-// noLocks is the error of a lock where the file system has none.
+// noLocks is the error of a file system that has no locks.
 const noLocks = unix.ENOLCK
 
 func open(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDONLY|nonblock, 0) }

@@ -15,8 +15,8 @@ const nonblock = 0
 
 const noLocks = windows.ERROR_NOT_SUPPORTED
 
-// An os.Root opens files in a way that lets others rename or remove them. If Windows
-// can, it renames and removes as POSIX asks. Package os does neither.
+// An os.Root opens files such that other processes may rename or remove them. It also renames and removes
+// files as POSIX does, if Windows can. Package os does neither.
 
 func open(path string) (f *os.File, err error) {
 	err = inRoot(path, func(dir *os.Root, name string) error {
@@ -35,7 +35,7 @@ func rename(from, to string) error {
 		if err == nil || !heldOpen(err) {
 			return err
 		}
-		// Some file systems don't replace what is open, but let it be renamed.
+		// Some file systems don't replace an open file, but allow it to be renamed.
 		if remove(to) != nil {
 			return err
 		}
@@ -43,8 +43,8 @@ func rename(from, to string) error {
 	})
 }
 
-// remove frees the name at once. Without POSIX's way, a file that somebody has open
-// would keep its name until it is closed.
+// remove frees the name at once. Otherwise a file that a process has open would keep its name until it is
+// closed.
 func remove(path string) error {
 	aside := fmt.Sprintf("%s.%x.removed", path, rand.Uint64())
 	if err := inRoot(path, func(dir *os.Root, name string) error { return dir.Rename(name, filepath.Base(aside)) }); err != nil {

@@ -8,28 +8,30 @@ import (
 	"time"
 )
 
-// A Held is a lock that can be lost: somebody removes its file, or takes its holder for dead.
+// A Held is a lock that can be lost: another process may remove its file, or assume that its holder has
+// died.
 type Held struct {
 	file    interface{ Stat() (fs.FileInfo, error) }
 	path    string
 	release func() error
 }
 
-// Still reports whether the lock is held, and renews it. Ask before each write.
+// Still reports whether the lock is held, and renews it. Call it before each write.
 func (h *Held) Still() bool {
 	if !IsAt(h.file, h.path) {
 		return false
 	}
 	now := time.Now()
-	_ = os.Chtimes(h.path, now, now) // of no use to those who have locks
+	_ = os.Chtimes(h.path, now, now) // has no effect with real locks
 	return true
 }
 
 // Release lets others have the lock.
 func (h *Held) Release() { _ = h.release() }
 
-// Hold is [Lock], also where the file system has no locks, as some of Lustre and NFS. There the
-// file path.held is the lock. A holder that hasn't renewed it for ten minutes is taken for dead.
+// Hold does what [Lock] does, and also works on file systems without locks, such as some of Lustre and
+// NFS. There the file path.held is the lock. If a holder hasn't renewed it for ten minutes, the holder
+// counts as dead.
 func Hold(ctx context.Context, path string) (*Held, error) {
 	h, err := lock(ctx, path)
 	if !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, noLocks) {
@@ -37,7 +39,7 @@ func Hold(ctx context.Context, path string) (*Held, error) {
 	}
 	path += ".held"
 	var renewed time.Time
-	for looks := 0; ; looks++ { // not time, or a machine that slept would find others dead
+	for looks := 0; ; looks++ { // counted in looks, not in time: after sleep, a machine would otherwise take others for dead
 		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
@@ -50,7 +52,7 @@ func Hold(ctx context.Context, path string) (*Held, error) {
 				}
 				return os.Remove(path)
 			}}
-			// Meanwhile, another that took the last holder for dead may have removed the file.
+			// Meanwhile, a process that assumed the last holder dead may have removed the file.
 			if ctx.Err() == nil && IsAt(f, path) {
 				return h, nil
 			}

@@ -2,5 +2,5 @@
 
 package host
 
-// accountNow does nothing: other systems aren't known to need it.
+// accountNow does nothing: as far as is known, other systems don't need it.
 func accountNow() {}

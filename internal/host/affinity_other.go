@@ -4,8 +4,7 @@ package host
 
 import "runtime"
 
-// affinity lists as many CPUs as Go counts: if the system knows affinity, Go has
-// asked it.
+// affinity lists as many CPUs as Go counts: if the system has affinities, Go respects them.
 func affinity() ([]int, error) {
 	ids := make([]int, runtime.NumCPU())
 	for i := range ids {
@@ -14,5 +13,5 @@ func affinity() ([]int, error) {
 	return ids, nil
 }
 
-// Bound is unknown here.
+// Bound returns false: the answer isn't known here.
 func Bound() (parents int, bound bool) { return 0, false }

@@ -16,11 +16,11 @@ import (
 // be the smallest limit, since a parent is shared with others.
 type MemoryLimit struct {
 	Bytes uint64 // 0: no limit
-	Used  uint64 // by all in that group, without the page cache that the kernel would give back
+	Used  uint64 // used by all in that group, without the page cache that the kernel would give back
 	Note  string // why the limit isn't known, or not exactly
 }
 
-// Left returns the memory that the group may still take; 0 if there is no limit.
+// Left returns the memory that the group may still take, or 0 if there is no limit.
 func (l MemoryLimit) Left() uint64 { return l.Bytes - min(l.Used, l.Bytes) }
 
 // Limit reads the control groups, version 1 or 2, that this process is in.
@@ -57,13 +57,12 @@ func (m machine) memoryLimit() MemoryLimit {
 type memoryFiles struct {
 	limits []string
 	usage  string
-	cache  []string // keys of memory.stat: what the kernel gives back before it kills
+	cache  []string // keys of memory.stat: memory that the kernel takes back before it kills a process
 }
 
-// memory.high counts as a limit: above it the kernel throttles a process
-// until it hardly runs. Both lists of file pages count as given back, as they
-// do in MemAvailable: a data loader fills them with whatever it has read, and
-// would otherwise always seem to be at its limit.
+// memory.high counts as a limit, because above it the kernel throttles a process until it hardly runs.
+// Both lists of file pages count as given back, as they do in MemAvailable: a data loader fills them with
+// whatever it has read, and would otherwise always seem to be at its limit.
 var (
 	memoryFiles1 = memoryFiles{
 		limits: []string{"memory.limit_in_bytes"},
@@ -119,8 +118,8 @@ func (m machine) levelLimit(dir string, files memoryFiles) MemoryLimit {
 	return l
 }
 
-// quota returns the CPU time that control groups allow, in CPUs: the smallest of
-// nested groups; 0 without a quota.
+// quota returns the CPU time that control groups allow, in CPUs: the smallest quota of nested groups, or
+// 0 if there is none.
 func (m machine) quota() (cpus float64, note string) {
 	groups, err := m.groups("cpu")
 	if err != nil {
@@ -169,8 +168,8 @@ func (m machine) quota2(dir string) (float64, error) {
 	return parseQuota(quota, period)
 }
 
-// parseQuota divides a quota by its period; "max" and negative quotas are no
-// limit, for which it returns 0.
+// parseQuota divides a quota by its period. "max" and negative quotas mean no limit, for which it returns
+// 0.
 func parseQuota(quota, period string) (float64, error) {
 	quota, period = strings.TrimSpace(quota), strings.TrimSpace(period)
 	if quota == "max" {
@@ -187,8 +186,8 @@ func parseQuota(quota, period string) (float64, error) {
 	return max(float64(q)/float64(p), 0), nil
 }
 
-// parseBytes reads a size in bytes; 0 stands for no limit, which version 2
-// writes as "max" and version 1 as the largest multiple of a page.
+// parseBytes reads a size in bytes. It returns 0 for no limit, which version 2 writes as "max" and
+// version 1 as the largest multiple of a page.
 func parseBytes(data []byte) (uint64, error) {
 	s := strings.TrimSpace(string(data))
 	if s == "max" {
@@ -204,7 +203,7 @@ func parseBytes(data []byte) (uint64, error) {
 	return n, nil
 }
 
-// statValue finds a "key value" line; 0 if there is none.
+// statValue returns the value in a "key value" line, or 0 if there is no such line.
 func statValue(data []byte, key string) uint64 {
 	for line := range strings.Lines(string(data)) {
 		if k, v, ok := strings.Cut(strings.TrimSpace(line), " "); ok && k == key {

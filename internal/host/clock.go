@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// ClockStep is the smallest difference that the clock shows if the clock is coarse;
-// else 0.
+// ClockStep is the smallest difference that the clock shows, if the clock is coarse, and otherwise 0.
 var ClockStep = sync.OnceValue(func() time.Duration {
 	if runtime.GOOS != "windows" {
 		return 0
@@ -15,8 +14,8 @@ var ClockStep = sync.OnceValue(func() time.Duration {
 	return stepOf(time.Now)
 })
 
-// stepOf returns the smallest of several steps of a clock: a thread that the system
-// suspends for a moment sees some of them as one.
+// stepOf returns the smallest of several steps of a clock, because a thread that the system suspends for
+// a moment sees some steps as one.
 func stepOf(now func() time.Time) time.Duration {
 	var least time.Duration
 	for range 3 {

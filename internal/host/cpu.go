@@ -9,16 +9,15 @@ import (
 	"github.com/shirou/gopsutil/v3/cpu"
 )
 
-// CPUFacts tells which CPUs there are and how many of them this process may
-// use.
+// CPUFacts says which CPUs there are and how many of them this process may use.
 type CPUFacts struct {
-	Model      string  // "Intel(R) Xeon(R) …"; the architecture if it has no name
+	Model      string  // such as "Intel(R) Xeon(R) …"; the architecture if the CPU has no name
 	Logical    int     // of the machine, hyper-threads included
 	Physical   int     // cores of the machine; Logical if that isn't known
 	Affinity   int     // logical CPUs that this process may run on
-	Quota      float64 // CPU time a control group allows, in CPUs; 0: no quota
+	Quota      float64 // CPU time that a control group allows, in CPUs; 0: no quota
 	GOMAXPROCS int
-	Note       string // what couldn't be had and why
+	Note       string // what isn't known, and why
 }
 
 // Usable returns how many CPUs this process may keep busy: its affinity, or its
@@ -30,20 +29,19 @@ func (f CPUFacts) Usable() int {
 	return min(f.Affinity, int(math.Ceil(f.Quota)))
 }
 
-// Share returns the CPUs in use as a share, 0 … 1, of those that are Mine.
+// Share returns the CPUs in use as a share, 0 … 1, of the CPUs that Mine returns.
 func (f CPUFacts) Share(used float64, processes, cpus int) float64 {
 	return clamp(used / f.Mine(processes, cpus))
 }
 
-// OthersShare returns the share of the same CPUs that others took, who took a share of those
-// that are Usable (see Use.Others). As long as the rest of these is enough for them, they
-// took none.
+// OthersShare converts others, a share of the CPUs that are Usable (see Use.Others), into a share of the
+// CPUs that Mine returns. As long as the remaining usable CPUs are enough for the others, it returns 0.
 func (f CPUFacts) OthersShare(others float64, processes, cpus int) float64 {
 	mine, usable := f.Mine(processes, cpus), float64(max(f.Usable(), 1))
 	return clamp((others*usable - max(0, usable-mine)) / mine)
 }
 
-// Mine returns the CPUs that are this process's part: the least of cpus, its part of a quota that several
+// Mine returns this process's part of the CPUs: the least of cpus, its part of a quota that several
 // processes share, and the number that it is bound to.
 func (f CPUFacts) Mine(processes, cpus int) float64 {
 	mine := min(float64(max(cpus, 1)), float64(max(f.Affinity, 1)))
@@ -53,8 +51,8 @@ func (f CPUFacts) Mine(processes, cpus int) float64 {
 	return mine
 }
 
-// CPUs reads the CPU facts. What the machine has is looked up once; affinity,
-// quota and GOMAXPROCS can change and are read each time.
+// CPUs returns the CPU facts. The machine's facts are read once; affinity, quota and GOMAXPROCS can
+// change and are read each time.
 func CPUs() CPUFacts {
 	f := silicon()
 	ids, err := affinity()
@@ -71,7 +69,7 @@ func CPUs() CPUFacts {
 	return f
 }
 
-// silicon is the part of the facts that stays.
+// silicon is the part of the facts that doesn't change.
 var silicon = sync.OnceValue(func() CPUFacts {
 	f := CPUFacts{Model: runtime.GOARCH}
 	var err error

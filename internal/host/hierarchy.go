@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// hierarchy lists the directories of the control groups that this process is
-// in: its own first, the topmost that is visible last. It is empty if the process is
-// in none.
+// hierarchy lists the directories of the control groups that this process is in, from its own to the
+// topmost that is visible. It is empty if the process is in none.
 type hierarchy struct {
 	levels []string
 	v2     bool
@@ -40,9 +39,9 @@ func (m machine) groups(controller string) (hierarchy, error) {
 	return hierarchy{levels: mountedLevels(mounts, group), v2: v2}, nil
 }
 
-// mountedLevels walks from the group up to the mount point it is seen under. A
-// group that none of the mounts shows (a container inside a container) is
-// taken to be at the first one's mount point.
+// mountedLevels walks from the group up to the mount point under which it is visible. A group that is
+// visible under none of the mounts (a container inside a container) is assumed to be at the mount point
+// of the first.
 func mountedLevels(mounts []mount, group string) []string {
 	top, below := mounts[0].point, ""
 	for _, mnt := range mounts {
@@ -59,7 +58,7 @@ func mountedLevels(mounts []mount, group string) []string {
 	return append(levels, top)
 }
 
-// cutPathPrefix cuts whole elements: "/a" is no prefix of "/ab".
+// cutPathPrefix cuts only whole elements: "/a" is no prefix of "/ab".
 func cutPathPrefix(p, prefix string) (rel string, ok bool) {
 	if prefix == "/" {
 		return p, true
@@ -68,9 +67,9 @@ func cutPathPrefix(p, prefix string) (rel string, ok bool) {
 	return rel, ok && (rel == "" || rel[0] == '/')
 }
 
-// parseCgroup finds the group of a controller in /proc/self/cgroup, with lines
-// "id:controllers:path" (cgroups(7)). The line with id 0 is version 2, which
-// holds every controller that version 1 doesn't.
+// parseCgroup finds the group of a controller in /proc/self/cgroup, whose lines have the form
+// "id:controllers:path" (cgroups(7)). The line with id 0 is version 2, which holds every controller that
+// version 1 doesn't.
 func parseCgroup(data []byte, controller string) (group string, v2 bool, err error) {
 	for line := range strings.Lines(string(data)) {
 		line = strings.TrimSuffix(line, "\n")
@@ -91,7 +90,7 @@ func parseCgroup(data []byte, controller string) (group string, v2 bool, err err
 // unescape undoes what the kernel escapes in /proc/self/mountinfo.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// mount shows the part of a file system below root at point.
+// mount says that the part of a file system below root is visible at point.
 type mount struct{ root, point string }
 
 // parseMountinfo finds the mounts of control groups in /proc/self/mountinfo

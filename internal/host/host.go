@@ -1,9 +1,9 @@
-// Package host reports facts about the machine and this process: memory in
-// use and its peak over an interval, what the control groups of a container
-// leave, the CPUs that count, and how busy they were over an interval.
+// Package host reports facts about the machine and this process: memory in use and its peak over an
+// interval, what the control groups of a container leave, which CPUs count, and how busy they were over
+// an interval.
 //
-// Nothing here fails: a fact that can't be had is replaced by the next best
-// one, and a note says which and why.
+// Nothing here fails: a fact that isn't available is replaced by the next best one, and a note says which
+// and why.
 package host
 
 import (
@@ -14,14 +14,14 @@ import (
 	"strings"
 )
 
-// machine reads the files that describe a machine, below root: those of the real one,
-// or a tree of recorded files. Without a root there are no files.
+// machine reads the files that describe a machine, below root: those of the real machine, or a tree of
+// recorded files. Without a root there are no files.
 type machine struct{ root string }
 
 var here = thisMachine()
 
-// thisMachine has such files on Linux only: on other systems /proc has another
-// format or, under wine, belongs to another process.
+// thisMachine has such files only on Linux: on other systems /proc has another format or, under wine,
+// belongs to another process.
 func thisMachine() machine {
 	if runtime.GOOS == "linux" || runtime.GOOS == "android" {
 		return machine{root: "/"}

@@ -12,14 +12,14 @@ import (
 	"github.com/shirou/gopsutil/v3/process"
 )
 
-// MemoryFacts is a snapshot of the memory of the machine and of this process,
-// in bytes. A figure that can't be had is 0.
+// MemoryFacts is a snapshot of the memory of the machine and of this process, in bytes. A figure that
+// isn't available is 0.
 type MemoryFacts struct {
 	Total     uint64 // of the machine
 	Used      uint64 // by everything on the machine, without buffers and page cache
 	Available uint64 // what the machine can give without swapping, its page cache included
-	RSS       uint64 // resident set of this process, or what Go's runtime holds of it
-	Note      string // what couldn't be had and why; empty if all is known
+	RSS       uint64 // resident set of this process, or the memory that Go's runtime holds
+	Note      string // what isn't known, and why; empty if everything is known
 }
 
 // Memory reads the machine's memory and this process's share of it. It doesn't show
@@ -43,12 +43,12 @@ func Memory() MemoryFacts {
 // Room is how much more memory this process may take.
 type Room struct {
 	Bytes uint64
-	Of    string // whose it is: "the machine" or "the container"; empty: unknown
+	Of    string // what the limit is: "the machine" or "the container"; empty: unknown
 	Note  string
 }
 
-// Available returns the memory that the machine has available, or the memory that the
-// control groups of the container leave, whichever is less.
+// Available returns the memory that the machine has left, or the memory that the control groups of the
+// container leave, whichever is less.
 func Available() Room { return available(Memory(), Limit()) }
 
 func available(m MemoryFacts, l MemoryLimit) Room {
@@ -66,7 +66,7 @@ var self = sync.OnceValues(func() (*process.Process, error) {
 	return process.NewProcess(int32(os.Getpid()))
 })
 
-// residentSet falls back to the memory that the Go runtime holds.
+// residentSet returns the resident set or, if it isn't known, the memory that the Go runtime holds.
 func residentSet() (bytes uint64, note string) {
 	bytes, err := here.resident()
 	if err == nil {
@@ -78,9 +78,8 @@ func residentSet() (bytes uint64, note string) {
 		fmt.Sprintf("resident set unknown, only the memory of the Go runtime counted: %v", err)
 }
 
-// resident asks for the process as such where there is /proc: what is there under this
-// process's number is another process if /proc belongs to another namespace of processes,
-// or if HOST_PROC names the host's.
+// resident identifies the process as self in /proc: the entry under this process's number is another
+// process if /proc belongs to another namespace of processes, or if HOST_PROC names the host's.
 func (m machine) resident() (bytes uint64, err error) {
 	if m.root == "" {
 		p, err := self()
@@ -108,9 +107,8 @@ func (m machine) resident() (bytes uint64, err error) {
 	return pages * uint64(os.Getpagesize()), nil
 }
 
-// OwnMemory returns the part of this process's memory that is its own and in use:
-// anonymous pages, without those that the Go runtime holds for later. It returns
-// false if the system doesn't tell.
+// OwnMemory returns the part of this process's memory that is its own and in use: anonymous pages,
+// without those that the Go runtime keeps for later. It returns false if the system doesn't report it.
 func OwnMemory() (bytes uint64, ok bool) { return here.ownMemory() }
 
 func (m machine) ownMemory() (bytes uint64, ok bool) {

@@ -21,15 +21,15 @@ type CPUMeter struct {
 	start, end reading
 }
 
-// reading is the state of the clocks at one moment.
+// reading holds the values of the clocks at one moment.
 type reading struct {
 	at      time.Time
 	own     time.Duration // CPU time of this process
 	ownErr  error
-	busy    time.Duration // of everything, this process included, on the CPUs it may run on
+	busy    time.Duration // of everything, this process included, on the CPUs that this process may run on
 	busyErr error
 
-	queued    map[int]time.Duration // that each thread has waited for a CPU
+	queued    map[int]time.Duration // time that each thread has waited for a CPU
 	collector float64               // CPU seconds of the garbage collector
 }
 
@@ -38,18 +38,18 @@ func StartCPU() *CPUMeter {
 	return &CPUMeter{start: readClocks()}
 }
 
-// A Use is what a process used of the CPUs in an interval.
+// A Use says what a process used of the CPUs in an interval.
 type Use struct {
 	Own         float64 // CPUs that it kept busy
-	Collector   float64 // of them, by its garbage collector
-	Waiting     float64 // CPUs that its threads waited for beside these; 0 if it isn't known
-	Others      float64 // share of those it may use (CPUFacts.Usable), 0 … 1, that everything else took from it
+	Collector   float64 // CPUs of these that its garbage collector kept busy
+	Waiting     float64 // CPUs that its threads waited for in addition; 0 if not known
+	Others      float64 // share, 0 … 1, of the CPUs it may use (CPUFacts.Usable) that everything else took from it
 	OthersKnown bool
 }
 
-// Used ends the interval, and returns what the process used in it. CPUs that a quota keeps
-// this process from using anyway don't count as taken by others. What others took comes from
-// the kernel's clock ticks: it is known only for intervals of 100 ms and more.
+// Used ends the interval, and returns what the process used in it. CPUs that a quota keeps this process
+// from using anyway don't count as taken by others. The share of the others comes from the kernel's clock
+// ticks: it is known only for intervals of 100 ms or more.
 func (m *CPUMeter) Used() (u Use) {
 	m.end = readClocks()
 	wall := m.end.at.Sub(m.start.at)
@@ -65,8 +65,9 @@ func (m *CPUMeter) Used() (u Use) {
 	return u
 }
 
-// waited returns how long the threads waited that are there at the end. One that isn't at the start began
-// in between; one that has waited less than then is another with the same number.
+// waited returns how long the threads that exist at the end have waited. A thread without an entry at the
+// start began in between. A thread that has waited less than at the start is another thread with the same
+// number.
 func waited(start, end map[int]time.Duration) (sum time.Duration) {
 	for thread, total := range end {
 		if before := start[thread]; before <= total {
@@ -91,7 +92,7 @@ func (m *CPUMeter) Note() string {
 	return joinNotes(own, others)
 }
 
-// shortest is the shortest interval in which ticks of 10 ms say something.
+// shortest is the shortest interval in which ticks of 10 ms are meaningful.
 const shortest = 100 * time.Millisecond
 
 func shares(start, end reading, cpus cpuSet) (own, others float64) {
@@ -113,12 +114,12 @@ func clamp(share float64) float64 { return min(max(share, 0), 1) }
 
 // cpuSet is the CPUs of this process.
 type cpuSet struct {
-	ids    []int // it may run on, ascending
-	usable int   // of them at a time
+	ids    []int // CPUs that it may run on, ascending
+	usable int   // how many of them it may use at a time
 }
 
-// allowed is looked up once: reading the control groups for each interval
-// would cost more than the rest of the meter.
+// allowed is read once: reading the control groups for each interval would cost more than the rest of the
+// meter.
 var allowed = sync.OnceValue(func() cpuSet {
 	f := CPUs()
 	ids, err := affinity()
@@ -150,10 +151,10 @@ func collectorTime() float64 {
 	if s[0].Value.Kind() != metrics.KindFloat64 || s[1].Value.Kind() != metrics.KindFloat64 {
 		return 0
 	}
-	return s[0].Value.Float64() - s[1].Value.Float64() // its work on idle CPUs cost nobody anything
+	return s[0].Value.Float64() - s[1].Value.Float64() // its work on idle CPUs takes nothing from others
 }
 
-// busyTime returns what everything has used of the given CPUs so far.
+// busyTime returns how much time everything has used of the given CPUs so far.
 func busyTime(ids []int) (time.Duration, error) {
 	times, err := cpu.Times(true)
 	if err != nil {
@@ -165,9 +166,8 @@ func busyTime(ids []int) (time.Duration, error) {
 	return sumBusy(times, ids), nil
 }
 
-// sumBusy adds the time that was neither idle nor waiting for I/O. If no more CPUs
-// are listed than this process may use, a container's view of /proc may have
-// renumbered them: then all count.
+// sumBusy adds the time that was neither idle nor waiting for I/O. If no more CPUs are listed than this
+// process may use, a container's view of /proc may have renumbered them; then all of them count.
 func sumBusy(times []cpu.TimesStat, ids []int) time.Duration {
 	all := len(times) <= len(ids)
 	var seconds float64

@@ -10,17 +10,17 @@ import (
 
 // Peak measures the largest resident set of this process over an interval.
 //
-// Linux keeps a high-water mark that can be reset, so nothing between Start and
-// Stop escapes it; it is as exact as the kernel's own count of pages (some tens of
-// pages per CPU). If there is no mark, or it can't be reset, the peak of the process's
-// whole life counts if it falls into the interval; if not, the resident set at the end.
+// Linux keeps a high-water mark that can be reset, so it misses nothing between Start and Stop. It is as
+// exact as the kernel's own count of pages (some tens of pages per CPU). If there is no mark, or it can't
+// be reset, the peak is that of the process's whole life if it falls into the interval; otherwise it is
+// the resident set at the end.
 //
-// Resetting the mark is visible elsewhere: VmHWM and the maximum resident set of
-// getrusage then count from Start, and so does an interval that began before.
+// Resetting the mark has effects elsewhere: VmHWM and the maximum resident set of getrusage then count
+// from Start, and so does an interval that began before.
 type Peak struct {
 	machine machine
 	life    func() uint64 // peak of the process's whole life; 0: unknown
-	before  uint64        // that at Start
+	before  uint64        // value of life at Start
 	err     error         // why the mark isn't known
 	note    string
 }
@@ -48,8 +48,7 @@ func (p *Peak) Stop() (bytes uint64, exact bool) {
 	return bytes, false
 }
 
-// Note says why the peak isn't exact; it is empty if the peak is exact. Call it after
-// Stop.
+// Note says why the peak isn't exact. It is empty if the peak is exact. Call it after Stop.
 func (p *Peak) Note() string { return p.note }
 
 func (m machine) resetMark() error {
@@ -60,7 +59,7 @@ func (m machine) resetMark() error {
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString("5") // reset the peak resident set: proc_pid_clear_refs(5)
+	_, err = f.WriteString("5") // resets the peak resident set: proc_pid_clear_refs(5)
 	return errors.Join(err, f.Close())
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // queued returns how long each thread of this process has waited for a CPU since it began: the second
-// figure of schedstat. Kernels without it have no such file.
+// figure of schedstat. Kernels without this figure have no such file.
 func queued() map[int]time.Duration {
 	waits := make(map[int]time.Duration)
 	for _, tid := range threads() {

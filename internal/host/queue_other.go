@@ -4,5 +4,5 @@ package host
 
 import "time"
 
-// queued is nil: how long threads wait for a CPU isn't known.
+// queued returns nil: how long threads wait for a CPU isn't known.
 func queued() map[int]time.Duration { return nil }

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// Readings are what loaders and tuners decide by. [Real] ones are of this machine. A
-// test in virtual time makes up its own: real CPU time divided by virtual time would
-// be a figure of chance.
+// Readings are the measurements from which loaders and tuners decide. [Real] reads this machine. A test
+// in virtual time makes up its own, because real CPU time divided by virtual time would be meaningless.
 type Readings interface {
 	Procs() int // how many CPUs Go uses at a time
 	CPUs() CPUFacts

@@ -4,7 +4,7 @@ package host
 
 import "time"
 
-// cpuTime returns what this process has used of all CPUs so far.
+// cpuTime returns the CPU time that this process has used so far.
 func cpuTime() (time.Duration, error) {
 	p, err := self()
 	if err != nil {
@@ -17,6 +17,6 @@ func cpuTime() (time.Duration, error) {
 	return time.Duration((t.User + t.System) * float64(time.Second)), nil
 }
 
-// lifePeak returns the largest resident set of this process in its whole life; 0 if the
-// system doesn't keep it.
+// lifePeak returns the largest resident set of this process in its whole life, or 0 if the system doesn't
+// record it.
 func lifePeak() uint64 { return 0 }

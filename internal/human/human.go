@@ -1,5 +1,5 @@
-// Package human writes bytes, durations and shares for people: one form of
-// each for the table, the advice, the warnings, the plot and the examples.
+// Package human formats bytes, durations and shares for people: one form of each for the table, the
+// advice, the warnings, the plot and the examples.
 package human
 
 import (
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Duration is d in three digits: "1.2 µs", "200 ms", "1m1s".
+// Duration returns d with three digits: "1.2 µs", "200 ms", "1m1s".
 func Duration(d time.Duration) string {
 	if d >= time.Minute {
 		return d.Round(time.Second).String()
@@ -17,10 +17,10 @@ func Duration(d time.Duration) string {
 	return ScaleOf(d).full(float64(d))
 }
 
-// Bytes is n in three digits and decimal units: "1.57 MB", "153 MB", "512 B".
+// Bytes returns n with three digits, in decimal units: "1.57 MB", "153 MB", "512 B".
 func Bytes(n uint64) string { return ScaleOfBytes(n).full(float64(n)) }
 
-// Share is x, 0 … 1, in two digits or so: "2.5 %", "98 %".
+// Share returns x, 0 … 1, with about two digits: "2.5 %", "98 %".
 func Share(x float64) string {
 	decimals := 0
 	if x < 0.0995 {
@@ -29,8 +29,8 @@ func Share(x float64) string {
 	return strconv.FormatFloat(100*x, 'f', decimals, 64) + " %"
 }
 
-// Number is x in up to six digits, thousands apart: "1 000", "0.25". The spaces are ones
-// at which no line breaks.
+// Number returns x with up to six digits and thousands apart: "1 000", "0.25". No line breaks at these
+// spaces.
 func Number(x float64) string {
 	x, _ = strconv.ParseFloat(strconv.FormatFloat(x, 'g', 6, 64), 64)
 	whole, decimals, _ := strings.Cut(strconv.FormatFloat(math.Abs(x), 'f', -1, 64), ".")
@@ -46,17 +46,17 @@ func Number(x float64) string {
 	return whole
 }
 
-// A Scale is how the figures of a column, or of an axis, are written.
+// A Scale says how the figures of a column, or of an axis, are written.
 type Scale struct {
 	Unit     string
 	Size     float64 // of the unit
 	decimals int
 }
 
-// Write is x in the scale's unit, without its name.
+// Write returns x in the scale's unit, without the unit's name.
 func (s Scale) Write(x float64) string { return strconv.FormatFloat(x/s.Size, 'f', s.decimals, 64) }
 
-// full is x with the unit's name, without zeros that say nothing.
+// full returns x with the unit's name, without superfluous zeros.
 func (s Scale) full(x float64) string {
 	number := s.Write(x)
 	if strings.Contains(number, ".") {

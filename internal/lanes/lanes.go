@@ -1,11 +1,11 @@
-// Package lanes says which record is at which position of an order without an end, if it is
-// known how many records each shard has, and which of them a rank takes.
+// Package lanes defines an order without an end, for shards whose numbers of records are known. It says
+// which record is at which position, and which records a rank takes.
 //
-// The order is passes over all records, one after the other. Position p is in lane p mod Lanes,
-// at offset p / Lanes: the same for any number of ranks. In each pass the records, in the order
-// of its shards, are cut into as many pieces as there are lanes; a piece has as many records as
-// its lane has positions in the pass. So a lane reads few shards, one after the other. Both the
-// offsets and the records of a lane are numbered through all passes.
+// The order consists of passes over all records, one after the other. Position p is in lane p mod Lanes,
+// at offset p / Lanes, whatever the number of ranks. In each pass the records, in the order of its
+// shards, are cut into as many pieces as there are lanes; a piece has as many records as its lane has
+// positions in the pass. So a lane reads few shards, one after the other. Both the offsets and the
+// records of a lane are numbered through all passes.
 package lanes
 
 import (
@@ -21,22 +21,22 @@ import (
 // MaxLen bounds a pass, so that positions don't overflow in a million of them.
 const MaxLen = 1 << (30 + 12*(^uint(0)>>63))
 
-// A Plan is the order as one run sees it: its positions count from the beginning of a pass or,
-// so that position 0 is in lane 0, from up to Lanes−1 positions before.
+// A Plan is the order as one run sees it. Its positions count from the beginning of a pass or, so that
+// position 0 is in lane 0, from up to Lanes−1 positions before.
 type Plan struct {
-	N      int                   // records of a pass, 1 … MaxLen
-	Counts []int                 // of each shard
-	Shard  func(pass, i int) int // number i in the order of a pass
-	First  int                   // what a Pick adds to the number of a shard
+	N      int                   // records per pass, 1 … MaxLen
+	Counts []int                 // for each shard
+	Shard  func(pass, i int) int // shard number i in the order of a pass
+	First  int                   // added to the number of a shard in a Pick
 	Lanes  int                   // at least 1
-	Block  int                   // records of a lane that are looked at together, at least 1
-	Mixes  bool                  // the records of a block are mixed
+	Block  int                   // records of a lane that are mixed with each other, at least 1
+	Mixes  bool                  // whether the records of a block are mixed
 	Key    uint64                // of the mixing
 	Taker                        // set after Begin
 
 	pass   int   // in which the run begins
 	begins int64 // position at which that pass begins
-	from   int64 // at which the run begins
+	from   int64 // position at which the run begins
 
 	mu     sync.Mutex
 	latest [4]pass // guarded by mu
@@ -44,18 +44,18 @@ type Plan struct {
 
 // A Taker says which offsets of a lane a rank takes.
 type Taker interface {
-	Next(lane int, offset int64) int64                       // the first from an offset on; −1: none
-	Each(lane int, from, end int64, f func(from, end int64)) // f gets those in from … end−1, range by range
+	Next(lane int, offset int64) int64                       // the first such offset that isn't before offset; −1: none
+	Each(lane int, from, end int64, f func(from, end int64)) // calls f for those in from … end−1, range by range
 }
 
-// A pass is where the shards of one begin.
+// A pass says where its shards begin.
 type pass struct {
 	number int64
-	before []int // records before shard number i of its order
+	before []int // records before shard number i of the pass's order
 }
 
-// Begin turns to position base of an epoch, if each epoch is n positions, one after the other
-// from the first pass on. It returns the plan's position of the epoch's beginning.
+// Begin sets the plan to position base of an epoch, if each epoch has n positions and epochs follow each
+// other from the first pass on. It returns the plan's position of the epoch's beginning.
 func (p *Plan) Begin(epoch, n, base int) (origin int64) {
 	hi, lo := bits.Mul64(uint64(epoch), uint64(n))
 	number, into := bits.Div64(hi%uint64(p.N), lo, uint64(p.N))
@@ -83,11 +83,11 @@ func (p *Plan) PositionOf(lane int, offset int64) int64 { return offset*int64(p.
 // A piece is the records of a lane in a pass.
 type piece struct {
 	pass      int64
-	from, end int64 // in the lane
-	first     int64 // the first of them, of all records in the order of the pass's shards
+	from, end int64 // its range in the lane
+	first     int64 // its first record, as a number among all records in the order of the pass's shards
 }
 
-// pieceOf returns the piece with a record or offset of a lane.
+// pieceOf returns the piece that contains a record or offset of a lane.
 func (p *Plan) pieceOf(lane int, number int64) piece {
 	n := int64(p.N)
 	k := (p.PositionOf(lane, number) - p.begins) / n
@@ -98,13 +98,13 @@ func (p *Plan) pieceOf(lane int, number int64) piece {
 	}
 }
 
-// A block is records of a piece that are looked at together, and the offsets that they fill.
+// A block holds records of a piece that are mixed with each other, and the offsets that they fill.
 type block struct {
 	piece
 	from, end int64
 }
 
-// blockOf returns the block with a record or offset of a lane.
+// blockOf returns the block that contains a record or offset of a lane.
 func (p *Plan) blockOf(lane int, number int64) block {
 	b := block{piece: p.pieceOf(lane, number)}
 	size := int64(p.Block)
@@ -116,7 +116,7 @@ func (p *Plan) blockOf(lane int, number int64) block {
 // A pick is a record of a lane that the rank takes, and its offset.
 type pick struct{ record, offset int64 }
 
-// picks returns what the rank takes of a block, in the order of the records.
+// picks returns the records that the rank takes from a block, in their order.
 func (p *Plan) picks(lane int, b block) (all []pick) {
 	mixed := permute.New(int(b.end - b.from))
 	key := permute.Mix64(permute.EpochKey(p.Key, p.passNumber(b.pass)) + uint64(b.first+b.from-b.piece.from)*permute.Golden)
@@ -133,7 +133,7 @@ func (p *Plan) picks(lane int, b block) (all []pick) {
 	return all
 }
 
-// passNumber returns the number of pass k of the run, among all.
+// passNumber returns the number, among all passes, of pass k of the run.
 func (p *Plan) passNumber(k int64) int { return int((uint64(p.pass) + uint64(k)) & math.MaxInt) }
 
 // before returns where the shards of pass k of the run begin.
@@ -152,20 +152,20 @@ func (p *Plan) before(k int64) []int {
 
 // A Pick is a record that the rank takes.
 type Pick struct {
-	Number   int64 // in its lane
-	Position int64 // before which it isn't needed
-	Visit    int64 // of its shard: another one in each pass
+	Number   int64 // its number in its lane
+	Position int64 // the position before which it isn't needed
+	Visit    int64 // of its shard: different in each pass
 	Shard    int
 	Record   int // in the shard
-	Of       int // records of the shard
+	Of       int // number of records in the shard
 }
 
-// Picks returns a function that finds the first record, from one on, that the rank takes of a
-// lane; it reports false if there is none. Each goroutine needs its own.
+// Picks returns a function that finds the first record, at or after a given one, that the rank takes from
+// a lane. The function returns false if there is none. Each goroutine needs its own.
 func (p *Plan) Picks(lane int) func(from int64) (Pick, bool) {
 	var b block
 	var picks []pick
-	var last Pick // of the records begin … end−1 of the lane, whose shard begins at shard
+	var last Pick // valid for the records begin … end−1 of the lane, whose shard begins at shard
 	var shard, begin, end int64
 	return func(from int64) (Pick, bool) {
 		if start := p.FirstOffset(lane); from < start {
@@ -198,8 +198,8 @@ func (p *Plan) Picks(lane int) func(from int64) (Pick, bool) {
 	}
 }
 
-// Order returns the block with an offset of a lane: the offsets that it fills and, for each of these that
-// the rank takes, how many of its records are read before.
+// Order returns the block that contains an offset of a lane: the offsets that the block fills and, for
+// each one that the rank takes, how many records of the block are read before it.
 func (p *Plan) Order(lane int, offset int64, order []int) (from, end int64, _ []int) {
 	b := p.blockOf(lane, offset)
 	order = append(order[:0], make([]int, b.end-b.from)...)

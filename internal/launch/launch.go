@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// Rank is the place of a process among those that train together: nwt.Rank, whose fields
-// say what they mean.
+// Rank is the place of a process among those that train together; see nwt.Rank for its fields.
 type Rank struct {
 	Rank, World           int
 	LocalRank, LocalWorld int
@@ -16,11 +15,11 @@ type Rank struct {
 	Vars                  string
 }
 
-// MaxWorld is the most ranks there may be.
+// MaxWorld is the largest number of ranks.
 const MaxWorld = 1 << 20
 
-// Find returns the rank of the process pid, whose environment lookup reads. If variables of
-// several launchers are set, the first of launchers counts. If none are set, it is rank 0 of 1.
+// Find returns the rank of the process pid, whose environment lookup reads. If variables of several
+// launchers are set, the first one in launchers counts. If none are set, Find returns rank 0 of 1.
 func Find(lookup func(key string) (string, bool), pid int) (Rank, error) {
 	for _, l := range launchers {
 		env := &environment{lookup: lookup, pid: pid}
@@ -49,16 +48,16 @@ func Find(lookup func(key string) (string, bool), pid int) (Rank, error) {
 	return Rank{World: 1, LocalWorld: 1, Source: "none"}, nil
 }
 
-// launcher names the variables that a launcher sets; "" if it has none.
+// launcher names the variables that a launcher sets; "" means that it has no such variable.
 type launcher struct {
 	source      string
-	started     string                  // set: this process was started by this launcher …
-	unless      func(*environment) bool // … unless this says otherwise
+	started     string                  // if set, this process was started by this launcher …
+	unless      func(*environment) bool // … unless this function says otherwise
 	rank, world string
 	localRank   string
-	localWorld  string // a number or, if node is given, a list with one for each node
+	localWorld  string // holds a number or, if node is given, a list with one number for each node
 	node        string
-	check       func(*environment, Rank) error // what else must hold
+	check       func(*environment, Rank) error // checks what else must hold
 }
 
 // launchers lists the launchers from the innermost to the outermost: torchrun is
@@ -90,7 +89,7 @@ var launchers = []launcher{
 type environment struct {
 	lookup func(key string) (string, bool)
 	pid    int
-	used   []string // NAME=value
+	used   []string // entries have the form NAME=value
 }
 
 func (e *environment) value(name string) (string, bool) {
@@ -123,16 +122,16 @@ func (e *environment) rank(l launcher) (r Rank, err error) {
 	return r, nil
 }
 
-// taskOfSlurm reports whether srun itself started this process: then what mpirun has set
-// comes from outside srun.
+// taskOfSlurm reports whether srun itself started this process: then the variables of mpirun come from
+// outside srun.
 func (e *environment) taskOfSlurm() bool {
 	pid, _ := e.value("SLURM_TASK_PID")
 	_, step := e.value("SLURM_STEP_NUM_TASKS")
 	return step && pid == strconv.Itoa(e.pid)
 }
 
-// pmiOfSlurm reports whether srun --mpi=pmi2 has set PMI_RANK. MPICH's own launcher also sets
-// the local rank, and its ranks needn't be those of the step that it runs in.
+// pmiOfSlurm reports whether srun --mpi=pmi2 has set PMI_RANK. MPICH's own launcher sets PMI_RANK too,
+// together with the local rank; its ranks may differ from those of the Slurm step that it runs in.
 func (e *environment) pmiOfSlurm() bool {
 	if e.taskOfSlurm() {
 		return true
@@ -148,10 +147,10 @@ func (e *environment) pmiOfSlurm() bool {
 	return same("PMI_RANK", "SLURM_PROCID") && same("PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 }
 
-// ownStep returns an error if the step's variables come from a step of another job.
-// When sbatch is called inside a step, it copies them; Slurm overwrites the batch
-// script's variables, which then differ from them. srun sets both alike. Only srun
-// --preserve-env doesn't, and it can't be told from such a batch job.
+// ownStep returns an error if the variables come from a step of another job. If sbatch is called inside a
+// step, it copies the step's variables. Slurm then overwrites the variables of the batch script, so the
+// two kinds differ. srun sets both alike. srun --preserve-env is an exception, which can't be told from
+// such a batch job.
 func (e *environment) ownStep(r Rank) error {
 	const inherited = "the job was submitted from inside another job's step and has inherited its variables (or srun ran with --preserve-env): unset the SLURM_STEP_ variables before sbatch"
 	for _, pair := range [][2]string{
@@ -163,7 +162,7 @@ func (e *environment) ownStep(r Rank) error {
 			return fmt.Errorf("%s is %.200s, but %s is %.200s: %s", pair[0], step, pair[1], job, inherited)
 		}
 	}
-	// The ranks on this node; Slurm lists rank 0 alone for a batch script.
+	// SLURM_GTIDS lists the ranks on this node; for a batch script it lists rank 0 alone.
 	ids, ok := e.value("SLURM_GTIDS")
 	_, local := e.value("SLURM_LOCALID")
 	if n := strings.Count(ids, ",") + 1; ok && local && n != r.LocalWorld {
@@ -189,7 +188,7 @@ func (e *environment) localWorld(l launcher, world int) (int, error) {
 	return tasks, nil
 }
 
-// number reads a variable that must be set, to something from low to high.
+// number reads a variable that must be set to a number from low to high.
 func (e *environment) number(name string, low, high int) (int, error) {
 	value, ok := e.value(name)
 	if !ok {
@@ -203,14 +202,13 @@ func (e *environment) number(name string, low, high int) (int, error) {
 	return n, nil
 }
 
-// use notes what was read, or the start of it: the list of a large cluster is long.
+// use records what was read, or its beginning: the list of a large cluster is long.
 func (e *environment) use(name, value string) {
 	e.used = append(e.used, fmt.Sprintf("%s=%.200s", name, value))
 }
 
-// tasksOnNode reads Slurm's short form of a number for each node: "4(x2),3" is
-// 4, 4 and 3. It reports false if the list is malformed, also after the node, or if it
-// ends before the node.
+// tasksOnNode reads Slurm's short form of a list with a number for each node: "4(x2),3" is 4, 4 and 3. It
+// returns false if the list is malformed, even after the node, or if it ends before the node.
 func tasksOnNode(list string, node int) (tasks int, ok bool) {
 	for group := range strings.SplitSeq(list, ",") {
 		count, repeat, repeated := strings.Cut(group, "(x")

@@ -1,10 +1,10 @@
-// Package layout is the memory of a batch: which columns a sample has, where the places of its
-// samples lie, and how much of its place a sample fills. It knows neither loaders nor types.
+// Package layout describes the memory of a batch: which columns a sample has, where the places of its
+// samples are, and how much of its place a sample fills. It knows neither loaders nor types.
 //
-// Memory holds the samples column by column, and in each column place by place. All places of a
-// column are equally long. The first Free dimensions of a column may differ from sample to sample:
-// they are ragged. A smaller sample begins at index 0 of each dimension, so one with several ragged
-// dimensions fills its place in runs.
+// Memory holds the samples column by column, and in each column place by place. All places of a column
+// have the same length. The first Free dimensions of a column may differ from sample to sample: they are
+// ragged. A smaller sample begins at index 0 of each dimension, so a sample with several ragged
+// dimensions fills its place in several runs.
 package layout
 
 import (
@@ -12,27 +12,27 @@ import (
 	"unsafe"
 )
 
-// A Column is one tensor of a sample, as memory: of the longest sample allowed or, in a batch that
-// has a shape of its own, of its longest.
+// A Column is the memory of one tensor of a sample: of the longest sample allowed or, in a batch that has
+// its own shape, of the batch's longest.
 type Column struct {
 	Name   string
 	Type   uint8 // of the elements, as the owner numbers them
-	Full   int   // bytes of the longest sample allowed
-	Size   int   // bytes of a sample's place
+	Full   int   // size of the longest sample allowed, in bytes
+	Size   int   // size of a sample's place, in bytes
 	Dims   []int // shape of a sample's place
 	Free   int   // how many of the first dimensions are ragged
-	Ragged int   // number of the first of them among the ragged dimensions of all columns
-	Step   int   // bytes of one step of the last of them; of a sample if there are none
+	Ragged int   // number of its first ragged dimension among the ragged dimensions of all columns
+	Step   int   // bytes of one step in its last ragged dimension; of a whole sample if it has none
 }
 
-// A Layout is the columns of a sample, each as long as is allowed.
+// A Layout holds the columns of a sample, each as long as is allowed.
 type Layout struct {
 	Columns []Column
-	Size    int // bytes of a sample
-	Ragged  int // how many dimensions are ragged, of all columns together
+	Size    int // size of a sample, in bytes
+	Ragged  int // number of ragged dimensions in all columns together
 }
 
-// Add adds a column of full bytes, of which the first free dimensions are ragged.
+// Add adds a column of full bytes whose first free dimensions are ragged.
 func (l *Layout) Add(name string, dtype uint8, full int, dims []int, free int) {
 	c := Column{Name: name, Type: dtype, Full: full, Size: full, Dims: dims, Free: free, Ragged: l.Ragged, Step: full}
 	for _, n := range dims[:free] {
@@ -42,7 +42,7 @@ func (l *Layout) Add(name string, dtype uint8, full int, dims []int, free int) {
 	l.Size, l.Ragged = l.Size+full, l.Ragged+free
 }
 
-// Longest sets sizes to those of the longest sample allowed: one number per ragged dimension.
+// Longest sets sizes to the sizes of the longest sample allowed: one number per ragged dimension.
 func (l *Layout) Longest(sizes []int) {
 	for i := range l.Columns {
 		c := &l.Columns[i]
@@ -50,7 +50,7 @@ func (l *Layout) Longest(sizes []int) {
 	}
 }
 
-// Check returns what is wrong with the sizes that were told for a sample.
+// Check returns what is wrong with the sizes that a dataset gave for a sample.
 func (l *Layout) Check(sizes []int) error {
 	for i := range l.Columns {
 		c := &l.Columns[i]
@@ -63,11 +63,11 @@ func (l *Layout) Check(sizes []int) error {
 	return nil
 }
 
-// align is what columns are aligned to: a cache line, and as much as any vector instruction or
-// copy engine wants.
+// align is the alignment of columns: a cache line, which is enough for every vector instruction and copy
+// engine.
 const align = 64
 
-// Place sets where each column of n samples begins, and returns the bytes of all together.
+// Place sets where each column of n samples begins, and returns the total size in bytes.
 func Place(columns []Column, n int, offsets []int) (size int) {
 	for i := range columns {
 		offsets[i] = size

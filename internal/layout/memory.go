@@ -2,38 +2,38 @@ package layout
 
 import "fmt"
 
-// A Memory is places for samples. Whoever loads samples into it shares it by value: nothing of it
-// changes meanwhile but the bytes and the lengths of the places that are loaded.
+// A Memory holds places for samples. Goroutines that load samples into it share it by value: while they
+// do, only the bytes and the lengths of their places change.
 type Memory struct {
 	*Layout
-	N       int // places
+	N       int // number of places
 	Bytes   []byte
-	Lens    []int32  // of ragged dimensions: N of each
-	Told    []int32  // the same, of the sizes that were told before loading; nil if none were
-	First   int      // number of the ragged dimension that Lens and Told begin with
-	Columns []Column // the layout's, as they are in Bytes
-	Offsets []int    // of the columns in Bytes
+	Lens    []int32  // lengths in ragged dimensions: N for each dimension
+	Told    []int32  // the same for the sizes that the dataset gave before loading; nil if it gave none
+	First   int      // number of the first ragged dimension in Lens and Told
+	Columns []Column // the layout's columns, as they are in Bytes
+	Offsets []int    // where each column begins in Bytes
 }
 
-// Untold stands in Told for a sample whose sizes can't be used, and Unset in Lens for a length
-// that Load hasn't set.
+// Untold in Told means that a sample's sizes can't be used. Unset in Lens means that Load hasn't set the
+// length.
 const Untold, Unset = -1, -1
 
-// New makes memory of the heap for n samples.
+// New allocates memory for n samples on the heap.
 func New(l *Layout, n int) Memory {
 	m := Memory{Layout: l, N: n, Lens: make([]int32, l.Ragged*n), Columns: l.Columns, Offsets: make([]int, len(l.Columns))}
 	m.Bytes = Heap(Place(l.Columns, n, m.Offsets))
 	return m
 }
 
-// Places returns the memory of a column of n samples, from a place on.
+// Places returns the memory of a column for n samples that begin at a place.
 func (m *Memory) Places(column, place, n int) []byte {
 	size := m.Columns[column].Size
 	from := m.Offsets[column] + place*size
 	return m.Bytes[from : from+n*size : from+n*size]
 }
 
-// Part returns the memory of some columns, whose ragged dimensions begin with first.
+// Part returns the memory of some columns, whose ragged dimensions begin with number first.
 func (m *Memory) Part(l *Layout, column, first int) Memory {
 	p := Memory{Layout: l, N: m.N, Bytes: m.Bytes, First: m.First + first}
 	p.Columns, p.Offsets = m.Columns[column:column+len(l.Columns)], m.Offsets[column:column+len(l.Columns)]
@@ -68,15 +68,15 @@ func (m *Memory) UnsetLens(from, to int) {
 	}
 }
 
-// Clear makes all columns zero of n samples from a place on.
+// Clear sets n samples, beginning at a place, to zero in all columns.
 func (m *Memory) Clear(place, n int) {
 	for i := range m.Columns {
 		clear(m.Places(i, place, n))
 	}
 }
 
-// ClearRest makes zero what a sample doesn't fill of its place. It returns the first ragged column
-// whose lengths aren't set, −1 if all are.
+// ClearRest sets to zero the part of its place that a sample doesn't fill. It returns the first ragged
+// column whose lengths aren't set, or −1 if all are.
 func (m *Memory) ClearRest(place int) (unset int) {
 	for i := range m.Columns {
 		c := &m.Columns[i]
@@ -98,8 +98,8 @@ func (m *Memory) ClearRest(place int) (unset int) {
 	return -1
 }
 
-// ClearRests is ClearRest for the first n places, whose lengths the program may have changed. It
-// returns an error that names the first length that doesn't fit.
+// ClearRests does what ClearRest does, for the first n places, whose lengths the program may have
+// changed. It returns an error that names the first length that is out of range.
 func (m *Memory) ClearRests(n int) error {
 	for place := range n {
 		for i := range m.Columns {
@@ -115,7 +115,7 @@ func (m *Memory) ClearRests(n int) error {
 	return nil
 }
 
-// runs returns how many contiguous pieces a sample fills of its place, all of one length.
+// runs returns how many contiguous pieces of its place a sample fills; all have the same length.
 func (m *Memory) runs(c *Column, place int) (n, length int) {
 	n, length = 1, c.Step
 	for d := range c.Free {
@@ -143,8 +143,8 @@ func (m *Memory) runAt(c *Column, k, place int) (at int) {
 	return at
 }
 
-// CopySample copies a sample to a place of memory of the same fields, whose shapes may be others.
-// It returns an error if the sample is longer than was told there.
+// CopySample copies a sample to a place of memory that has the same fields, but may have other shapes. It
+// returns an error if the sample is longer than the sizes that were given there.
 func (m *Memory) CopySample(place int, dst *Memory, to int) error {
 	for i := range m.Columns {
 		c, there := &m.Columns[i], &dst.Columns[i]
@@ -164,8 +164,8 @@ func (m *Memory) CopySample(place int, dst *Memory, to int) error {
 	return nil
 }
 
-// CopyPlaces copies the places from … end−1 of memory of the same shapes, which may be m itself,
-// to the places of m from to on.
+// CopyPlaces copies the places from … end−1 of src, memory with the same shapes that may be m itself, to
+// the places of m that begin at to.
 func (m *Memory) CopyPlaces(to int, src *Memory, from, end int) {
 	for i := range m.Columns {
 		size, off := m.Columns[i].Size, m.Offsets[i]
@@ -177,7 +177,7 @@ func (m *Memory) CopyPlaces(to int, src *Memory, from, end int) {
 	}
 }
 
-// A TooLongError says that a sample has more than was told of its size.
+// A TooLongError says that a sample is larger than the size that the dataset gave.
 type TooLongError struct {
 	Field        string
 	Len, Longest int

@@ -6,13 +6,13 @@ import (
 	"unsafe"
 )
 
-// A packed sample is the lengths of its ragged dimensions, as int32, followed by its columns one
-// after the other. Of a ragged column it has only what the sample fills.
+// A packed sample is the lengths of its ragged dimensions, as int32, followed by its columns one after
+// the other. Of a ragged column it contains only what the sample fills.
 
-// Packed returns the bytes of the longest packed sample.
+// Packed returns the size of the longest packed sample, in bytes.
 func (l *Layout) Packed() int { return l.Ragged*4 + l.Size }
 
-// PackedSize returns the bytes of a packed sample.
+// PackedSize returns the size of a packed sample, in bytes.
 func (m *Memory) PackedSize(place int) int {
 	size := m.Ragged * 4
 	for i := range m.Columns {
@@ -38,7 +38,7 @@ func (m *Memory) pieces(place int, f func(piece []byte)) {
 	for i := range m.Columns {
 		c := &m.Columns[i]
 		for d := range c.Free {
-			f(unsafe.Slice((*byte)(unsafe.Pointer(m.Len(c, d, place))), 4)) // a copy would be allocated
+			f(unsafe.Slice((*byte)(unsafe.Pointer(m.Len(c, d, place))), 4)) // the slice avoids an allocation, which a copy would need
 		}
 	}
 	for i := range m.Columns {
@@ -53,8 +53,8 @@ func (m *Memory) pieces(place int, f func(piece []byte)) {
 // ErrNotPacked is the error of bytes that aren't a packed sample of a layout.
 var ErrNotPacked = errors.New("it is no sample of these fields")
 
-// Unpack reads a sample from src and returns what follows it there. The error is ErrNotPacked, or
-// a TooLongError if the sample is larger than was told.
+// Unpack reads a sample from src and returns the bytes that follow it. The error is ErrNotPacked, or a
+// TooLongError if the sample is larger than the size that the dataset gave.
 func (m *Memory) Unpack(place int, src []byte) (rest []byte, err error) {
 	for i := range m.Columns {
 		c := &m.Columns[i]

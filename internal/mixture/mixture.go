@@ -1,5 +1,5 @@
-// Package mixture plans which part of a mixture each position of training draws from, and
-// divides numbers by shares.
+// Package mixture plans which part of a mixture each position of training draws from, and divides numbers
+// by shares.
 package mixture
 
 import (
@@ -16,7 +16,7 @@ import (
 // a million epochs of training.
 const MaxLen = 1 << (30 + 12*(^uint(0)>>63))
 
-// A Mix is the phases of a mixture, and the positions of a block.
+// A Mix holds the phases of a mixture, and the number of positions per block.
 type Mix struct {
 	Phases []Phase
 	Block  int
@@ -28,7 +28,7 @@ type Phase struct {
 	Weights []float64
 }
 
-// New is a Mix of copies of phases, with blocks of 1000 positions if block is 0.
+// New returns a Mix of copies of phases, with blocks of 1000 positions if block is 0.
 func New[P ~struct {
 	Samples int
 	Weights []float64
@@ -42,7 +42,7 @@ func New[P ~struct {
 	return m
 }
 
-// Check reports what is wrong with the phases and the block, if there are so many parts.
+// Check reports what is wrong with the phases and the block of a mixture of parts.
 func (m *Mix) Check(parts int, bad func(value any, format string, args ...any)) {
 	if m.Block < 1 || m.Block > MaxLen {
 		bad(m.Block, "Mix.Block must be 1 … %d, or 0 for 1000", MaxLen)
@@ -60,7 +60,7 @@ func (m *Mix) Check(parts int, bad func(value any, format string, args ...any)) 
 		}
 		sum, valid := 0.0, m.Block >= 1
 		for k, w := range p.Weights {
-			if !(w >= 0 && w <= math.MaxFloat64) { // in this form NaN fails too
+			if !(w >= 0 && w <= math.MaxFloat64) { // written so that NaN fails too
 				bad(w, "Mix.Phases[%d].Weights[%d] must be 0 or more, and finite", i, k)
 				valid = false
 			}
@@ -82,38 +82,37 @@ func (m *Mix) Check(parts int, bad func(value any, format string, args ...any)) 
 	}
 }
 
-// A Plan tells which part of a mixture each position draws from. Positions count
-// over all epochs.
+// A Plan says which part of a mixture each position draws from. Positions count over all epochs.
 type Plan struct {
 	key    uint64
 	block  int
-	whole  permute.Permutation // of a block
+	whole  permute.Permutation // of the positions in a block
 	phases []planPhase
 }
 
 type planPhase struct {
 	start  uint64   // position over all epochs
-	blocks uint64   // whole blocks; of no meaning for the last phase
+	blocks uint64   // number of whole blocks; unused for the last phase
 	first  uint64   // number of its first block
-	drawn  []uint64 // samples of each part drawn before the phase
+	drawn  []uint64 // samples drawn from each part before the phase
 	share  []int    // samples of each part in a block
 	ends   []int    // the sums of share up to each part
 
-	// Of a last block that is shorter.
+	// For a shorter last block:
 	length   int
 	rest     []int // samples of each part
 	restEnds []int
 	tail     permute.Permutation
 }
 
-// Plan returns the plan of a rank, if world ranks take the positions of training in turn: the
-// rank's positions count its own only. Check must have found nothing wrong with m.
+// Plan returns the plan of one rank, if world ranks take the positions of training in turn. The rank's
+// positions count only its own. Check must have reported nothing.
 func (m *Mix) Plan(seed uint64, rank, world int) *Plan {
 	s := &Plan{key: permute.SeedKey(seed), block: m.Block, whole: permute.New(m.Block)}
 	if rank > 0 {
 		s.key = permute.Mix64(s.key + uint64(rank)*permute.Golden)
 	}
-	end := uint64(0) // of the phase, over all ranks
+	end := uint64(0) // end of the phase, over all ranks
 	for i, p := range m.Phases {
 		weights := exactly(p.Weights)
 		phase := planPhase{share: apportion(weights, s.block), drawn: make([]uint64, len(weights)), blocks: math.MaxUint64}
@@ -148,7 +147,7 @@ func sums(numbers []int) []int {
 	return all
 }
 
-// blockAt returns the block that a position is in, and its place there.
+// blockAt returns the block that contains a position, and the position's place in it.
 func (s *Plan) blockAt(position uint64) (b planBlock, place int) {
 	p := &s.phases[sort.Search(len(s.phases)-1, func(k int) bool { return s.phases[k+1].start > position })]
 	number, at := (position-p.start)/uint64(s.block), (position-p.start)%uint64(s.block)
@@ -161,7 +160,7 @@ func (s *Plan) blockAt(position uint64) (b planBlock, place int) {
 
 type planBlock struct {
 	phase  *planPhase
-	number uint64 // in the phase
+	number uint64 // its number in the phase
 	key    uint64
 	perm   *permute.Permutation
 	ends   []int
@@ -172,9 +171,9 @@ func (b *planBlock) before(part int) uint64 {
 	return b.phase.drawn[part] + b.number*uint64(b.phase.share[part])
 }
 
-// at returns the part that a place of the block draws from, and the number of this draw among the
-// block's draws from that part. It counts in the order that the places have before they are
-// mixed: part after part.
+// at returns the part that a place of the block draws from, and the number of this draw among the block's
+// draws from that part. The count goes by the order that the places have before they are mixed: part
+// after part.
 func (b *planBlock) at(place int) (part, number int) {
 	place = b.perm.At(b.key, place)
 	part, _ = slices.BinarySearch(b.ends, place+1)
@@ -191,8 +190,8 @@ func (s *Plan) At(position uint64) (part int, draw uint64) {
 	return part, b.before(part) + uint64(number)
 }
 
-// Draws returns how often a part is drawn in all of the blocks that positions from … to−1 are
-// in; at most math.MaxInt.
+// Draws returns how often a part is drawn in all blocks that contain positions from … to−1; at most
+// math.MaxInt.
 func (s *Plan) Draws(part int, from, to uint64) int {
 	first, _ := s.blockAt(from)
 	last, _ := s.blockAt(to - 1)
@@ -203,7 +202,7 @@ func (s *Plan) Draws(part int, from, to uint64) int {
 	return int(min(last.before(part)-first.before(part)+uint64(share), math.MaxInt))
 }
 
-// Before returns how often each part is drawn before a position. If ctx ends, counts may be too low.
+// Before returns how often each part is drawn before a position. If ctx ends, the counts may be too low.
 func (s *Plan) Before(ctx context.Context, position uint64) []uint64 {
 	b, places := s.blockAt(position)
 	counts := make([]uint64, len(b.ends))

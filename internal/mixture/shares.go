@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// Divide returns where the parts of n end that have these shares, in any unit: at the nearest whole
-// numbers, a half rounded up.
+// Divide divides n into parts that have these shares, in any unit, and returns the end of each part: the
+// nearest whole number, a half rounded up.
 func Divide(n int, shares []float64) []int {
 	weights := exactly(shares)
 	sum := total(weights)
@@ -22,7 +22,7 @@ func Divide(n int, shares []float64) []int {
 	return ends
 }
 
-// apportion divides n by weights, by largest remainders.
+// apportion divides n in proportion to weights, by largest remainders.
 func apportion(weights []*big.Int, n int) []int {
 	sum := total(weights)
 	share, rest := make([]int, len(weights)), make([]*big.Int, len(weights))
@@ -34,14 +34,14 @@ func apportion(weights []*big.Int, n int) []int {
 		left -= share[k]
 	}
 	slices.SortStableFunc(byRest, func(a, b int) int { return rest[b].Cmp(rest[a]) })
-	for _, k := range byRest[:left] { // fewer than parts
+	for _, k := range byRest[:left] { // there are fewer of them than parts
 		share[k]++
 	}
 	return share
 }
 
-// exactly is numbers as a person would write them, in a unit of which each is a whole
-// multiple: 0.1 is a tenth, although no float64 is.
+// exactly returns numbers as a person would write them, as multiples of a common unit: 0.1 is a tenth,
+// although no float64 is.
 func exactly(numbers []float64) []*big.Int {
 	fractions, unit := make([]*big.Rat, len(numbers)), big.NewInt(1)
 	for i, x := range numbers {

@@ -1,4 +1,4 @@
-// Package order is which samples make up which batch, as arithmetic.
+// Package order computes which samples make up which batch.
 package order
 
 import (
@@ -6,11 +6,11 @@ import (
 	"encoding/binary"
 )
 
-// An Identity tells orders apart by four things that they depend on. Of each it has a hash of 16
-// bits, or 0 if it isn't known.
+// An Identity identifies an order by four things that it depends on. It holds a hash of 16 bits of each,
+// or 0 if it isn't known.
 type Identity uint64
 
-// What an order depends on.
+// These are the things that an order depends on.
 const (
 	Length = iota
 	Seed
@@ -18,7 +18,7 @@ const (
 	Data
 )
 
-// Identify returns the identity of an order that depends on these; "" isn't known.
+// Identify returns the identity of an order that depends on these; "" means that one isn't known.
 func Identify(length, seed, sampler, data string) (id Identity) {
 	for i, of := range []string{Length: length, Seed: seed, Sampler: sampler, Data: data} {
 		if of != "" {
@@ -29,7 +29,7 @@ func Identify(length, seed, sampler, data string) (id Identity) {
 	return id
 }
 
-// Differs reports whether two orders are known to depend on different things of a kind.
+// Differs reports whether two orders are known to differ in what they depend on, in one kind of thing.
 func (id Identity) Differs(other Identity, kind int) bool {
 	a, b := uint16(id>>(16*kind)), uint16(other>>(16*kind))
 	return a != b && a != 0 && b != 0

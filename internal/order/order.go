@@ -6,28 +6,28 @@ import (
 	"math/bits"
 )
 
-// An Order is which samples make up which batch, as arithmetic: nothing is
-// stored for an epoch, and every rank and every resumed run computes the same.
+// An Order computes which samples make up which batch: nothing is stored for an epoch, and every rank and
+// every resumed run computes the same.
 //
-// An epoch is the positions 0 … n−1 of its sampler. A step takes the next
-// batch × world positions, and rank r takes the r-th part of these. So the number of
-// positions taken says exactly what all ranks have had. Nothing here overflows, not
-// even with 32 bits, if n is at most permute.MaxLen and world at most launch.MaxWorld.
+// An epoch consists of the positions 0 … n−1 of its sampler. A step takes the next batch × world
+// positions, and rank r takes the r-th part of them. So the number of positions taken says exactly which
+// samples all ranks have had. Nothing here overflows, not even with 32 bits, if n is at most
+// permute.MaxLen and world at most launch.MaxWorld.
 //
-// With a BatchSampler a step is the next world batches instead, and what steps and
-// courses count is batches: their base is the number of a batch.
+// With a BatchSampler a step takes the next world batches instead. Steps and courses then count batches:
+// their base is the number of a batch.
 type Order struct {
-	N           int // positions of an epoch; Endless for a stream
-	Batch       int // samples of a batch, or of the largest allowed
+	N           int // positions in an epoch; Endless for a stream
+	Batch       int // samples in a batch, or in the largest batch allowed
 	Rank, World int
 	DropLast    bool
 
-	// Of a BatchSampler.
-	Batches int                                              // of an epoch, over all ranks; 0 if all batches are equally large
-	Starts  func(epoch, batch int) (position int, err error) // not asked for the first, nor after the last
+	// For a BatchSampler:
+	Batches int                                              // batches per epoch, over all ranks; 0 if all batches have the same size
+	Starts  func(epoch, batch int) (position int, err error) // not called for batch 0, nor after the last one
 }
 
-// Start returns the position at which a batch of a BatchSampler begins, or an epoch ends.
+// Start returns the position at which a batch of a BatchSampler begins, or at which an epoch ends.
 func (o *Order) Start(epoch, batch int) (position int, err error) {
 	switch batch {
 	case 0:
@@ -41,9 +41,9 @@ func (o *Order) Start(epoch, batch int) (position int, err error) {
 // BatchAt returns the batch of a BatchSampler that begins at a position.
 func (o *Order) BatchAt(epoch, position int) (batch int, err error) {
 	if position == 0 {
-		return 0, nil // whatever Start says of the others
+		return 0, nil // whatever Start returns for the other batches
 	}
-	below, above := 0, o.Batches // what begins at position isn't outside
+	below, above := 0, o.Batches // the batch that begins at position is between them
 	for below < above {
 		middle := below + (above-below)/2
 		at, err := o.Start(epoch, middle)
@@ -63,14 +63,14 @@ func (o *Order) BatchAt(epoch, position int) (batch int, err error) {
 	return below, err
 }
 
-// PartOf returns part and bounds for a BatchSampler: the positions of this rank in step k
-// from batch base, and the position after those of all ranks. If fewer batches than
-// ranks are left for the last step, ranks share a batch, so that each has some of its
-// samples; if it has fewer samples than ranks, they repeat them.
+// PartOf does what Part and Bounds do, for a BatchSampler: it returns the positions of this rank in step
+// k from batch base, and the position after those of all ranks. If fewer batches than ranks are left for
+// the last step, several ranks share a batch, so that each has some of its samples. If the batch has
+// fewer samples than ranks, they repeat samples.
 func (o *Order) PartOf(epoch, base, k int) (from, to, after int, err error) {
 	first := base + k*o.World
 	n := min(o.World, o.Batches-first)
-	number := portion(n, o.Rank, o.World) // of the step's batches
+	number := portion(n, o.Rank, o.World) // batches in the step
 	batch := first + number
 	if from, err = o.Start(epoch, batch); err != nil {
 		return 0, 0, 0, err
@@ -100,15 +100,14 @@ func (o *Order) PartOf(epoch, base, k int) (from, to, after int, err error) {
 	return from, to, after, nil
 }
 
-// sharers returns the first rank that has part number of n: the lowest for which
-// portion(n, rank, world) is number.
+// sharers returns the first rank that has part number of n: the lowest rank for which portion(n, rank,
+// world) is number.
 func sharers(n, number, world int) int {
 	return int((uint64(number)*uint64(world) + uint64(n) - 1) / uint64(n))
 }
 
-// Step returns how many positions all ranks take together, or how many batches of a
-// BatchSampler. With 32 bits, batch × world may be more than an int holds: an epoch is
-// then one step, or none.
+// Step returns how many positions all ranks take together; for a BatchSampler, how many batches. With 32
+// bits, batch × world may be more than an int holds: an epoch is then one step, or none.
 func (o *Order) Step() int {
 	if o.Batches > 0 {
 		return o.World
@@ -119,8 +118,8 @@ func (o *Order) Step() int {
 	return math.MaxInt
 }
 
-// Steps returns this rank's batches from base to the end of the epoch: the same number on
-// every rank.
+// Steps returns how many batches this rank has from base to the end of the epoch. The number is the same
+// on every rank.
 func (o *Order) Steps(base int) int {
 	left, step := o.N-base, o.Step()
 	if o.Batches > 0 {
@@ -153,8 +152,8 @@ func (o *Order) Bounds(base, k int) (from, to int) {
 	if to <= o.N-o.World {
 		return from, to
 	}
-	// If fewer positions than ranks are left for the last step, the step before it
-	// gives some of its positions, so that each rank gets one.
+	// If fewer positions than ranks are left for the last step, the step before it gives up some of its
+	// positions, so that each rank gets one.
 	if short := o.World - (o.N-base)%step; short > 0 && short < o.World && o.Batch > 1 && !o.DropLast {
 		if last := o.Steps(base) - 1; last > 0 && k == last-1 {
 			to -= short
@@ -165,10 +164,10 @@ func (o *Order) Bounds(base, k int) (from, to int) {
 	return from, to
 }
 
-// Part returns the positions of this rank in step k from base, and the position after those
-// of all ranks. If fewer positions than ranks are left in all, and no earlier step can
-// give some, the ranks that would have none repeat positions of other ranks: a rank
-// without a batch would make a collective operation hang.
+// Part returns the positions of this rank in step k from base, and the position after those of all ranks.
+// If fewer positions than ranks are left in total, and no earlier step can give some, the ranks that
+// would have none repeat positions of other ranks, because a rank without a batch would make a collective
+// operation hang.
 func (o *Order) Part(base, k int) (from, to, after int) {
 	from, after = o.Bounds(base, k)
 	if o.World == 1 {
@@ -182,8 +181,7 @@ func (o *Order) Part(base, k int) (from, to, after int) {
 	return from + portion(n, o.Rank, o.World), from + portion(n, o.Rank+1, o.World), after
 }
 
-// portion is n·rank/world, rounded down, although n·rank may be more than an int
-// holds.
+// portion returns n·rank/world, rounded down, although n·rank may be more than an int can hold.
 func portion(n, rank, world int) int {
 	return n/world*rank + int(uint64(n%world)*uint64(rank)/uint64(world))
 }
@@ -191,14 +189,14 @@ func portion(n, rank, world int) int {
 // Endless stands for the length of a stream, which isn't known before its end.
 const Endless = math.MaxInt
 
-// A Course is the batches of one run through a loader: those of epoch first
-// from position base on, then the whole epochs up to last.
+// A Course is the batches of one run through a loader: those of epoch first, beginning at position base,
+// then the whole epochs up to last.
 type Course struct {
 	*Order
-	First, Last int // epochs, last included
+	First, Last int // the first and the last epoch
 	Base        int
 
-	Head, Whole int // batches of the first epoch, and of every later one
+	Head, Whole int // batches in the first epoch, and in every later one
 	Skipped     int // number of the first batch in its epoch
 }
 
@@ -208,12 +206,12 @@ func NewCourse(o *Order, first, last, base int) Course {
 	c := Course{Order: o, First: first, Last: last, Base: base, Head: Endless, Skipped: base/step + min(base%step, 1)}
 	if o.N != Endless {
 		c.Head, c.Whole = o.Steps(base), o.Steps(0)
-		c.Skipped = c.Whole - c.Head // so that the last is always whole−1
+		c.Skipped = c.Whole - c.Head // so that the last number is always whole−1
 	}
 	return c
 }
 
-// Len returns the batches of the course.
+// Len returns the number of batches in the course.
 func (c *Course) Len() int {
 	if c.Head == Endless {
 		return Endless
@@ -224,8 +222,8 @@ func (c *Course) Len() int {
 	return Endless
 }
 
-// At returns the epoch of batch i of the course, the position its epoch starts
-// from, the batch's number from there, and its number in the epoch.
+// At returns the epoch of batch i of the course, the position at which its epoch begins in the course,
+// the batch's number from there, and its number in the epoch.
 func (c *Course) At(i int) (epoch, base, k, index int) {
 	if i < c.Head {
 		return c.First, c.Base, i, c.Skipped + i
@@ -234,8 +232,8 @@ func (c *Course) At(i int) (epoch, base, k, index int) {
 	return c.First + 1 + i/c.Whole, 0, i % c.Whole, i % c.Whole
 }
 
-// Left returns how many places follow in the epoch after step k from base, where the position
-// after that is given; 0 only after the last step.
+// Left returns how many places follow in the epoch after step k from base; after is the position after
+// that step. It returns 0 only after the last step.
 func (c *Course) Left(epoch, base, k, after int) int {
 	all := c.Whole
 	if epoch == c.First {
@@ -251,7 +249,7 @@ func (c *Course) Left(epoch, base, k, after int) int {
 	return max(1, left)
 }
 
-// HasBatch returns an error if WithDropLast would leave nothing of an epoch.
+// HasBatch returns an error if WithDropLast would leave no batch of an epoch.
 func (o *Order) HasBatch() error {
 	if o.Steps(0) > 0 {
 		return nil
@@ -262,7 +260,7 @@ func (o *Order) HasBatch() error {
 	return orderError("WithDropLast", o.Batch, "leaves no batch of %d samples for each of %d ranks: an epoch has %d", o.Batch, o.World, o.N)
 }
 
-// An Error is what is wrong with an order, as an option's value and its bound.
+// An Error says what is wrong with an order, as the value and the bound of an option.
 type Error struct {
 	Option string
 	Value  int

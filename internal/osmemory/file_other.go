@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// MapFile fails: on this system a file is read, not mapped.
+// MapFile fails: on this system files are read, not mapped.
 func MapFile(*os.File, int64) ([]byte, error) { return nil, errors.ErrUnsupported }
 
 // UnmapFile does nothing, since MapFile never succeeds.

@@ -2,7 +2,7 @@ package osmemory
 
 import "golang.org/x/sys/unix"
 
-// ulimit -v bounds addresses.
+// ulimit -v limits the address space.
 func init() {
 	addresses = func() uint64 {
 		var r unix.Rlimit

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// mapNew is Map if there are addresses.
+// mapNew does what Map does, but gives back no sealed addresses.
 func mapNew(size int) ([]byte, error) {
 	if size < 1 {
 		return nil, errors.New("a mapping needs at least 1 byte")
@@ -22,7 +22,7 @@ func Unmap([]byte) error { return nil }
 // Lock fails: this system can't lock memory.
 func Lock([]byte) error { return errors.ErrUnsupported }
 
-// LockLimit says what bounds locked memory.
+// LockLimit names the limit of locked memory.
 func LockLimit() string { return "none is possible on this system" }
 
 // hide fills mem with 0xDB: this system can't make memory unreadable.

@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapNew is Map if there are addresses.
+// mapNew does what Map does, but gives back no sealed addresses.
 func mapNew(size int) ([]byte, error) {
 	return unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 }
 
-// Unmap gives back what Map returned.
+// Unmap frees what Map returned.
 func Unmap(mem []byte) error { return unix.Munmap(mem) }
 
 // Lock keeps mem in physical memory until it is unmapped.
 func Lock(mem []byte) error { return unix.Mlock(mem) }
 
-// LockLimit says what bounds locked memory.
+// LockLimit names the limit of locked memory.
 func LockLimit() string {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err != nil {
@@ -29,7 +29,7 @@ func LockLimit() string {
 	return fmt.Sprintf("RLIMIT_MEMLOCK (ulimit -l): %d bytes", r.Cur)
 }
 
-// hide gives the memory of mem back and makes it unreadable.
+// hide gives the memory of mem back to the system and makes it unreadable.
 func hide(mem []byte) error {
 	return errors.Join(unix.Madvise(mem, unix.MADV_DONTNEED), unix.Mprotect(mem, unix.PROT_NONE))
 }

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// mapNew is Map if there are addresses.
+// mapNew does what Map does, but gives back no sealed addresses.
 func mapNew(size int) ([]byte, error) {
 	addr, err := windows.VirtualAlloc(0, uintptr(size), windows.MEM_COMMIT|windows.MEM_RESERVE, windows.PAGE_READWRITE)
 	if err != nil {
@@ -15,7 +15,7 @@ func mapNew(size int) ([]byte, error) {
 	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&addr))), size), nil
 }
 
-// Unmap gives back what Map returned.
+// Unmap frees what Map returned.
 func Unmap(mem []byte) error {
 	return windows.VirtualFree(uintptr(unsafe.Pointer(unsafe.SliceData(mem))), 0, windows.MEM_RELEASE)
 }
@@ -25,10 +25,10 @@ func Lock(mem []byte) error {
 	return windows.VirtualLock(uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)))
 }
 
-// LockLimit says what bounds locked memory.
+// LockLimit names the limit of locked memory.
 func LockLimit() string { return "the process's minimum working set" }
 
-// hide gives the memory of mem back and makes it unreadable.
+// hide gives the memory of mem back to the system and makes it unreadable.
 func hide(mem []byte) error {
 	return windows.VirtualFree(uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)), windows.MEM_DECOMMIT)
 }

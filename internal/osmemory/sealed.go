@@ -6,16 +6,17 @@ import (
 	"unsafe"
 )
 
-// What stays sealed: addresses are scarce if they have 32 bits, or ulimit -v bounds them.
+// These bound what stays sealed: address space is scarce if addresses have 32 bits, or if ulimit -v
+// limits it.
 const (
 	mostSealed  = 1024
-	bytesSealed = 1 << (27 + 3*(^uint(0)>>63)) // 128 MiB, or 1 GiB of 64 bits
+	bytesSealed = 1 << (27 + 3*(^uint(0)>>63)) // 128 MiB with 32 bits, 1 GiB with 64 bits
 )
 
-// addresses is how many bytes of addresses the process may have.
+// addresses returns the size of the address space that the process may use.
 var addresses = func() uint64 { return 1 << 63 }
 
-// sealed is what was sealed last, in that order.
+// sealed holds the memory that was sealed last, in that order.
 var sealed struct {
 	sync.Mutex
 	all   []seal
@@ -27,8 +28,8 @@ type seal struct {
 	was string
 }
 
-// Seal gives the memory of what Map returned back, and makes it unreadable; SealedAs tells
-// what it was. Only its addresses stay in use, until enough others are sealed.
+// Seal gives memory that Map returned back to the system, and makes it unreadable; SealedAs returns what
+// it was. Only its addresses stay in use, until enough other memory is sealed.
 func Seal(mem []byte, was string) (err error) {
 	if err := hide(mem); err != nil {
 		return errors.Join(err, Unmap(mem))
@@ -36,7 +37,7 @@ func Seal(mem []byte, was string) (err error) {
 	sealed.Lock()
 	defer sealed.Unlock()
 	sealed.all, sealed.bytes = append(sealed.all, seal{mem, was}), sealed.bytes+len(mem)
-	// The runtime ends the program if it is refused addresses itself: most are left to it.
+	// If the runtime itself gets no addresses, it ends the program, so most are left to it.
 	most := int(min(bytesSealed, addresses()/16))
 	for len(sealed.all) > 1 && (len(sealed.all) > mostSealed || sealed.bytes > most) {
 		err = errors.Join(err, unseal())
@@ -51,8 +52,8 @@ func unseal() error {
 	return Unmap(old)
 }
 
-// Map returns size bytes of zeroed memory, aligned for every element type. Pages of it take no
-// memory until they are written. If the system refuses, what is sealed is given back first.
+// Map returns size bytes of zeroed memory, aligned for every element type. Pages of it take no memory
+// until they are written. If the system refuses, sealed addresses are given back first.
 func Map(size int) (mem []byte, err error) {
 	if mem, err = mapNew(size); err == nil {
 		return mem, nil
@@ -65,7 +66,7 @@ func Map(size int) (mem []byte, err error) {
 	return mapNew(size)
 }
 
-// SealedAs returns what the memory at an address was; "" if it isn't sealed.
+// SealedAs returns what the memory at an address was, or "" if it isn't sealed.
 func SealedAs(addr uintptr) string {
 	sealed.Lock()
 	defer sealed.Unlock()

@@ -2,8 +2,8 @@ package osmemory
 
 import "sync"
 
-// Users lets workers use memory until somebody frees it. Up to 32 workers have their own
-// lock, each on its own cache line.
+// Users lets workers use memory until it is freed. Up to 32 workers have their own lock, each on its own
+// cache line.
 type Users [32]struct {
 	sync.RWMutex
 	_ [40]byte
@@ -16,7 +16,7 @@ func (u *Users) Enter(worker int) *sync.RWMutex {
 	return lock
 }
 
-// Alone runs f while nobody is in.
+// Alone runs f while nobody has entered.
 func (u *Users) Alone(f func()) {
 	for i := range u {
 		u[i].Lock()

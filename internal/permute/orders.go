@@ -5,26 +5,25 @@ import (
 	"sync/atomic"
 )
 
-// Orders keeps the latest orders of a sampler for which computing position by
-// position would cost too much. It changes what a position costs, never its index. An
-// order is the order of an epoch, or of one of the parts that each epoch is cut
-// into.
+// Orders keeps the latest orders of a sampler whose orders would cost too much to compute position by
+// position. It changes only what a position costs, never its index. An order covers an epoch, or one of
+// the parts into which each epoch is cut.
 type Orders[T any] struct {
-	// Successive parts, on into the next epoch, have successive slots, so that
-	// they don't displace each other. A slot is replaced as a whole: whoever has
-	// read the old pointer may go on using it.
+	// Successive parts, also those of the next epoch, use successive slots, so that they don't displace
+	// each other. A slot is replaced as a whole: a goroutine that has read the old pointer may continue
+	// to use it.
 	slots   []atomic.Pointer[partOrder[T]]
-	parts   int // per epoch
+	parts   int // parts per epoch
 	compute func(epoch, part int) []T
 }
 
 type partOrder[T any] struct {
 	epoch, part int
-	indices     func() []T // the first caller computes, the others wait for it
+	indices     func() []T // the first caller computes; the others wait for it
 }
 
-// NewOrders makes Orders that keep a number of orders. An epoch has parts of them; compute
-// must be pure.
+// NewOrders makes an Orders. keep is how many orders it keeps, and parts is the number of parts of an
+// epoch. compute must be pure.
 func NewOrders[T any](keep, parts int, compute func(epoch, part int) []T) *Orders[T] {
 	return &Orders[T]{slots: make([]atomic.Pointer[partOrder[T]], keep), parts: parts, compute: compute}
 }

@@ -10,8 +10,8 @@ import (
 // MaxLen bounds an order, so that its positions don't overflow: 2⁶², or 2³⁰ with 32 bits.
 const MaxLen = 1 << (30 + 32*(^uint(0)>>63))
 
-// CheckPosition panics if a position is outside an epoch of n samples, as indexing a slice
-// does: such a position is a mistake in the caller's code, and has no index.
+// CheckPosition panics if a position is outside an epoch of n samples, as indexing a slice does: such a
+// position is a mistake in the caller's code, and has no index.
 func CheckPosition(i, n int) {
 	if i < 0 || i >= n {
 		panic(fmt.Sprintf("nwt: position %d is outside an epoch of %d samples", i, n))
@@ -27,7 +27,7 @@ func CheckPosition(i, n int) {
 // domains", 2002). The round function is Mix64.
 type Permutation struct {
 	n      uint64
-	rows   uint64 // rows << bits ≥ n: a number is a row and, in its low bits, a column
+	rows   uint64 // rows << bits ≥ n: a number holds a row and, in its low bits, a column
 	bits   uint
 	rounds int // even
 }
@@ -37,19 +37,18 @@ func New(n int) Permutation {
 	width := max(1, bits.Len64(uint64(n-1)))
 	p := Permutation{n: uint64(n), bits: uint(width / 2)}
 	p.rows = (p.n + 1<<p.bits - 1) >> p.bits
-	// Two rounds bring the joint distribution of two positions closer to the
-	// uniform one by a factor of about n. Tiny permutations get enough rounds for
-	// 2⁻³², which makes them fair too. Large ones get six, which they need against
-	// subtler structure (Patarin, "Security of random Feistel schemes with 5 or more
-	// rounds", 2004).
+	// Two rounds bring the joint distribution of two positions closer to the uniform one by a factor of
+	// about n. Tiny permutations get enough rounds to come within 2⁻³², which makes them fair too. Large
+	// permutations get six rounds, which they need against subtler structure (Patarin, "Security of
+	// random Feistel schemes with 5 or more rounds", 2004).
 	p.rounds = max(6, (64+width-1)/width+1) &^ 1
 	return p
 }
 
-// Len is n.
+// Len returns n.
 func (p *Permutation) Len() int { return int(p.n) }
 
-// At returns where i goes, 0 ≤ i < n.
+// At returns the number to which i is mapped, 0 ≤ i < n.
 func (p *Permutation) At(key uint64, i int) int {
 	mask := uint64(1)<<p.bits - 1
 	x := uint64(i)
@@ -68,15 +67,15 @@ func (p *Permutation) At(key uint64, i int) int {
 	}
 }
 
-// maxTabulated is the bits of the longest tables, for 2²⁹ positions: 0.3 MB.
+// maxTabulated is the number of bits in the index of the longest tables. They serve 2²⁹ positions and
+// take 0.3 MB.
 const maxTabulated = 14
 
 // Tabulates reports whether n is small enough for Tabulate.
 func (p *Permutation) Tabulates() bool { return p.bits <= maxTabulated }
 
-// Tabulate returns the round functions for a key as two tables per pair of rounds: by
-// how much each column turns the row, and by how much each row turns the column.
-// Each table has about √n entries.
+// Tabulate returns the round functions for a key as two tables per pair of rounds: by how much each
+// column turns the row, and by how much each row turns the column. Each table has about √n entries.
 func (p *Permutation) Tabulate(key uint64) []uint16 {
 	columns, rows := uint64(1)<<p.bits, p.rows
 	tables := make([]uint16, 0, uint64(p.rounds/2)*(columns+rows))
@@ -93,8 +92,8 @@ func (p *Permutation) Tabulate(key uint64) []uint16 {
 	return tables
 }
 
-// Fill sets out to the results of At for i, i+1, …, with the tables of a key. It sends four
-// positions through the rounds side by side: the rounds of one must wait for each other.
+// Fill sets out to the results of At for i, i+1, …, with the tables of a key. It computes four positions
+// side by side, because the rounds of one position must wait for each other.
 func (p *Permutation) Fill(tables []uint16, i int, out []int) {
 	rows, columns, width, all := p.rows, uint64(1)<<p.bits, p.bits&63, out
 	mask := columns - 1
@@ -125,7 +124,7 @@ func (p *Permutation) Fill(tables []uint16, i int, out []int) {
 	}
 }
 
-// walk is At with the tables of a key.
+// walk does what At does, with the tables of a key.
 func (p *Permutation) walk(tables []uint16, x uint64) int {
 	rows, columns := p.rows, uint64(1)<<p.bits
 	for {
@@ -140,34 +139,34 @@ func (p *Permutation) walk(tables []uint16, x uint64) int {
 	}
 }
 
-// turn is by how much a column turns the row.
+// turn returns by how much a column turns the row.
 func turn(key, column, rows uint64) uint64 {
 	by, _ := bits.Mul64(Mix64(key^column), rows)
 	return by
 }
 
-// slide is, in its low bits, by how much a row turns the column.
+// slide returns, in its low bits, by how much a row turns the column.
 func slide(key, row uint64) uint64 { return Mix64(key^row) >> 32 }
 
-// wrap is x modulo n for x < 2n, without a branch: the CPU couldn't predict it.
+// wrap returns x modulo n for x < 2n. It has no branch, because the CPU couldn't predict it.
 func wrap(x, n uint64) uint64 {
 	less, borrow := bits.Sub64(x, n, 0)
 	return less + n&-borrow
 }
 
-// Golden is 2⁶⁴ divided by the golden ratio. Its successive multiples are spread
-// as evenly as can be, as Mix64 wants its inputs.
+// Golden is 2⁶⁴ divided by the golden ratio. Its successive multiples are spread as evenly as possible,
+// which suits Mix64.
 const Golden = 0x9e3779b97f4a7c15
 
-// Mix64 returns a bijection that hashes: the finalizer of SplitMix64 (Steele, Lea and Flood,
-// 2014; the constants are Stafford's Mix13).
+// Mix64 is a hash that is a bijection: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014; the
+// constants are Stafford's Mix13).
 func Mix64(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return z ^ z>>31
 }
 
-// Digest hashes n numbers and their order.
+// Digest returns a hash of n numbers and their order.
 func Digest(n int, at func(i int) uint64) uint64 {
 	sum := uint64(n) + Golden
 	for i := range n {
@@ -180,7 +179,7 @@ func Digest(n int, at func(i int) uint64) uint64 {
 // seed would be epoch 0 of another.
 func SeedKey(seed uint64) uint64 { return Mix64(seed + Golden) }
 
-// EpochKey returns the key of an epoch, from that of the seed.
+// EpochKey returns the key of an epoch, given the key of the seed.
 func EpochKey(seedKey uint64, epoch int) uint64 {
 	return Mix64(seedKey + uint64(epoch)*Golden)
 }

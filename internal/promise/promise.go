@@ -1,5 +1,5 @@
 // Package promise knows which datasets outside of package nwt promise that their Load writes every
-// element. They are known by their type: a type that embeds one of them promises nothing.
+// element. It recognizes them by their type: a type that embeds one of them promises nothing.
 package promise
 
 import "reflect"

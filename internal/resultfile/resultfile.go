@@ -23,14 +23,14 @@ import (
 	"github.com/nwt-go/nwt/internal/human"
 )
 
-// A Key is what a tuning result depends on. A result is found by an equal key;
-// only BatchBytes may differ, by up to factor.
+// A Key is what a tuning result depends on. A result is found by an equal key, except that BatchBytes may
+// differ by up to factor.
 type Key struct {
 	Hardware   Hardware `json:"hardware"`
 	Device     string   `json:"device"`
-	Fields     string   `json:"fields"`      // layout of a sample
+	Fields     string   `json:"fields"`      // the layout of a sample
 	BatchBytes int64    `json:"batch_bytes"` // > 0
-	Options    string   `json:"options"`     // a digest of everything else that changes the answer
+	Options    string   `json:"options"`     // a hash of everything else that changes the answer
 }
 
 // Hardware is the part of a Key that belongs to the machine.
@@ -39,11 +39,12 @@ type Hardware struct {
 	Logical    int     `json:"logical"`
 	Affinity   int     `json:"affinity"`
 	GOMAXPROCS int     `json:"gomaxprocs"`
-	Quota      float64 `json:"quota"`      // CPUs; 0: none
-	MemoryGiB  uint64  `json:"memory_gib"` // of machine or container, rounded up: it varies a little between kernels
+	Quota      float64 `json:"quota"`      // in CPUs; 0: none
+	MemoryGiB  uint64  `json:"memory_gib"` // of the machine or container, rounded up, because it varies a little between kernels
 }
 
-// legible returns the key as it comes back from the file: JSON holds no bytes that aren't UTF-8.
+// legible returns the key as it is read back from the file, since JSON can't hold bytes that aren't
+// UTF-8.
 func (k Key) legible() Key {
 	for _, s := range []*string{&k.Hardware.CPU, &k.Device, &k.Fields, &k.Options} {
 		*s = strings.ToValidUTF8(*s, "\ufffd")
@@ -52,20 +53,20 @@ func (k Key) legible() Key {
 }
 
 const (
-	format     = "nwt tuning results" // marks the file as this library's
+	format     = "nwt tuning results" // identifies the file as this library's
 	version    = 1
 	factor     = 2       // how far apart batch sizes may be
-	maxEntries = 64      // kept, the newest
-	maxSize    = 8 << 20 // bytes of a file that is read
+	maxEntries = 64      // the newest are kept
+	maxSize    = 8 << 20 // most bytes of a file that are read
 )
 
-// errUnusable says that what lies at the path isn't a file of this version.
+// errUnusable says that the file at the path isn't a file of this version.
 var errUnusable = errors.New("no usable file of tuning results")
 
 type contents struct {
 	Format  string  `json:"format"`
 	Version int     `json:"version"`
-	Entries []Entry `json:"entries"` // oldest first
+	Entries []Entry `json:"entries"` // the oldest comes first
 }
 
 // An Entry is a result and the key by which it is found.
@@ -75,20 +76,18 @@ type Entry struct {
 	Value json.RawMessage `json:"value"`
 }
 
-// A File keeps tuning results in a file that several processes may share. A
-// file that can't be read or written costs a warning, never the tuning.
+// A File keeps tuning results in a file that several processes may share. If the file can't be read or
+// written, File logs a warning, and tuning still works.
 //
-// Two lock files lie beside it: .lock is held while the file is replaced, for
-// milliseconds; .tune is held by the process that tunes. They are never removed,
-// since another process may be about to lock them. Readers take no lock: the file is only
-// ever replaced as a whole.
+// Two lock files lie beside it: .lock is held while the file is replaced, which takes milliseconds; .tune
+// is held by the process that tunes. They are never removed, since another process may be about to lock
+// them. Readers take no lock: the file is only ever replaced as a whole.
 type File struct {
 	Path string
-	Log  *slog.Logger // to which warnings go
+	Log  *slog.Logger // where warnings are logged
 }
 
-// Lookup finds the entry with the nearest batch size. Of several that are equally
-// near it takes the newest.
+// Lookup finds the entry with the nearest batch size. If several are equally near, it takes the newest.
 func (f File) Lookup(key Key) (entry Entry, ok bool) {
 	file, err := read(f.Path)
 	if err != nil {
@@ -98,15 +97,15 @@ func (f File) Lookup(key Key) (entry Entry, ok bool) {
 	return file.nearest(key.legible())
 }
 
-// Store adds a result, in place of an older one for the same key, even if ctx has ended: to find
-// the result has taken longer.
+// Store adds a result, in place of an older result for the same key. It does so even if ctx has ended,
+// because finding the result took longer.
 func (f File) Store(ctx context.Context, key Key, value json.RawMessage) {
 	if err := f.tryStore(ctx, key, value); err != nil {
 		f.Log.Warn("nwt: tuning result not kept", "path", f.Path, "error", err)
 	}
 }
 
-// patience is how long storing may take: others store for milliseconds.
+// patience is how long storing may take: other processes take milliseconds for it.
 const patience = 2 * time.Second
 
 func (f File) tryStore(ctx context.Context, key Key, value json.RawMessage) error {
@@ -123,14 +122,14 @@ func (f File) tryStore(ctx context.Context, key Key, value json.RawMessage) erro
 	case ctx.Err() != nil:
 		return fmt.Errorf("waiting for %s.lock: %w", path, ctx.Err())
 	default:
-		// Some network file systems have no locks. Without a lock the file stays
-		// whole, but if two results are stored at once, one is lost.
+		// Some network file systems have no locks. Without a lock the file stays intact, but if two
+		// results are stored at once, one is lost.
 		f.Log.Warn("nwt: writing the file of tuning results without a lock", "error", err)
 	}
 
 	file, err := read(path)
 	if errors.Is(err, errUnusable) {
-		// It may be a file of the user's, and the path a mistake.
+		// It may be a file of the user's, if the path is a mistake.
 		kept, aside := files.SetAside(path, ".bak")
 		if aside != nil {
 			return errors.Join(err, aside)
@@ -148,8 +147,8 @@ func (f File) tryStore(ctx context.Context, key Key, value json.RawMessage) erro
 	return replaceFile(ctx, path, data)
 }
 
-// place returns the path at which the file lies or is to lie. It makes the directory if
-// there is none. A link at the path stays a link.
+// place returns the path of the file, which need not exist. It makes the directory if there is none. A
+// symbolic link at the path stays a link.
 func (f File) place() (string, error) {
 	path, err := files.Resolve(f.Path)
 	if err != nil {
@@ -158,10 +157,9 @@ func (f File) place() (string, error) {
 	return path, os.MkdirAll(filepath.Dir(path), 0o755)
 }
 
-// WhileTuning calls tune, but never in two processes that share this file at the
-// same time: of the ranks on one host the first tunes, and the others find its result
-// when their turn comes. If ctx ends, waiting ends with its error and cause. If the file
-// system can't lock, WhileTuning calls tune without waiting.
+// WhileTuning calls tune, but never in two processes that share this file at the same time. The first of
+// the ranks on one host tunes, and the others find its result when their turn comes. If ctx ends, waiting
+// ends with its error and cause. If the file system can't lock, WhileTuning calls tune without waiting.
 func (f File) WhileTuning(ctx context.Context, tune func() error) error {
 	path, err := f.place()
 	if err == nil {
@@ -190,7 +188,7 @@ func (f File) WhileTuning(ctx context.Context, tune func() error) error {
 	return tune()
 }
 
-// read reads the file at path. A file that isn't there counts as empty.
+// read reads the file at path. A missing file counts as empty.
 func read(path string) (contents, error) {
 	f, err := files.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -211,7 +209,7 @@ func parse(data []byte) (contents, error) {
 	if len(data) > maxSize {
 		return contents{}, fmt.Errorf("%w: larger than %s", errUnusable, human.Bytes(maxSize))
 	}
-	// The head first: what follows it may look different in other versions.
+	// The head is read first, because the rest may look different in other versions.
 	var head struct {
 		Format  string `json:"format"`
 		Version int    `json:"version"`
@@ -263,7 +261,7 @@ func (f contents) nearest(key Key) (best Entry, ok bool) {
 	return best, ok
 }
 
-// with encodes the file with one more entry. If there would be too many, it leaves out the oldest.
+// with encodes the file with one more entry. If there are too many entries, it leaves out the oldest.
 func (f contents) with(e Entry) ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, err
@@ -274,9 +272,8 @@ func (f contents) with(e Entry) ([]byte, error) {
 	return json.Marshal(contents{format, version, entries})
 }
 
-// replaceFile writes data to path. A reader finds either the old file or the new
-// one, also after a crash. Permissions stay as they are; a new file's follow the
-// umask.
+// replaceFile writes data to path. A reader finds either the old file or the new one, even after a crash.
+// Permissions stay as they are; those of a new file follow the umask.
 func replaceFile(ctx context.Context, path string, data []byte) (err error) {
 	mode := fs.FileMode(0o666)
 	info, statErr := os.Stat(path)
@@ -295,7 +292,7 @@ func replaceFile(ctx context.Context, path string, data []byte) (err error) {
 	}()
 	_, err = f.Write(data)
 	if statErr == nil {
-		err = errors.Join(err, f.Chmod(mode)) // the umask has narrowed it
+		err = errors.Join(err, f.Chmod(mode)) // the umask may have narrowed it
 	}
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err

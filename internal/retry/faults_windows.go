@@ -2,7 +2,7 @@ package retry
 
 import "golang.org/x/sys/windows"
 
-// faults are those of networks and network drives.
+// faults are errors of networks and network drives.
 var faults = []error{
 	windows.WSAECONNRESET, windows.WSAECONNREFUSED, windows.WSAECONNABORTED, windows.WSAETIMEDOUT, windows.WSAESHUTDOWN,
 	windows.WSAEHOSTUNREACH, windows.WSAEHOSTDOWN, windows.WSAENETUNREACH, windows.WSAENETDOWN, windows.WSAENETRESET, windows.WSAENOBUFS,

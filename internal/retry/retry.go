@@ -1,4 +1,4 @@
-// Package retry knows which errors may pass, and repeats what failed with one.
+// Package retry knows which errors are temporary, and repeats calls that failed with one.
 package retry
 
 import (
@@ -14,11 +14,11 @@ import (
 	"github.com/nwt-go/nwt/internal/callctx"
 )
 
-// MayPass reports whether what failed with err may succeed if it is repeated. known is false if
-// nothing in err says so or the opposite: only who knows the source can tell then.
+// MayPass reports whether a call that failed with err may succeed if it is repeated. known is false if
+// nothing in err says whether it may; then only code that knows the source can decide.
 //
-// What the error itself says counts first, from the outside in. That the standard library's
-// errors aren't Temporary means nothing: most of them don't know.
+// The error's own method decides first, from the outermost error inwards. If an error of the standard
+// library isn't Temporary, that means nothing, because most of them can't know.
 func MayPass(err error) (may, known bool) {
 	var says interface{ Temporary() bool }
 	for e := err; errors.As(e, &says); e = errors.Unwrap(says.(error)) {
@@ -33,7 +33,7 @@ func MayPass(err error) (may, known bool) {
 	if slices.ContainsFunc([]error{context.Canceled, fs.ErrNotExist, fs.ErrPermission, fs.ErrInvalid}, is) {
 		return false, true
 	}
-	var answer interface{ HTTPStatusCode() int } // of AWS
+	var answer interface{ HTTPStatusCode() int } // an error of AWS's library
 	if errors.As(err, &answer) && answer.HTTPStatusCode() >= 400 {
 		status := answer.HTTPStatusCode()
 		return status >= 500 || status == 408 || status == 429, true
@@ -41,12 +41,12 @@ func MayPass(err error) (may, known bool) {
 	if slices.ContainsFunc(faults, is) || is(io.ErrUnexpectedEOF) {
 		return true, true
 	}
-	var request *url.Error // a server that hangs up instead of answering
+	var request *url.Error // for a server that hangs up instead of answering
 	cut := errors.As(err, &request) && is(io.EOF)
 	return cut, cut
 }
 
-// As makes an error that says whether it may pass. Of nil it makes nil.
+// As returns an error that says whether it is temporary. For nil it returns nil.
 func As(err error, temporary bool) error {
 	if err == nil {
 		return nil
@@ -62,30 +62,30 @@ type judged struct {
 func (j judged) Unwrap() error   { return j.error }
 func (j judged) Temporary() bool { return j.temporary }
 
-// A Policy says how often to repeat what failed, and how long to wait before the first
-// repetition; the wait doubles each time.
+// A Policy says how often to repeat a failed call, and how long to wait before the first repetition; the
+// wait doubles each time.
 type Policy struct {
 	Times int
 	Wait  time.Duration
-	Asked bool // by the user, who wants to know why something isn't repeated
+	Asked bool // the user set it, and wants to know why something isn't repeated
 }
 
 type policyKey struct{}
 
-// With is ctx for what repeats a part of a call by itself, as p says: see Of.
+// With returns ctx with a Policy, for code that repeats a part of a call by itself: see Of.
 func With(ctx context.Context, p Policy) context.Context {
 	return context.WithValue(ctx, policyKey{}, p)
 }
 
-// Of returns the Policy of a context; of another one, to repeat nothing. What repeats by it returns the
-// error that is left as one that stays, or its callers would repeat it again.
+// Of returns the Policy of a context. Without one, it returns the Policy that repeats nothing. Code that
+// uses it must mark its final error as not temporary; otherwise its callers would repeat the call again.
 func Of(ctx context.Context) Policy {
 	p, _ := ctx.Value(policyKey{}).(Policy)
 	return p
 }
 
-// Do repeats f, which has failed with err, as long as its error may pass. The error that is left
-// says how often f was tried. While Do waits or repeats, callctx.NoAnswer knows the last error.
+// Do repeats f, which has failed with err, as long as its error is temporary. The final error says how
+// often f was tried. While Do waits or repeats, callctx.NoAnswer knows the last error.
 func (p Policy) Do(ctx context.Context, err error, f func() error) error {
 	if err == nil {
 		return nil
@@ -100,13 +100,13 @@ func (p Policy) Do(ctx context.Context, err error, f func() error) error {
 	return nil
 }
 
-// Again waits before what has failed with err, at the attempt-th try, is to be repeated. If it
-// isn't to be, Again returns the error that is left.
+// Again waits before a repetition of what has failed with err at attempt number attempt. If it must not
+// be repeated, Again returns the final error.
 func (p Policy) Again(ctx context.Context, attempt int, err error) error {
 	may, known := MayPass(err)
 	if may && attempt <= p.Times {
 		callctx.Failed(ctx, tried(err, attempt))
-		if rest(ctx, p.Wait<<min(attempt-1, 20)) { // doubled more often it would overflow
+		if rest(ctx, p.Wait<<min(attempt-1, 20)) { // the bound keeps the shift from overflowing
 			return nil
 		}
 	}
@@ -121,7 +121,7 @@ func (p Policy) Again(ctx context.Context, attempt int, err error) error {
 
 func tried(err error, attempt int) error { return fmt.Errorf("%w (attempt %d)", err, attempt) }
 
-// rest waits, and reports false if the context ends first.
+// rest waits, and returns false if the context ends first.
 func rest(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -4,8 +4,8 @@ package ring
 
 import "sync/atomic"
 
-// What goroutines share goes through these types alone. The build tag explore replaces them
-// by types whose every access is a step, and a test decides the order of the steps.
+// Goroutines share data through these types alone. The build tag explore replaces them by types for which
+// every access is a step, and a test decides the order of the steps.
 type (
 	atomicUint64 = atomic.Uint64
 	atomicInt32  = atomic.Int32

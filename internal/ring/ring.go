@@ -1,19 +1,17 @@
 // Package ring hands the places of batches to many workers, and the finished
 // batches, in order, to one consumer.
 //
-// A batch has a sequence number and a number of places, which lie in one lane or
-// several. The owner opens batches; workers claim runs of places, batch by batch,
-// several workers in one batch side by side, and report them done; the owner
-// awaits the batch it wants.
+// A batch has a sequence number and a number of places, which lie in one lane or several. The owner opens
+// batches. Workers claim runs of places, batch by batch, several workers in one batch side by side, and
+// report them as done. The owner awaits the batch it wants.
 //
 //	owner    Open ──► limit                     Await ◄─┐      Halt, Reset
 //	                    │ claimable: cursor … limit     │
 //	workers             └─► Claim ──► … load … ──► Done ┘      Park
 //
-// A worker takes places from its own lane while there are any, then from the other
-// lanes. So, batch after batch, it writes to the part of the memory that its CPU has
-// in its cache. No worker goes on to the next batch before every place of this one
-// is claimed.
+// A worker takes places from its own lane while there are any, then from the other lanes. So, batch after
+// batch, it writes to the part of the memory that its CPU has in its cache. No worker goes on to the next
+// batch before every place of the current one is claimed.
 //
 // Nothing here allocates after New, and no lock is taken while there is work: a
 // claim is one compare-and-swap, a report is one addition.
@@ -26,18 +24,17 @@ const (
 	MaxLanes = 8
 
 	posBits = 24
-	halted  = ^uint64(0) // as a cursor: no limit is above it; as a lane's value: of no batch
+	halted  = ^uint64(0) // as a cursor: no limit is above it; as a lane's value: it belongs to no batch
 )
 
-// A Ring of batches whose content is a T.
+// A Ring holds batches whose content is a T.
 //
-// The owner is whoever may call Open, Await, Halt and Reset. That is one goroutine
-// at a time; owners hand over with their own synchronization.
+// The owner is the goroutine that may call Open, Await, Halt and Reset. There is one at a time; owners
+// hand over with their own synchronization.
 type Ring[T any] struct {
-	// cursor is the first batch with places that nobody has claimed: pack(seq, 0).
-	// It is advanced, by compare-and-swap, by whoever claims the last of these places
-	// or finds none left. Halt stores halted, so that nobody looks for a batch; Reset
-	// stores the first batch of the next run.
+	// cursor is the first batch with unclaimed places: pack(seq, 0). It is advanced, by compare-and-swap,
+	// by the goroutine that claims the last of these places or finds none left. Halt stores halted, so
+	// that nobody looks for a batch; Reset stores the first batch of the next run.
 	//
 	// A claim reads limit before cursor. A limit from before Reset is at most the
 	// first batch of the next run, and a cursor from after Reset isn't below that
@@ -47,24 +44,24 @@ type Ring[T any] struct {
 	cursor atomicUint64
 	_      [56]byte
 
-	// limit is the first place that isn't open: pack(seq, place). The place is 0,
-	// except for a batch of a stream. The owner writes limit or, between Reset and
-	// Halt, the reader that Announce speaks of. It writes limit only after the entry
-	// below it: a worker that sees a limit sees the entry.
+	// limit is the first place that isn't open: pack(seq, place). The place is 0, except for a batch of a
+	// stream. The owner writes limit; between Reset and Halt, for a stream, its reader does (see
+	// Announce). It writes limit only after the entry below it: a worker that sees a limit sees the
+	// entry.
 	limit atomicUint64
 	_     [56]byte
 
 	// quota is how many workers there should be: Park sends away workers whose id is
 	// quota or higher. SetQuota writes it.
 	quota atomicInt32
-	// parked counts workers that sleep, or are about to, and that nobody has woken
-	// yet. A worker adds itself; whoever takes one off owes it a token.
+	// parked counts workers that sleep, or are about to, and that have not been woken yet. A worker adds
+	// itself; whoever subtracts one owes it a token.
 	parked atomicInt32
-	tokens tokens // one for each wake-up under way; never blocks its sender
+	tokens tokens // one for each wake-up under way; sending never blocks
 
-	loaded  gate       // the stage's if there is one, else the owner's
-	staged  gate       // the owner's if there is a stage
-	stage   int32      // 1 if a stage follows, else 0
+	loaded  gate       // belongs to the stage if there is one, else to the owner
+	staged  gate       // belongs to the owner if there is a stage
+	stage   int32      // 1 if there is a stage, else 0
 	stopped atomicBool // set by Stop, cleared by Reset
 	// interrupted is set by Interrupt and cleared by the owner, in Await or Reset.
 	interrupted atomicBool
@@ -72,33 +69,30 @@ type Ring[T any] struct {
 	entries [Capacity]entry[T]
 }
 
-// entry is a batch. The owner writes item while the batch is closed; the
-// limit publishes it.
+// entry holds a batch. The owner writes item while the batch is closed; the limit publishes it.
 type entry[T any] struct {
 	item *T
-	// size and used are atomic because a worker with an outdated cursor may read them
-	// while the owner reuses the entry. The owner stores lanes[0] before them. Such a
-	// worker reads lanes[0] after them, and sees that it is of another batch.
+	// size and used are atomic because a worker with an outdated cursor may read them while the owner
+	// reuses the entry. The owner stores lanes[0] before them. Such a worker reads lanes[0] after them,
+	// and sees that it belongs to another batch.
 	size atomicInt32 // places
 	used atomicInt32 // lanes
-	// pending is the places not done yet, plus one if a stage follows.
-	// Whoever brings it to goal announces the batch.
+	// pending is the number of places that aren't done, plus one if there is a stage. The goroutine that
+	// brings it to goal announces the batch.
 	pending atomicInt32
-	goal    atomicInt32 // 0, except in Halt: the places nobody will ever claim
+	goal    atomicInt32 // 0, except in Halt: the number of places that will never be claimed
 	_       [32]byte
 
-	// lanes has the first place of each lane that nobody has claimed: pack(seq, place).
-	// Workers advance it by compare-and-swap. The owner swaps it to halted.
+	// lanes holds the first unclaimed place of each lane: pack(seq, place). Workers advance it by
+	// compare-and-swap. The owner swaps it to halted.
 	lanes [MaxLanes]atomicUint64
 }
 
-// lane returns the places from … to−1 of lane i in a batch with used lanes and size
-// places.
+// lane returns the places from … to−1 of lane i in a batch with used lanes and size places.
 func lane(i, used, size int) (from, to int) { return size * i / used, size * (i + 1) / used }
 
-// New makes a ring for workers with ids 0 … maxWorkers−1. With a stage, a
-// batch whose places are done is announced to AwaitLoaded, and to Await once
-// Staged has been called for it.
+// New makes a ring for workers with ids 0 … maxWorkers−1. With a stage, a batch whose places are done is
+// announced to AwaitLoaded; it is announced to Await once Staged has been called for it.
 func New[T any](maxWorkers int, stage bool) *Ring[T] {
 	r := &Ring[T]{tokens: newTokens(maxWorkers)}
 	r.loaded.token, r.staged.token = newTokens(1), newTokens(1)
@@ -109,8 +103,8 @@ func New[T any](maxWorkers int, stage bool) *Ring[T] {
 	return r
 }
 
-// pack makes one word of a batch and a place in it, so that both change in one atomic step. A
-// later batch, or a later place of the same one, is the larger word.
+// pack puts a batch and a place in it into one word, so that both change in one atomic step. A later
+// batch, or a later place of the same batch, gives a larger word.
 func pack(seq uint64, place int) uint64 { return seq<<posBits | uint64(place) }
 
 func seqOf(packed uint64) uint64 { return packed >> posBits }
@@ -128,9 +122,9 @@ func (r *Ring[T]) Open(seq uint64, item *T, places, lanes int) {
 	r.wakeOne()
 }
 
-// Announce is Open for a batch of a stream. Its places become claimable bit by bit,
-// when the stream's reader calls Offer and Seal. The reader, not the owner, then
-// writes limit. Announce happens before the reader's first Offer.
+// Announce does what Open does, for a batch of a stream. Its places become claimable in portions, when
+// the stream's reader calls Offer and Seal. The reader, not the owner, then writes limit. Announce
+// happens before the reader's first Offer.
 func (r *Ring[T]) Announce(seq uint64, item *T, places int) { r.prepare(seq, item, places, 1) }
 
 func (r *Ring[T]) prepare(seq uint64, item *T, places, lanes int) {
@@ -146,7 +140,7 @@ func (r *Ring[T]) prepare(seq uint64, item *T, places, lanes int) {
 	e.pending.Store(int32(places) + r.stage)
 }
 
-// set stores n unless it is there already: a load costs less than a store. Nobody else
+// set stores n unless the value is n already, because a load costs less than a store. No other goroutine
 // may be writing.
 func set(a *atomicInt32, n int32) {
 	if a.Load() != n {
@@ -154,8 +148,8 @@ func set(a *atomicInt32, n int32) {
 	}
 }
 
-// Offer lets workers claim the places of batch seq below upto, which is less than
-// the number of its places.
+// Offer lets workers claim the places of batch seq below upto; upto must be less than the number of its
+// places.
 func (r *Ring[T]) Offer(seq uint64, upto int) {
 	r.limit.Store(pack(seq, upto))
 	r.tellOfMore()
@@ -173,8 +167,8 @@ func (r *Ring[T]) Seal(seq uint64, upto int) {
 	}
 }
 
-// tellOfMore wakes whoever must claim what the reader has offered: a worker or, if
-// the quota is 0, the owner, which finds the batch forsaken.
+// tellOfMore wakes a goroutine that can claim what the reader has offered: a worker or, if the quota is
+// 0, the owner, which finds the batch forsaken.
 func (r *Ring[T]) tellOfMore() {
 	r.wakeOne()
 	if r.quota.Load() == 0 {
@@ -182,7 +176,7 @@ func (r *Ring[T]) tellOfMore() {
 	}
 }
 
-// ownersGate returns what Await sleeps at.
+// ownersGate returns the gate at which Await sleeps.
 func (r *Ring[T]) ownersGate() *gate {
 	if r.stage != 0 {
 		return &r.staged
@@ -190,8 +184,8 @@ func (r *Ring[T]) ownersGate() *gate {
 	return &r.loaded
 }
 
-// A Claim is places From … To−1 of batch Seq. They belong to the claimant until it
-// calls Done.
+// A Claim is the places From … To−1 of batch Seq. They belong to the claiming goroutine until it calls
+// Done.
 type Claim[T any] struct {
 	Seq      uint64
 	Item     *T
@@ -207,7 +201,7 @@ func (r *Ring[T]) Claim(worker, most int) (c Claim[T], ok bool) {
 	return r.claim(worker, most, halted)
 }
 
-// ClaimOf is Claim from batch seq only, for an owner without workers.
+// ClaimOf does what Claim does, for batch seq only. It is for an owner without workers.
 func (r *Ring[T]) ClaimOf(seq uint64, most int) (c Claim[T], ok bool) {
 	return r.claim(0, most, pack(seq+1, 0))
 }
@@ -220,7 +214,7 @@ func (r *Ring[T]) claim(worker, most int, below uint64) (c Claim[T], ok bool) {
 			return c, false
 		}
 		seq := seqOf(cursor)
-		whole := seqOf(limit) > seq // the batch is open to its end
+		whole := seqOf(limit) > seq // all places of the batch are open
 		e := r.at(seq)
 		from, to, spent := e.claim(seq, worker, most, limit)
 		if spent && whole {
@@ -238,13 +232,13 @@ func (r *Ring[T]) claim(worker, most int, below uint64) (c Claim[T], ok bool) {
 	}
 }
 
-// claim takes places of batch seq below limit, from one lane. spent tells that nobody will find
-// more of them. If claim took none and they aren't spent, others were faster: the caller looks
-// at the ring anew.
+// claim takes places of batch seq below limit, from one lane. spent reports that no more of them can be
+// claimed. If claim took none and spent is false, others were faster: the caller must look at the ring
+// again.
 func (e *entry[T]) claim(seq uint64, worker, most int, limit uint64) (from, to int, spent bool) {
 	used, size := int(e.used.Load()), int(e.size.Load())
 	if seqOf(e.lanes[0].Load()) != seq {
-		return 0, 0, false // the ring was halted, or the entry is another batch's by now
+		return 0, 0, false // the ring was halted, or the entry belongs to another batch by now
 	}
 	for k := range used {
 		i := (worker + k) % used
@@ -257,9 +251,9 @@ func (e *entry[T]) claim(seq uint64, worker, most int, limit uint64) (from, to i
 		switch {
 		case seqOf(next) != seq: // as above
 			return from, to, false
-		case place >= end: // this lane is spent
+		case place >= end: // this lane has no place left
 			continue
-		case claimed: // in a lane before this one, which has places left
+		case claimed: // the places came from an earlier lane, and this one has some left
 			return from, to, false
 		}
 		upto := min(place+most, end)
@@ -279,30 +273,30 @@ func (r *Ring[T]) claimable() bool {
 	if cursor >= limit || cursor>>posBits < limit>>posBits { // seqOf would keep claimable from being inlined
 		return cursor < limit
 	}
-	return r.at(cursor >> posBits).lanes[0].Load() < limit // of a stream, which has one lane
+	return r.at(cursor >> posBits).lanes[0].Load() < limit // for a stream, which has one lane
 }
 
-// Done reports n claimed places of batch seq as loaded. It returns whether this has
-// woken somebody who waited for them.
+// Done reports n claimed places of batch seq as loaded. It returns whether this has woken a goroutine
+// that waited for them.
 func (r *Ring[T]) Done(seq uint64, n int) bool {
 	e := r.at(seq)
 	left := e.pending.Add(-int32(n))
 	return left == e.goal.Load()+r.stage && r.loaded.announce(seq)
 }
 
-// Staged reports that the stage has done its part on batch seq.
+// Staged reports that the stage has done its work on batch seq.
 func (r *Ring[T]) Staged(seq uint64) {
 	if r.at(seq).pending.Add(-1) == 0 {
 		r.staged.announce(seq)
 	}
 }
 
-// Park sleeps until there may be places to claim. It returns false if the worker is
-// surplus and should leave.
+// Park sleeps until there may be places to claim. It returns false if the worker is surplus and should
+// end.
 func (r *Ring[T]) Park(worker int) bool {
 	r.parked.Add(1)
-	// Park counts the worker first and looks second. Whoever opens a batch or lowers
-	// the quota does it in the opposite order, so one of the two sees the other.
+	// Park first counts the worker and then looks. Opening a batch and lowering the quota do it in the
+	// opposite order, so one of the two sees the other.
 	if !r.claimable() && int32(worker) < r.quota.Load() || !r.unpark() {
 		r.tokens.receive()
 	}
@@ -346,15 +340,14 @@ func (r *Ring[T]) SetQuota(n int) {
 	r.staged.wake()
 }
 
-// Ready tells, without waiting, whether batch seq is ready.
+// Ready reports, without waiting, whether batch seq is ready.
 func (r *Ring[T]) Ready(seq uint64) bool { return r.at(seq).pending.Load() == 0 }
 
-// Item returns what batch seq was opened with.
+// Item returns the item with which batch seq was opened.
 func (r *Ring[T]) Item(seq uint64) *T { return r.at(seq).item }
 
-// Await sleeps until one of the batches seqs is ready, and returns the first of seqs
-// that is. It reports false after Stop. It also reports false, and returns seqs[0],
-// after Interrupt or if seqs[0] is Forsaken.
+// Await sleeps until one of the batches seqs is ready, and returns the first of seqs that is. It returns
+// false after Stop. It also returns false, and seqs[0], after Interrupt or if seqs[0] is Forsaken.
 func (r *Ring[T]) Await(seqs []uint64) (seq uint64, ok bool) {
 	g := r.ownersGate()
 	for {
@@ -375,7 +368,7 @@ func (r *Ring[T]) Await(seqs []uint64) (seq uint64, ok bool) {
 	}
 }
 
-// anySeq stands for whatever batch is announced next.
+// anySeq stands for any batch that is announced next.
 const anySeq = ^uint64(0) - 1
 
 func (r *Ring[T]) anyReady(seqs []uint64) (uint64, bool) {
@@ -396,14 +389,14 @@ func (r *Ring[T]) Interrupt() {
 // Exhausted reports whether all places of the batches before end are claimed.
 func (r *Ring[T]) Exhausted(end uint64) bool { return r.cursor.Load() >= pack(end, 0) }
 
-// Forsaken reports whether places of batch seq, or of one before it, may be claimed,
-// but nobody except the owner will.
+// Forsaken reports whether places of batch seq, or of an earlier one, may be claimed, but only by the
+// owner.
 func (r *Ring[T]) Forsaken(seq uint64) bool {
 	return r.quota.Load() == 0 && r.cursor.Load() < pack(seq+1, 0) && r.claimable()
 }
 
-// Loaded reports whether batch seq is open and its places are done. It and
-// AwaitLoaded are for the stage.
+// Loaded reports whether batch seq is open and its places are done. Loaded and AwaitLoaded are for the
+// stage.
 func (r *Ring[T]) Loaded(seq uint64) bool {
 	return r.limit.Load() > pack(seq, 0) && r.at(seq).pending.Load() <= r.stage
 }
@@ -426,8 +419,8 @@ func (r *Ring[T]) Stop() {
 // Stopped reports whether Stop was called since the last Reset.
 func (r *Ring[T]) Stopped() bool { return r.stopped.Load() }
 
-// Halt ends claiming, and waits until all claimed places of the batches from oldest
-// on are done. No stage may be waiting meanwhile.
+// Halt ends claiming, and waits until all claimed places of the batches from oldest on are done. No stage
+// may be waiting meanwhile.
 func (r *Ring[T]) Halt(oldest uint64) {
 	r.cursor.Store(halted)
 	for seq := oldest; pack(seq, 0) < r.limit.Load(); seq++ {
@@ -446,7 +439,7 @@ func (r *Ring[T]) Halt(oldest uint64) {
 	}
 }
 
-// Reset readies a halted ring for batches from seq on.
+// Reset prepares a halted ring for batches from seq on.
 func (r *Ring[T]) Reset(seq uint64) {
 	r.stopped.Store(false)
 	r.interrupted.Store(false)
@@ -456,19 +449,19 @@ func (r *Ring[T]) Reset(seq uint64) {
 
 // A gate lets one goroutine sleep until a batch is announced.
 type gate struct {
-	// awaited is 1 + the sequence number its owner sleeps for, else 0. The
-	// owner sets it; whoever changes it to 0 for the owner sends the token.
+	// awaited is 1 + the sequence number for which the owner sleeps, or 0. The owner sets it; the
+	// goroutine that changes it to 0 for the owner sends the token.
 	awaited atomicUint64
 	token   tokens
 	_       [48]byte
 }
 
-// prepare says that the gate's owner is about to sleep for batch seq. The owner then
-// checks once more whether it must sleep, and calls sleep.
+// prepare announces that the gate's owner is about to sleep for batch seq. The owner then checks once
+// more whether it must sleep, and calls sleep.
 func (g *gate) prepare(seq uint64) { g.awaited.Store(seq + 1) }
 
-// sleep sleeps until an announcement or a wake. It returns at once if sleeping is
-// needless and nobody has sent a token yet.
+// sleep sleeps until an announcement or a wake. It returns at once if sleeping is needless and no token
+// has been sent yet.
 func (g *gate) sleep(seq uint64, needless bool) {
 	if needless && g.awaited.CompareAndSwap(seq+1, 0) {
 		return

@@ -1,8 +1,8 @@
-// Package rowpacking packs pieces of different lengths into rows of one length, leaving little empty.
+// Package rowpacking packs pieces of different lengths into rows of one length, with little empty space.
 //
-// Pieces come in windows. In each, the longest come first (first fit and best fit decreasing leave
-// at most 2/9 more rows than needed: D. S. Johnson, 1973), and each goes into the row with the least
-// room that it fits into, whichever window that row was begun in.
+// Pieces are packed in windows. In each, the longest come first (first fit and best fit decreasing leave
+// at most 2/9 more rows than needed: D. S. Johnson, 1973), and each goes into the row with the least room
+// that it fits into, whichever window that row was begun in.
 package rowpacking
 
 import (
@@ -14,17 +14,17 @@ import (
 // Window is how many pieces are sorted together.
 const Window = 1 << 16
 
-// A Piece is a part of a document: at most a row long.
+// A Piece is a part of a document, at most as long as a row.
 type Piece struct {
 	Doc  uint32
-	From uint32 // in the document
+	From uint32 // where it begins in the document
 	Len  uint32
 }
 
-// Rows is which pieces each row has.
+// Rows says which pieces each row has.
 type Rows struct {
 	pieces []Piece  // row by row
-	ends   []uint32 // of each row in pieces
+	ends   []uint32 // the end of each row in pieces
 }
 
 // Len returns the number of rows.
@@ -39,13 +39,13 @@ func (r *Rows) At(row int) []Piece {
 	return r.pieces[from:r.ends[row]]
 }
 
-// Pack packs pieces of 1 … length each.
+// Pack packs pieces whose lengths are 1 … length.
 func Pack(pieces []Piece, length int) *Rows {
 	all := int64(0)
 	for _, p := range pieces {
 		all += int64(p.Len)
 	}
-	length = int(min(int64(length), all)) // rooms take memory
+	length = int(min(int64(length), all)) // rooms takes memory
 	p := packer{length: length, row: make([]uint32, len(pieces)), rooms: newRooms(length)}
 	for from := 0; from < len(pieces); from += Window {
 		window := pieces[from:min(from+Window, len(pieces))]
@@ -60,11 +60,11 @@ func Pack(pieces []Piece, length int) *Rows {
 type packer struct {
 	length int
 	rows   int
-	row    []uint32 // of each piece
+	row    []uint32 // the row of each piece
 	rooms  rooms
 }
 
-// place returns the row that a piece goes into.
+// place returns the row into which a piece goes.
 func (p *packer) place(n int) uint32 {
 	room := p.rooms.atLeast(n)
 	var row uint32
@@ -78,7 +78,7 @@ func (p *packer) place(n int) uint32 {
 	return row
 }
 
-// gather sorts the pieces by row. Within a row they stay in order.
+// gather sorts the pieces by row. Within a row they keep their order.
 func (p *packer) gather(pieces []Piece) *Rows {
 	r := &Rows{pieces: make([]Piece, len(pieces)), ends: make([]uint32, p.rows)}
 	for _, row := range p.row {
@@ -96,11 +96,11 @@ func (p *packer) gather(pieces []Piece) *Rows {
 	return r
 }
 
-// rooms is the rows that aren't full, by how much room they have.
+// rooms holds the rows that aren't full, by how much room they have.
 type rooms struct {
-	rows  [][]uint32 // by room
-	words []uint64   // of which rooms there are rows
-	some  []uint64   // of which words aren't 0
+	rows  [][]uint32 // indexed by room
+	words []uint64   // bits say for which rooms there are rows
+	some  []uint64   // bits say which words aren't 0
 }
 
 func newRooms(length int) rooms {
@@ -108,7 +108,7 @@ func newRooms(length int) rooms {
 	return rooms{rows: make([][]uint32, length+1), words: make([]uint64, words), some: make([]uint64, words/64+1)}
 }
 
-// atLeast returns the least room ≥ n that a row has; −1 if none has.
+// atLeast returns the smallest room ≥ n that a row has, or −1 if no row has that much.
 func (r *rooms) atLeast(n int) int {
 	w := n / 64
 	if left := r.words[w] >> (n % 64); left != 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// A file, whose numbers are little-endian:
+// This is the format of a file; its numbers are little-endian:
 //
 //	 0  8 bytes   magic
 //	 8  uint32    format
@@ -25,36 +25,36 @@ import (
 //	    uint64    where it ends
 //	    samples   in any order, each: its checksum as uint32, and its bytes
 //
-// A sample that was left out has only its checksum. Checksums depend on the description: if
-// another file's sample is written over this file, it isn't taken for a sample of this file.
+// For a sample that was left out, the index holds only a checksum. Checksums depend on the description:
+// if a sample of another file is written over this one, it isn't taken for a sample of this file.
 const (
-	magic       = "\x89nwt\r\n\x1a\n" // as PNG's: mangled by whatever takes it for text
+	magic       = "\x89nwt\r\n\x1a\n" // like PNG's: it is damaged by anything that takes the file for text
 	format      = 3
 	headerBytes = 28
-	entryBytes  = 16 // of a sample in the index
+	entryBytes  = 16 // per sample in the index
 	sumBytes    = 4
 )
 
-// MaxDescription is the most bytes of a description.
+// MaxDescription bounds the size of a description, in bytes.
 const MaxDescription = 16 << 20
 
-// A Spec says what a file must be.
+// A Spec says what a file must contain.
 type Spec struct {
-	Description []byte                    // what the samples depend on: a file of another description is of no use
-	Difference  func(there []byte) string // what is wrong with another file's description
+	Description []byte                    // what the samples depend on: a file with another description can't be used
+	Difference  func(there []byte) string // returns what is wrong with another file's description
 	Samples     int
-	Longest     int // no sample has more bytes
-	Shortest    int // no sample has fewer
+	Longest     int // largest size of a sample
+	Shortest    int // smallest size of a sample
 }
 
-// index returns where the file's index begins, and data is where it ends.
+// index returns where the file's index begins; data returns where it ends.
 func (s *Spec) index() int64 { return indexOffset(len(s.Description)) }
 func (s *Spec) data() int64  { return s.index() + entryBytes*int64(s.Samples) }
 
-// indexOffset returns where the index begins after a description of n bytes.
+// indexOffset returns where the index begins if the description has n bytes.
 func indexOffset(n int) int64 { return int64(headerBytes+n+7) &^ 7 }
 
-// Why a file can't be used. Writing the file anew mends all of these.
+// These are the reasons why a file can't be used. In each case it helps to write the file anew.
 var (
 	errForeign = errors.New("it is not a file of precomputed samples")
 	errDamaged = errors.New("it is damaged")
@@ -63,7 +63,7 @@ var (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Sum adds b to a CRC-32C, which is 0 at first.
+// Sum adds b to a CRC-32C, which begins as 0.
 func Sum(sum uint32, b []byte) uint32 { return crc32.Update(sum, castagnoli, b) }
 
 // key returns the part of the checksums that depends on the description.
@@ -72,13 +72,13 @@ func (s *Spec) key() uint64 {
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// checksum returns the checksum of a sample whose bytes have the CRC-32C sum. It differs if the
-// same bytes are in another sample's place or another file.
+// checksum returns the checksum of a sample whose bytes have the CRC-32C sum. The same bytes have another
+// checksum in another sample's place or in another file.
 func checksum(key uint64, index int, sum uint32) uint32 {
 	return sum ^ uint32(permute.Mix64(key+uint64(index)*permute.Golden))
 }
 
-// encodeHeader returns what a file of size bytes begins with.
+// encodeHeader returns the header of a file of size bytes.
 func encodeHeader(description []byte, size int64) []byte {
 	b := make([]byte, indexOffset(len(description)))
 	copy(b, magic)
@@ -92,7 +92,7 @@ func encodeHeader(description []byte, size int64) []byte {
 
 func headerSum(header []byte) uint32 { return Sum(Sum(0, header[:24]), header[headerBytes:]) }
 
-// readHeader reads from a file of size bytes what it is for, and how many bytes it must have.
+// readHeader reads the description from a file of size bytes, and how many bytes the file must have.
 func readHeader(r io.ReaderAt, size int64) (description []byte, whole uint64, err error) {
 	b := make([]byte, headerBytes)
 	n, err := r.ReadAt(b, 0)
@@ -123,7 +123,7 @@ func readHeader(r io.ReaderAt, size int64) (description []byte, whole uint64, er
 	return b[headerBytes : headerBytes+length], binary.LittleEndian.Uint64(b[16:]), nil
 }
 
-// check tells why the samples of a file of size bytes can't be used.
+// check returns why the samples of a file of size bytes can't be used.
 func (s *Spec) check(r io.ReaderAt, size int64) error {
 	there, whole, err := readHeader(r, size)
 	switch {

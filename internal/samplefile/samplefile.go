@@ -1,6 +1,6 @@
-// Package samplefile keeps samples, which are bytes to it, in a file with checksums. A file
-// is read by many goroutines, written once, and replaced if it is damaged or of something
-// else. What else lies at its path is moved out of the way, never overwritten.
+// Package samplefile keeps samples, which are bytes to it, in a file with checksums. A file is read by
+// many goroutines, written once, and replaced if it is damaged or has other contents. Any other file at
+// its path is moved out of the way, never overwritten.
 package samplefile
 
 import (
@@ -25,24 +25,23 @@ import (
 type File struct {
 	path string // resolved
 	spec Spec
-	key  uint64 // of the description, in every checksum
+	key  uint64 // derived from the description; part of every checksum
 	log  *slog.Logger
 
-	// users is entered by those who use what follows; Close waits until nobody else
-	// is in.
+	// Whoever uses the fields below enters users; Close waits until nobody else is in.
 	users osmemory.Users
 	file  *os.File // nil once closed
-	mem   []byte   // the file; nil if it can't be mapped
+	mem   []byte   // the mapped file; nil if it can't be mapped
 	size  int64
 
 	warned  atomic.Bool
-	buffers sync.Pool // of *[]byte, to read into if the file isn't mapped
+	buffers sync.Pool // of *[]byte, for reading a file that isn't mapped
 }
 
-// Open opens the file at path. If it is missing or can't be used, Open first has it written,
-// under the lock path.lock: fill calls Write for the samples of the Writer, in order. If that
-// fails, or the process is killed, what it has written stays in path.partial for the next Open. If
-// another process has the lock, Open waits until it has written the file, or ctx ends.
+// Open opens the file at path. If it is missing or can't be used, Open first lets it be written, under
+// the lock path.lock: fill must call Write for the samples of the Writer, in order. If that fails, or the
+// process is killed, the samples written so far stay in path.partial for the next Open. If another
+// process has the lock, Open waits until it has written the file, or ctx ends.
 func Open(ctx context.Context, path string, spec Spec, log *slog.Logger, fill func(*Writer) error) (*File, error) {
 	path, err := files.Resolve(path)
 	if err != nil {
@@ -59,7 +58,7 @@ func Open(ctx context.Context, path string, spec Spec, log *slog.Logger, fill fu
 	if !rewritable(err) {
 		return f, err
 	}
-	tell(err) // now: to make them anew may take hours
+	tell(err) // logged now, because making the samples again may take hours
 	told := make(chan struct{})
 	slow := time.AfterFunc(10*time.Second, func() {
 		defer close(told)
@@ -94,7 +93,7 @@ func rewritable(err error) bool {
 	return false
 }
 
-// open opens and maps the file, if it is what it should be.
+// open opens and maps the file, if it is as it should be.
 func open(path string, spec Spec, log *slog.Logger) (*File, error) {
 	file, err := files.Open(path)
 	if err != nil {
@@ -111,7 +110,7 @@ func open(path string, spec Spec, log *slog.Logger) (*File, error) {
 	return newFile(file, info.Size(), path, spec, log), nil
 }
 
-// newFile maps an open file, if that is possible.
+// newFile maps an open file if possible.
 func newFile(file *os.File, size int64, path string, spec Spec, log *slog.Logger) *File {
 	f := &File{path: path, spec: spec, key: spec.key(), log: log, file: file, size: size}
 	f.buffers.New = func() any { return new([]byte) }
@@ -122,14 +121,14 @@ func newFile(file *os.File, size int64, path string, spec Spec, log *slog.Logger
 	return f
 }
 
-// Read gives a sample's bytes to take, which copies them and returns the CRC-32C of its copy:
-// the file may be cut or rewritten at any moment, so only the copy can be checked. If take
-// fails although the bytes are those that were written, its error is returned. Read returns
-// false if the sample isn't in the file or is damaged; the first damaged sample is logged,
-// and the file removed, so that the next Open writes it anew. After Close the error is
-// os.ErrClosed. worker is the caller's number: workers of different numbers seldom meet.
+// Read passes a sample's bytes to take, which copies them and returns the CRC-32C of its copy. The file
+// may be cut or rewritten at any moment, so only the copy can be checked. If take fails although the
+// bytes are those that were written, Read returns its error. Read returns false if the sample isn't in
+// the file or is damaged. The first damaged sample is logged, and the file is removed, so that the next
+// Open writes it anew. After Close the error is os.ErrClosed. worker is the caller's number: workers with
+// different numbers seldom contend.
 func (f *File) Read(worker, index int, take func(sample []byte) (sum uint32, err error)) (ok bool, err error) {
-	if index < 0 || index >= f.spec.Samples { // or it would be taken for damage
+	if index < 0 || index >= f.spec.Samples { // otherwise it would count as damage
 		return false, fmt.Errorf("index %d is out of range 0 … %d", index, f.spec.Samples-1)
 	}
 	ok, damage, err := f.read(worker, index, take)
@@ -145,8 +144,8 @@ func (f *File) read(worker, index int, take func(sample []byte) (sum uint32, err
 	if f.file == nil {
 		return false, nil, os.ErrClosed
 	}
-	// If the file is cut short while it is mapped, or the disk fails, reading it is a
-	// fault, which would end the program.
+	// If the file is cut short while it is mapped, or the disk fails, reading the memory is a fault,
+	// which would otherwise end the program.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer faulted(&damage)
 	var buf *[]byte
@@ -182,7 +181,7 @@ func (f *File) read(worker, index int, take func(sample []byte) (sum uint32, err
 	return len(sample) > 0, nil, nil
 }
 
-// faulted is deferred, and makes an error of a fault.
+// faulted is deferred, and turns a fault into an error.
 func faulted(err *error) {
 	switch fault := recover().(type) {
 	case nil:
@@ -193,7 +192,7 @@ func faulted(err *error) {
 	}
 }
 
-// bytes is n bytes of the file; if the file isn't mapped, they are read into buf.
+// bytes returns n bytes of the file; if the file isn't mapped, they are read into buf.
 func (f *File) bytes(from int64, n int, buf *[]byte) ([]byte, error) {
 	if f.mem != nil {
 		return f.mem[from : from+int64(n)], nil
@@ -218,9 +217,8 @@ func (f *File) Close() error {
 	return err
 }
 
-// distrust logs, the first time, that a sample can't be used. It removes a damaged file, so
-// that the next Open writes it anew, unless somebody has replaced the file or put something
-// else into it.
+// distrust logs, the first time, that a sample can't be used. It removes a damaged file, so that the next
+// Open writes it anew, unless the file has been replaced or now has other contents.
 func (f *File) distrust(index int, damage error) {
 	if f.warned.Swap(true) {
 		return
@@ -232,11 +230,10 @@ func (f *File) distrust(index int, damage error) {
 		"path", f.path, "index", index, "reason", damage)
 }
 
-// removeDamaged removes the file if it is the one that is open and still a file of samples.
-// It holds the lock, or another process could put a good file there between the check and the
-// removal. (A program that puts a file there without the lock still could.) If somebody else
-// has the lock, or the file can't be removed, it stays: the next run finds the damage as this
-// one did.
+// removeDamaged removes the file if it is the one that is open and still a file of samples. It holds the
+// lock; otherwise another process could put a good file there between the check and the removal. (A
+// program that puts a file there without the lock still could.) If another process has the lock, or the
+// file can't be removed, it stays: the next run finds the damage as this one did.
 func (f *File) removeDamaged() {
 	lock := f.users.Enter(0)
 	defer lock.RUnlock()

@@ -17,31 +17,31 @@ import (
 	"github.com/nwt-go/nwt/internal/human"
 )
 
-// A Writer writes the samples of a file that an interrupted call hasn't left in it.
+// A Writer writes the samples of a file that an interrupted call hasn't written yet.
 type Writer struct {
-	Done int // samples that are there
+	Done int // samples that are in the file
 
 	spec    Spec
 	key     uint64
 	f       *os.File
-	partial string // its path
+	partial string // the path of the partial file
 	held    *files.Held
 
-	missing []int // the samples before next that weren't there
-	next    int   // the sample after the last that was there
-	turn    int   // how many of the others had their turn
-	end     int64 // of what is written of the file
+	missing []int // the samples before next that are missing
+	next    int   // the sample after the last one that is in the file
+	turn    int   // how many of the missing samples have had their turn
+	end     int64 // end of the samples written so far
 	flushed time.Time
 
-	// What isn't written yet: samples, and the index of those from first on.
+	// These aren't written yet: samples, and the index of the samples that begin at first.
 	data, index []byte
 	first       int
 }
 
-// Len returns how many samples weren't there.
+// Len returns how many samples were missing.
 func (w *Writer) Len() int { return len(w.missing) + w.spec.Samples - w.next }
 
-// At returns the i-th of them. (A Writer is the sampler of those who load them.)
+// At returns the i-th missing sample. (A Writer is the sampler for the loader that loads them.)
 func (w *Writer) At(_, i int) int {
 	if i < len(w.missing) {
 		return w.missing[i]
@@ -49,14 +49,14 @@ func (w *Writer) At(_, i int) int {
 	return w.next + i - len(w.missing)
 }
 
-// As much may be lost if the process is killed.
+// These bound how much is lost if the process is killed.
 const (
 	flushBytes = 1 << 20
 	flushEvery = time.Second
 )
 
-// Write adds a sample of size bytes, at least 1, which pack writes. Samples that are passed over
-// are left out of the file.
+// Write adds a sample of size bytes, at least 1, which pack writes. Samples that are skipped are left out
+// of the file.
 func (w *Writer) Write(sample, size int, pack func(dst []byte)) error {
 	if err := w.leaveOut(sample); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (w *Writer) Write(sample, size int, pack func(dst []byte)) error {
 	return w.add(size, pack)
 }
 
-// leaveOut leaves out the samples whose turn is before that of another.
+// leaveOut leaves out the samples whose turn comes before the sample before.
 func (w *Writer) leaveOut(before int) error {
 	for w.At(0, w.turn) != before {
 		if err := w.add(0, func([]byte) {}); err != nil {
@@ -98,8 +98,8 @@ func (w *Writer) add(size int, pack func(dst []byte)) error {
 	return w.flush()
 }
 
-// flush writes the samples and then their index, so that the index tells of nothing that isn't
-// there, even if the process is killed.
+// flush writes the samples and then their index, so that the index never lists a sample that isn't there,
+// even if the process is killed.
 func (w *Writer) flush() error {
 	data, index := w.data, w.index
 	w.data, w.index, w.flushed = data[:0], index[:0], time.Now() // an error is final
@@ -119,7 +119,7 @@ func (w *Writer) flush() error {
 	return err
 }
 
-// lost returns an error once another process may be writing the file.
+// lost returns an error if another process may now be writing the file.
 func (w *Writer) lost() error {
 	if w.held.Still() && files.IsAt(w.f, w.partial) {
 		return nil
@@ -127,7 +127,7 @@ func (w *Writer) lost() error {
 	return fmt.Errorf("%s or its lock was removed or replaced while it was written", w.partial)
 }
 
-// write writes the file under another name and puts it in place. The caller holds its lock.
+// write writes the file under another name and then renames it. The caller holds its lock.
 func write(ctx context.Context, path string, spec Spec, held *files.Held, log *slog.Logger, fill func(*Writer) error) error {
 	w := &Writer{spec: spec, key: spec.key(), partial: path + ".partial", held: held, end: spec.data(), flushed: time.Now()}
 	if err := w.open(ctx, log); err != nil {
@@ -154,7 +154,7 @@ func write(ctx context.Context, path string, spec Spec, held *files.Held, log *s
 	return fmt.Errorf("%w (what was done is kept in %s: the next call loads the rest)", err, w.partial)
 }
 
-// finish leaves out what was never written, and writes the file to disk.
+// finish leaves out the samples that were never written, and makes sure that the file is on the disk.
 func (w *Writer) finish() error {
 	if err := errors.Join(w.leaveOut(w.spec.Samples), w.flush()); err != nil {
 		return err
@@ -165,7 +165,7 @@ func (w *Writer) finish() error {
 	return w.f.Sync()
 }
 
-// open opens the partial file, and finds what an interrupted call has left in it.
+// open opens the partial file, and finds the samples that an interrupted call has left in it.
 func (w *Writer) open(ctx context.Context, log *slog.Logger) error {
 	left, err := w.leftover(ctx, log)
 	if err != nil {
@@ -189,7 +189,7 @@ func (w *Writer) open(ctx context.Context, log *slog.Logger) error {
 	if w.f, err = os.OpenFile(w.partial, flag, 0o666); err != nil || left != nil {
 		return err
 	}
-	// Whatever happens then, the file is known as one of these samples.
+	// Whatever happens after that, the file is known to hold these samples.
 	if _, err = w.f.Write(encodeHeader(w.spec.Description, w.spec.data())); err == nil {
 		err = errors.Join(w.f.Truncate(w.spec.data()), w.f.Sync())
 	}
@@ -199,8 +199,8 @@ func (w *Writer) open(ctx context.Context, log *slog.Logger) error {
 	return err
 }
 
-// leftover opens what an interrupted call has left, if it is of these samples. It removes what is
-// of others, and nothing else.
+// leftover opens the file that an interrupted call has left, if it holds these samples. It removes a file
+// of other samples, but no other kind of file.
 func (w *Writer) leftover(ctx context.Context, log *slog.Logger) (*File, error) {
 	f, err := files.Open(w.partial)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -214,7 +214,7 @@ func (w *Writer) leftover(ctx context.Context, log *slog.Logger) (*File, error) 
 		return nil, errors.Join(err, f.Close())
 	}
 	size, why := info.Size(), w.spec.check(f, w.spec.data())
-	if size >= w.spec.data() && (why == nil || w.spec.check(f, size) == nil) { // half, or whole
+	if size >= w.spec.data() && (why == nil || w.spec.check(f, size) == nil) { // half or completely written
 		return newFile(f, size, w.partial, w.spec, log), nil
 	}
 	if err := f.Close(); err != nil {
@@ -227,7 +227,7 @@ func (w *Writer) leftover(ctx context.Context, log *slog.Logger) (*File, error) 
 	return nil, files.Remove(ctx, w.partial)
 }
 
-// find finds the samples that are there whole.
+// find finds the samples that are complete in the file.
 func (w *Writer) find(ctx context.Context, left *File) error {
 	for i := range w.spec.Samples {
 		if err := ctx.Err(); err != nil {
@@ -248,8 +248,8 @@ func (w *Writer) find(ctx context.Context, left *File) error {
 	return nil
 }
 
-// makeWay sets aside what lies at the path, and may have been put there while the samples were
-// loaded. Only a file of samples is replaced.
+// makeWay moves away a file at the path that may have been put there while the samples were loaded. It
+// replaces only a file of samples.
 func makeWay(path string, log *slog.Logger) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

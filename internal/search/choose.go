@@ -9,37 +9,37 @@ import (
 )
 
 const (
-	doubt     = 0.5  // a count may be within alpha if it is so with this many standard errors in its favour …
+	doubt     = 0.5  // a count may be within alpha if it is so after allowing this many standard errors in its favour …
 	ofAlpha   = 0.25 // … of which one counts as at most this share of alpha
-	surely    = 1    // it surely is within if it is so with this many against it: then no count with more workers is preferred
+	surely    = 1    // it surely is within if it is so after allowing this many against it: then no count with more workers is preferred
 	mostDoubt = 0.25
-	ofItself  = 1.6  // times the error by which counts differ is a count's own: what they all share is a part of it
-	mostSure  = 0.99 // the highest confidence that is claimed
+	ofItself  = 1.6  // a count's own error, as a multiple of the error of a difference between counts: it includes what all counts share
+	mostSure  = 0.99 // the highest confidence that is reported
 
-	// If time ended the search, another count replaces training's own only if it is
-	// worse by more than alpha and worseBy with a probability of mayBeWorse at most.
+	// If time ended the search, another count replaces training's own only if the probability that it is
+	// worse by more than alpha and worseBy is at most mayBeWorse.
 	worseBy    = 0.02
 	mayBeWorse = 0.05
 )
 
 // A Choice is the outcome of a search.
 type Choice struct {
-	Workers    int           // fewest within alpha of the fastest; −1 if nothing allowed was measured
-	Fastest    int           // the time-best count
+	Workers    int           // the fewest within alpha of the fastest; −1 if no allowed count was measured
+	Fastest    int           // the count with the shortest time
 	Alpha      time.Duration // accumulated over the space's iterations
-	Confidence float64       // how often another run would choose the same, 0 … 1; 0: nothing was measured twice
-	Most       int           // more workers were measured, but only take CPUs from other processes; 0: none were
-	Kept       bool          // Workers is training's own count: time ended before another was surely better
+	Confidence float64       // share of runs that would choose the same, 0 … 1; 0: nothing was measured twice
+	Most       int           // counts above this were measured, but only take CPUs from other processes; 0: there are none
+	Kept       bool          // Workers is training's own count, because time ended before another was surely better
 	Estimates  []Estimate    // one per count measured, ascending
 }
 
-// An Estimate is what a series says about its count: total time over iterations,
-// without the drift that all counts of a round share.
+// An Estimate is what a series shows of its count: total time over iterations, without the drift that all
+// counts of a round share.
 type Estimate struct {
 	Workers   int
-	Mean      time.Duration // per iteration
-	Body      time.Duration // of it, the loop's own, without waiting
-	Low, High time.Duration // its 95 % interval; both Mean if nothing was measured twice
+	Mean      time.Duration // time of an iteration
+	Body      time.Duration // the part of it that is the loop's own, without waiting
+	Low, High time.Duration // its 95 % interval; both equal Mean if nothing was measured twice
 }
 
 // Choose finds the fewest workers within alpha of the fastest.
@@ -73,21 +73,21 @@ func Choose(sp Space, seen []Series) Choice {
 		c.Alpha = time.Duration(alpha)
 	}
 	if e.twice {
-		done := float64(e.done[chosen]) // what is rare may not have been met in these iterations
+		done := float64(e.done[chosen]) // rare events may not have occurred in these iterations
 		c.Confidence = min(max(e.vote(answers, 1)[chosen], 1./answers), done/(done+1), mostSure)
 	}
 	return c
 }
 
-// choose applies the rule to one set of times: the fewest workers that aren't slower than the
-// fastest by more than alpha. If measuring doesn't tell which of several counts that is, it is
-// the one that training would have without tuning, or else the roundest, because other runs then
-// choose the same: rounding is what makes a result replicable (Impagliazzo, Lei, Pitassi &
-// Sorrell, "Reproducibility in learning", STOC 2022). None of them has more than twice as many
-// workers as the fewest that it may be.
+// choose applies the rule to one set of times: the fewest workers that aren't slower than the fastest by
+// more than alpha. If the measurements don't tell which of several counts that is, it chooses the one
+// that training would have without tuning or, if that isn't among them, the roundest, because other runs
+// then choose the same: rounding is what makes a result replicable (Impagliazzo, Lei, Pitassi & Sorrell,
+// "Reproducibility in learning", STOC 2022). The chosen count has at most twice as many workers as the
+// lowest of them.
 //
-// The fastest is the count with the least sum of mean and standard error: a count that is
-// hardly known doesn't become the fastest by luck.
+// The fastest is the count with the smallest sum of mean and standard error, so that a count that was
+// hardly measured doesn't become the fastest by luck.
 func (e evidence) choose(mean []float64) (chosen, fastest int) {
 	for i, m := range mean[:e.able] {
 		if m*(1+e.se[i]) < mean[fastest]*(1+e.se[fastest]) {
@@ -116,9 +116,9 @@ func (e evidence) choose(mean []float64) (chosen, fastest int) {
 	return chosen, fastest
 }
 
-// blurred reports whether training's own count may be as good as the i-th. If the i-th has fewer
-// workers, that is so only if the errors are larger than alpha; if one has more than twice as many
-// workers as the other, only if all counts may be as good as the fastest.
+// blurred reports whether training's own count may be as good as the i-th. If the i-th has fewer workers,
+// it is so only if the errors are larger than alpha. If one has more than twice as many workers as the
+// other, it is so only if all counts may be as good as the fastest.
 func (e evidence) blurred(mean []float64, i, start, fastest int) bool {
 	best, than := mean[fastest], i
 	if i > start {
@@ -139,8 +139,8 @@ func (e evidence) blurred(mean []float64, i, start, fastest int) bool {
 	return true
 }
 
-// within reports whether the i-th count may be within alpha of the fastest, and whether it
-// surely is, as far as the measuring tells.
+// within reports whether the i-th count may be within alpha of the fastest, and whether it surely is, as
+// far as the measurements show.
 func (e evidence) within(mean []float64, i, fastest int) (may, sure bool) {
 	best := mean[fastest]
 	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
@@ -149,8 +149,8 @@ func (e evidence) within(mean []float64, i, fastest int) (may, sure bool) {
 	return may, mean[i] <= best+alpha-surely*min(se, mostDoubt*alpha) || may && e.df == 0
 }
 
-// roundness returns how often a count can be halved. What training would have without tuning is the
-// roundest; 0 workers are the least round, since a worker too many costs nothing.
+// roundness returns how often a count can be halved. The count that training would have without tuning is
+// the roundest; 0 workers is the least round, since a surplus worker costs nothing.
 func (sp Space) roundness(workers int) int {
 	switch workers {
 	case sp.Start:
@@ -161,15 +161,15 @@ func (sp Space) roundness(workers int) int {
 	return bits.TrailingZeros(uint(workers))
 }
 
-// orTheStart returns the choice, unless it may well be worse than training's own count. Then
-// measuring has ended too early, and it returns training's own.
+// orTheStart returns the choice, unless it may be worse than training's own count. In that case measuring
+// has ended too early, and orTheStart returns training's own count.
 func (e evidence) orTheStart(chosen int) int {
 	start := slices.Index(e.counts[:e.able], e.sp.Start)
 	if start < 0 || start == chosen {
 		return chosen
 	}
 	if chosen < start && e.windows[chosen] < 2 && e.mean[start] < hopeless*e.mean[chosen] {
-		return start // one window is no reason to choose fewer workers, unless training's own are no good
+		return start // a single window isn't reason enough to choose fewer workers, unless training's own count is bad
 	}
 	worse := 0
 	e.draw(1, redraws, func(mean []float64) {
@@ -185,13 +185,13 @@ func (e evidence) orTheStart(chosen int) int {
 }
 
 const (
-	redraws = 200  // re-runs drawn to find who is in the race
-	answers = 2000 // and to say how sure the choice is
+	redraws = 200  // simulated runs to find which counts are in the race
+	answers = 2000 // simulated runs to find how sure the choice is
 )
 
-// vote draws what other runs would measure, and returns the share of them in which
-// each count would be chosen. What was measured misses the truth by its error, and
-// another run misses it again. Both variances are multiplied by times.
+// vote simulates what other runs would measure, and returns the share of them in which each count would
+// be chosen. A measurement differs from the truth by its error, and a measurement of another run differs
+// by its own. Both variances are multiplied by times.
 func (e evidence) vote(draws int, times float64) []float64 {
 	votes := make([]float64, len(e.counts))
 	e.draw(2*times, draws, func(mean []float64) {
@@ -201,9 +201,9 @@ func (e evidence) vote(draws int, times float64) []float64 {
 	return votes
 }
 
-// draw draws times about those that were measured, with the variance of their errors multiplied
-// by times. Errors are shares, so logarithms are drawn: a time that is hardly known may be half or
-// twice as long, but never next to nothing.
+// draw draws times around the measured ones, with the variance of their errors multiplied by times.
+// Errors are shares, so it draws logarithms: a time that was hardly measured may be half or twice as
+// long, but never next to nothing.
 func (e evidence) draw(times float64, draws int, each func(mean []float64)) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	mean := make([]float64, len(e.counts))

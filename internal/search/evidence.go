@@ -9,26 +9,25 @@ import (
 	"github.com/nwt-go/nwt/internal/stat"
 )
 
-const unknownSE = 0.25 // standard error of a count while nothing was measured twice
+const unknownSE = 0.25 // standard error of a count as long as nothing was measured twice
 
-// An evidence is what all series together say about the counts that may be chosen, in
-// ascending order.
+// An evidence is what all series together show of the counts that may be chosen, in ascending order.
 type evidence struct {
 	sp      Space
 	counts  []int
-	able    int // the first so many of counts may be chosen: the last of them wants all CPUs, and more workers only take some from other processes
+	able    int // how many of counts, from the first, may be chosen: the last of them wants all CPUs, and more workers only take CPUs from other processes
 	windows []int
 	done    []int     // iterations measured
-	mean    []float64 // nanoseconds per iteration
-	se      []float64 // standard error as a share of the mean, as far as counts may differ by it
-	df      float64   // degrees of freedom behind all of se; 0: no count was measured twice
-	twice   bool      // at least one count has two windows that count (one that was alone in its round may not count)
-	spent   float64   // nanoseconds
+	mean    []float64 // in nanoseconds per iteration
+	se      []float64 // standard error as a share of the mean, without the part that counts share
+	df      float64   // degrees of freedom of all se together; 0: no count was measured twice
+	twice   bool      // at least one count has two windows that count (a window that was alone in its round may not count)
+	spent   float64   // in nanoseconds
 }
 
-// weigh takes out the drift that all counts of a round share, and computes means
-// and their errors from what is left. A mean is total time over iterations: what
-// training would pay, a count's own stalls included, see [stat.Totals].
+// weigh removes the drift that all counts of a round share, and computes means and their errors from what
+// is left. A mean is total time over iterations, which is what training would pay, including a count's
+// own stalls: see [stat.Totals].
 func weigh(sp Space, seen []Series) evidence {
 	var rows []Series
 	for _, s := range slices.SortedFunc(slices.Values(seen), byWorkers) {
@@ -55,7 +54,7 @@ func weigh(sp Space, seen []Series) evidence {
 	return e
 }
 
-// sharedDrift returns the drift of each round, as a logarithm, and how many windows a round has.
+// sharedDrift returns the drift of each round, as a logarithm, and the number of windows in each round.
 func sharedDrift(sp Space, rows []Series) (drift []float64, company map[int]int) {
 	var obs []stat.Obs
 	rounds, company := 0, map[int]int{}
@@ -70,7 +69,7 @@ func sharedDrift(sp Space, rows []Series) (drift []float64, company map[int]int)
 		}
 	}
 	drift = stat.Drift(obs, len(rows), rounds)
-	if sp.Fixed { // counts that have their iterations leave others alone
+	if sp.Fixed { // counts that have had their iterations are measured no more, so others are alone
 		for round := 1; round < rounds; round++ {
 			if company[round] < 2 {
 				drift[round] = drift[round-1]
@@ -80,10 +79,10 @@ func sharedDrift(sp Space, rows []Series) (drift []float64, company map[int]int)
 	return drift, company
 }
 
-// add adds a count, and returns what its windows took without drift.
+// add adds a count, and returns the times of its windows without drift.
 func (e *evidence) add(s Series, drift []float64, company map[int]int) (values []stat.Part) {
 	done, counted := 0, 0
-	alone := func(b Block) bool { return company[b.Round] == 1 && !e.sp.Fixed } // it may be all drift
+	alone := func(b Block) bool { return company[b.Round] == 1 && !e.sp.Fixed } // its difference may be drift alone
 	compared := slices.ContainsFunc(s.Blocks, func(b Block) bool { return !alone(b) })
 	for _, b := range s.Blocks {
 		mean, still := float64(max(b.Mean, 1)), 1.0
@@ -120,9 +119,9 @@ func overall(parts []stat.Part) float64 {
 
 func byWorkers(a, b Series) int { return cmp.Compare(a.Workers, b.Workers) }
 
-// even takes out of the blocks by how much the bodies of the loop vary by chance. A block in which
-// training hardly waited then takes as long as the body, whatever steps it has met. If loading set
-// the pace, it takes as long as loading, but waits no longer than was seen.
+// even removes from the blocks the chance differences between the loop's bodies. A block in which
+// training hardly waited then takes as long as a mean body, whichever steps it contained. If loading was
+// the bottleneck, it takes as long as loading, but waits no longer than was measured.
 func even(seen []Series) []Series {
 	common, own := bodies(seen)
 	out := make([]Series, len(seen))
@@ -135,7 +134,7 @@ func even(seen []Series) []Series {
 				body += own[i] * (b.body() - common)
 			}
 			mean, wait := body+float64(b.Wait), b.Wait
-			if s.Workers > 0 { // loading goes on meanwhile
+			if s.Workers > 0 { // loading goes on during the body
 				mean = min(mean, max(float64(b.Mean), body))
 			}
 			b.Mean, b.Wait = time.Duration(mean), time.Duration(mean-body)
@@ -152,9 +151,10 @@ func even(seen []Series) []Series {
 	return out
 }
 
-// bodies are the mean body of the loop, and how much of its difference from that each count keeps.
-// Steps vary by chance, but a step that computes takes longer beside more workers: a count keeps what
-// two standard errors don't explain (James & Stein, "Estimation with quadratic loss", 1961).
+// bodies returns the loop's mean body and, for each count, which part of its difference from that mean it
+// keeps. Steps vary by chance, but a step that computes takes longer beside more workers: a count keeps
+// the part that two standard errors don't explain (James & Stein, "Estimation with quadratic loss",
+// 1961).
 func bodies(seen []Series) (common float64, own []float64) {
 	var rows [][]stat.Part
 	sum, all, twice := 0.0, 0.0, false

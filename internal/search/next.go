@@ -9,10 +9,10 @@ import (
 	"github.com/nwt-go/nwt/internal/stat"
 )
 
-const certain = 0.12 // a standard error below this share of alpha is small
+const certain = 0.12 // a standard error is small below this share of alpha
 
-// between finds the next count of the bisection: towards the fewest workers within
-// alpha, and wherever a faster one may be.
+// between finds the next count of the bisection: towards the fewest workers within alpha, or towards
+// places where a faster count may be.
 func (e evidence) between() (w int, found bool) {
 	chosen, fastest := e.choose(e.mean)
 	if w, found = e.gap(chosen - 1); found {
@@ -26,7 +26,7 @@ func (e evidence) between() (w int, found bool) {
 	return 0, false
 }
 
-// gap returns the middle between the i-th count and the next.
+// gap returns the middle between the i-th count and the next one.
 func (e evidence) gap(i int) (w int, found bool) {
 	if i < 0 || i+1 >= e.able {
 		return 0, false
@@ -35,8 +35,8 @@ func (e evidence) gap(i int) (w int, found bool) {
 	return w, found && e.sp.allows(w)
 }
 
-// finer finds a count within a step, beside the fastest or beside the choice, that promises
-// to be faster than the fastest by half of alpha, if the errors are small compared with alpha.
+// finer finds a count that is less than a step away from the fastest or from the choice, and that
+// promises to be faster than the fastest by half of alpha, if the errors are small compared with alpha.
 func (e evidence) finer() (w int, found bool) {
 	chosen, fastest := e.choose(e.mean)
 	best := e.mean[fastest]
@@ -54,8 +54,8 @@ func (e evidence) finer() (w int, found bool) {
 	return 0, false
 }
 
-// promises reports whether w workers, more than the i-th count, would be faster than
-// the fastest by more than half of alpha if times went on falling as they do up to the i-th.
+// promises reports whether w workers, more than the i-th count, would be faster than the fastest by more
+// than half of alpha if times continued to fall as they do up to the i-th.
 func (e evidence) promises(i, w, fastest int) bool {
 	if i == 0 {
 		return false
@@ -65,7 +65,7 @@ func (e evidence) promises(i, w, fastest int) bool {
 	return e.mean[i]*math.Pow(float64(e.counts[i])/float64(w), falling) < best-0.5*e.sp.Alpha.Of(best, e.sp.Iterations)
 }
 
-// of returns the time of w workers; +Inf if it isn't known.
+// of returns the time of w workers, or +Inf if it isn't known.
 func (e evidence) of(w int) float64 {
 	if i := slices.Index(e.counts, w); i >= 0 {
 		return e.mean[i]
@@ -73,11 +73,11 @@ func (e evidence) of(w int) float64 {
 	return math.Inf(1)
 }
 
-// Greedy measures training's own count first. Then it goes up through the powers of two while
-// training waits, and down through them until fewer workers are hopeless. It bisects to the
-// fewest workers within alpha of the fastest. Then it measures the counts still in the race,
-// round by round, until the choice is sure or each of them has its iterations. It doesn't tell
-// counts apart that are closer together than a step, see stepAt.
+// Greedy measures training's own count first. Then it goes up through the powers of two while training
+// waits, and down through them until the count is hopelessly low. It then bisects to the fewest workers
+// within alpha of the fastest. Then it measures the counts still in the race, round by round, until the
+// choice is sure or each of them has its iterations. It doesn't distinguish counts that are closer
+// together than a step, see stepAt.
 type Greedy struct{}
 
 func (Greedy) String() string { return "greedy" }
@@ -122,15 +122,14 @@ func (s search) turn(race []int) Request {
 	if len(left) == 0 {
 		left, round = race, round+1
 	}
-	if round%2 == 1 { // up and down in turn: a steady drift cancels
+	if round%2 == 1 { // alternating directions cancel a steady drift
 		slices.Reverse(left)
 	}
 	return s.window(left[0], turns, round, 1)
 }
 
-// Exhaustive measures every count in ascending order, 0 … CPUs−1 as the paper
-// does, in a few interleaved rounds. With a bound on time it measures training's
-// own count before all others.
+// Exhaustive measures every count in ascending order, 0 … CPUs−1 as in the paper, in a few interleaved
+// rounds. With a time limit it first measures training's own count.
 type Exhaustive struct{}
 
 func (Exhaustive) String() string { return "exhaustive" }
@@ -154,14 +153,14 @@ func (Exhaustive) Next(sp Space, seen []Series) (Request, bool) {
 	return Request{}, false
 }
 
-// A search is the state that strategies share, rebuilt from what was seen.
+// A search holds the state that strategies share, rebuilt from the measurements.
 type search struct {
 	sp    Space
 	seen  map[int][]Block
 	round int
-	best  float64       // nanoseconds per iteration of the fastest count, by its quickest window …
-	pace  float64       // … and by its median one: data in a cache may have made a single window quick
-	left  time.Duration // of the time for the search
+	best  float64       // nanoseconds per iteration of the fastest count, in its fastest window …
+	pace  float64       // … and in its median window, because cached data may have made a single window fast
+	left  time.Duration // what is left of the search's time
 }
 
 func newSearch(sp Space, seen []Series) search {
@@ -169,7 +168,7 @@ func newSearch(sp Space, seen []Series) search {
 	if sp.Time > 0 {
 		s.left = sp.Left
 		if len(seen) == 0 {
-			s.left = max(1, s.left) // one count is measured, whatever the time
+			s.left = max(1, s.left) // one count is measured in any case
 		}
 	}
 	for _, one := range seen {
@@ -187,8 +186,8 @@ func newSearch(sp Space, seen []Series) search {
 	return s
 }
 
-// lowest returns a first figure for a count: its quickest window, since disturbances can
-// only slow a window down. It decides where to look, not what to choose.
+// lowest returns a first figure for a count: its fastest window, since disturbances can only slow a
+// window down. The figure decides where to look, not what to choose.
 func lowest(blocks []Block) float64 {
 	best := math.Inf(1)
 	for _, b := range blocks {
@@ -209,8 +208,7 @@ func (s search) done(workers int) int {
 	return sum
 }
 
-// window asks for a part of a count's iterations, within a share of the time that is
-// left.
+// window asks for a part of a count's iterations, within a share of the time left.
 func (s search) window(workers, parts, round, sharers int) Request {
 	want := s.sp.enough(s.best)
 	r := Request{Workers: workers, Round: round, Iterations: (want + parts - 1) / parts, Limit: max(1, s.left/time.Duration(sharers))}
@@ -228,7 +226,7 @@ func (s search) window(workers, parts, round, sharers int) Request {
 	return r
 }
 
-// enough returns how many iterations a count needs if one takes mean.
+// enough returns how many iterations a count needs if an iteration takes mean.
 func (sp Space) enough(mean float64) int {
 	if sp.Fixed || math.IsInf(mean, 1) {
 		return sp.Iterations
@@ -241,9 +239,9 @@ func (sp Space) enough(mean float64) int {
 	return max(1, int(min(max(float64(sp.Iterations), fewest), most)))
 }
 
-// ceiling returns the highest count of the space. If it may grow, it starts at first. It
-// doubles while the highest count beats every count up to half of it by more than alpha and
-// leaves CPUs idle: then workers wait for something other than a CPU.
+// ceiling returns the highest count of the space. If the space may grow, ceiling starts at first. It
+// doubles while the highest count beats every count up to half of it by more than alpha and leaves CPUs
+// idle, because then workers wait for something other than a CPU.
 func (s search) ceiling(first int) int {
 	if s.sp.Max >= 0 {
 		return s.sp.Max
@@ -255,7 +253,8 @@ func (s search) ceiling(first int) int {
 	return top
 }
 
-// demand returns the share of the CPUs that a count uses or waits for, and how much of it is waiting.
+// demand returns the share of the CPUs that a count uses or waits for, and the part of it that is
+// waiting.
 func demand(blocks []Block) (wants, queued float64) {
 	weights := 0.0
 	for _, b := range blocks {
@@ -273,7 +272,7 @@ func busy(blocks []Block) bool {
 	return wants >= busyCPU
 }
 
-// takes reports whether more workers would be faster only by what they take from other processes.
+// takes reports whether more workers would be faster only because they take CPUs from other processes.
 func takes(blocks []Block) bool {
 	wants, queued := demand(blocks)
 	return wants >= fullCPU && queued >= queuedCPU
@@ -281,8 +280,8 @@ func takes(blocks []Block) bool {
 
 func (s search) quickest(workers int) float64 { return lowest(s.seen[workers]) }
 
-// above is twice the highest count measured, if the space may grow and all that was measured
-// says that it should. The first looks may have had bad luck.
+// above returns twice the highest count measured, if the space may grow and all measurements say that it
+// should. The first looks may have been unlucky.
 func (s search) above(e evidence) (w int, found bool) {
 	top := e.counts[len(e.counts)-1]
 	if s.sp.Max >= 0 || top < s.sp.CPUs || top == MaxWorkers || !s.wins(top, e.of) {
@@ -292,8 +291,8 @@ func (s search) above(e evidence) (w int, found bool) {
 	return w, s.sp.allows(w)
 }
 
-// wins reports whether the highest count beats all up to half of it by more than alpha, and
-// leaves CPUs idle.
+// wins reports whether the highest count beats all counts up to half of it by more than alpha, and leaves
+// CPUs idle.
 func (s search) wins(top int, time func(workers int) float64) bool {
 	blocks := s.seen[top]
 	if len(blocks) == 0 || busy(blocks) {
@@ -301,7 +300,7 @@ func (s search) wins(top int, time func(workers int) float64) bool {
 	}
 	mean := time(top)
 	for w := range s.seen {
-		// One worker can't beat none by working side by side; two can.
+		// One worker can't beat none by loading side by side; two can.
 		if top > 1 && 2*w <= top+1 && time(w) <= mean+s.sp.Alpha.Of(mean, s.sp.Iterations) {
 			return false
 		}
@@ -309,12 +308,12 @@ func (s search) wins(top int, time func(workers int) float64) bool {
 	return true
 }
 
-// missing returns the next rung of the ladder that has had at most this many looks,
-// and how many rungs are left to look at, as far as is known. The ladder is training's own
-// count; then the powers of two above it and the ceiling, while training waits; then the powers of
-// two below it, down to 0, until fewer workers are hopeless.
+// missing returns the next rung of the ladder that was looked at at most looks times, and how many rungs
+// are left to look at, as far as is known. The rungs are training's own count; then the powers of two
+// above it and the ceiling, while training waits; then the powers of two below it, down to 0, until the
+// count is hopelessly low.
 func (s search) missing(looks int) (workers, left int) {
-	top := s.ceiling(2 * s.sp.CPUs) // whatever a short look says about how busy the CPUs are
+	top := s.ceiling(2 * s.sp.CPUs) // whatever a short look shows about how busy the CPUs are
 	rung := func(w int) {
 		full := s.sp.Fixed && s.done(w) >= s.sp.Iterations
 		if looks > 0 && s.quickest(w) > hopeless*hopeless*s.best {
@@ -340,7 +339,7 @@ func (s search) missing(looks int) (workers, left int) {
 	}
 	for w := start; w > 0; {
 		if s.sp.allows(w) && s.quickest(w) > tooFew*s.fastestAbove(w) {
-			break // fewer workers are no good either, or that isn't known yet
+			break // lower counts are hopeless too, or that isn't known yet
 		}
 		w = powerBelow(w)
 		rung(w)
@@ -348,8 +347,8 @@ func (s search) missing(looks int) (workers, left int) {
 	return workers, left
 }
 
-// enoughAt reports whether training waits so little at w workers, or at fewer, that more can't gain
-// more than alpha. It doesn't know that before it has looked there.
+// enoughAt reports whether training waits so little at w workers, or at fewer, that more workers can't
+// gain more than alpha. It returns false for counts that it hasn't looked at.
 func (s search) enoughAt(w int) bool {
 	for fewer, blocks := range s.seen {
 		wait, mean := 0.0, 0.0
@@ -363,8 +362,8 @@ func (s search) enoughAt(w int) bool {
 	return len(s.seen[w]) == 0
 }
 
-// full reports whether fewer workers than w, but at least twice as many as CPUs, want all CPUs. Then
-// more workers gain next to nothing, and their first samples take long.
+// full reports whether a count below w, but at least twice the number of CPUs, wants all CPUs. Then more
+// workers gain next to nothing, and their first samples take long.
 func (s search) full(w int) bool {
 	for fewer, blocks := range s.seen {
 		if fewer >= 2*s.sp.CPUs && fewer < w && busy(blocks) {
@@ -374,8 +373,8 @@ func (s search) full(w int) bool {
 	return false
 }
 
-// fastestAbove returns the time of the fastest of more workers than w. If fewer workers than w are
-// far faster, that is no reason to go no lower.
+// fastestAbove returns the time of the fastest count with more workers than w. If a count below w is far
+// faster, that is no reason not to go lower.
 func (s search) fastestAbove(w int) float64 {
 	best := math.Inf(1)
 	for more, blocks := range s.seen {
@@ -394,13 +393,12 @@ func powerBelow(w int) int {
 	return 1 << (bits.Len(uint(w-1)) - 1)
 }
 
-// stepAt returns how far apart two counts near w must be for the search to tell them apart. The
-// counts 1, 2, 3, 4, 6, 8, 12, 16, 24 … are left. From 2 on, each is a third to a half more than
-// the one before. Finer counts differ by less than measuring can tell, and each run would choose
-// another of them.
+// stepAt returns how far apart two counts near w must be for the search to tell them apart. This leaves
+// the counts 1, 2, 3, 4, 6, 8, 12, 16, 24 …. From 2 on, each is a third to a half more than the one
+// before. Counts between them differ by less than can be measured, and each run would choose another one.
 func stepAt(w int) int { return 1 << max(0, bits.Len(uint(w))-2) }
 
-// middle returns the count halfway between two that are more than a step apart.
+// middle returns the count halfway between two counts that are more than a step apart.
 func middle(low, high int) (w int, found bool) {
 	w = (low + high) / 2
 	by := stepAt(w)

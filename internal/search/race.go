@@ -4,14 +4,14 @@ import "slices"
 
 const (
 	SureAt = 0.95 // share of the votes at which measuring ends
-	wary   = 2    // times the variances, in votes on whether to go on: measuring must not end at a lucky moment
+	wary   = 2    // multiplies the variances in votes on whether to go on, so that measuring doesn't end at a lucky moment
 
-	effort = 2 // times its iterations that a count gets while the choice isn't sure
+	effort = 2 // a count gets this many times its iterations while the choice isn't sure
 )
 
-// undecided returns the counts to go on measuring, in ascending order: the choice, the fastest and
-// what another run might choose or find faster, until they have their iterations, and longer while
-// the choice isn't sure.
+// undecided returns the counts to measure further, in ascending order: the choice, the fastest, and the
+// counts that another run might choose or find faster. It returns them until they have their iterations,
+// and longer while the choice isn't sure.
 func (e evidence) undecided() []int {
 	chosen, fastest := e.choose(e.mean)
 	best := e.mean[fastest]
@@ -40,14 +40,14 @@ func (e evidence) undecided() []int {
 	if len(race) == 0 || e.sp.Fixed || len(e.counts) < 2 {
 		return race
 	}
-	if len(race) < 2 { // drift is seen in what counts share
+	if len(race) < 2 { // drift can only be seen in what counts share
 		race = append(race, e.counts[e.quickestBut(race[0])])
 	}
 	slices.Sort(race)
 	return race
 }
 
-// quickestBut returns the quickest of the other counts.
+// quickestBut returns the fastest of the counts other than w.
 func (e evidence) quickestBut(w int) (other int) {
 	other = -1
 	for i := range e.counts {

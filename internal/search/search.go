@@ -1,5 +1,5 @@
-// Package search decides which worker counts to measure and which to choose,
-// from figures alone: it knows no loader and no clock.
+// Package search decides which worker counts to measure and which to choose. It works on figures alone,
+// and knows no loader and no clock.
 //
 //	Strategy.Next ──► a Request ──► the caller measures a Block ──► Strategy.Next …
 //	                                                            └──► Choose
@@ -15,117 +15,117 @@ import (
 // A Strategy decides which worker counts to measure, and for how long.
 type Strategy interface {
 	fmt.Stringer
-	// Next is what to measure next, given all that was measured; false: nothing more.
+	// Next returns what to measure next, given everything that was measured; false means nothing more.
 	Next(sp Space, seen []Series) (Request, bool)
 }
 
-// A Space is what a search may do and what it looks for.
+// A Space says which counts a search may measure, within which limits, and what it looks for.
 type Space struct {
-	CPUs       int                    // that workers may use at a time
-	Start      int                    // the count that training would have without tuning: measured first
-	Max        int                    // highest count; −1: the strategy's own, and more while more workers win and CPUs are idle
-	Alpha      Alpha                  // what the choice ignores
-	Iterations int                    // per count; what alpha is accumulated over
-	Fixed      bool                   // the user set iterations: a count in the race gets neither more nor fewer
-	Time       time.Duration          // for all of the search; 0: no bound
-	Left       time.Duration          // of Time
-	Least      time.Duration          // that a search goes on: what disturbs may last as long as a shorter one
-	MinWindow  time.Duration          // shorter windows say nothing, because the clock steps
-	Allowed    func(workers int) bool // false: may not be tried, say because it would need too much memory; nil: all may
+	CPUs       int                    // how many CPUs workers may use at a time
+	Start      int                    // the count that training would have without tuning; it is measured first
+	Max        int                    // highest count; −1: the strategy's own limit, and more as long as more workers win and CPUs are idle
+	Alpha      Alpha                  // the difference that the choice ignores
+	Iterations int                    // per count; alpha is accumulated over these
+	Fixed      bool                   // the user set Iterations: a count in the race gets neither more nor fewer
+	Time       time.Duration          // for the whole search; 0: no limit
+	Left       time.Duration          // what is left of Time
+	Least      time.Duration          // the shortest time of a search: a disturbance may last as long as a shorter one
+	MinWindow  time.Duration          // shorter windows are meaningless, because the clock moves in steps
+	Allowed    func(workers int) bool // false: the count may not be tried, because it would need too much memory, for example; nil: all may
 }
 
-// An Alpha is a difference in accumulated time: a duration, but no less than
-// one share of the fastest and no more than another.
+// An Alpha is a difference in accumulated time: a duration, but no less than one share of the fastest
+// count's time and no more than another share.
 type Alpha struct {
 	Total time.Duration // math.MaxInt64: only the shares count
 	Least float64
-	Share float64       // +Inf: no bound above
-	Each  time.Duration // per iteration: no less than this either
+	Share float64       // +Inf: no upper limit
+	Each  time.Duration // per iteration: alpha isn't less than this either
 }
 
-// Unnoticed is the least default alpha per iteration: no training step notices less.
+// Unnoticed is the smallest default alpha per iteration: a smaller difference affects no training step.
 const Unnoticed = 5 * time.Microsecond
 
-// DefaultAlpha is the paper's half second, bounded by two shares: alone it could be
-// longer than all iterations together, or too short to matter.
+// DefaultAlpha is the paper's half second, limited by two shares, because alone it could be longer than
+// all iterations together, or too short to matter.
 var DefaultAlpha = Alpha{Total: 500 * time.Millisecond, Least: 0.01, Share: 0.05, Each: Unnoticed}
 
-// Of is alpha per iteration if the fastest count takes mean per iteration.
+// Of returns alpha per iteration if the fastest count takes mean per iteration.
 func (a Alpha) Of(mean float64, iterations int) float64 {
 	return max(min(float64(a.Total)/float64(iterations), a.Share*mean), a.Least*mean, float64(a.Each))
 }
 
-// A Series is all that was measured at one worker count, in order.
+// A Series holds everything that was measured at one worker count, in order.
 type Series struct {
 	Workers int
 	Blocks  []Block
 }
 
-// A Block is one window at a worker count.
+// A Block holds the figures of one window at a worker count.
 type Block struct {
-	Round      int           // as requested; −1: nothing was measured beside it, and it counts as it is
-	Iterations int           // measured; fewer than requested if the limit passed
-	Mean       time.Duration // per iteration
-	Wait       time.Duration // of it, what faster loading could save at most; the rest is the loop's own
-	Bodies     int           // of the loop that the rest is the mean of; 0: none ended, so it isn't known
+	Round      int           // as requested; −1: nothing was measured beside it, and it counts without correction
+	Iterations int           // iterations measured; fewer than requested if the limit passed
+	Mean       time.Duration // time of an iteration
+	Wait       time.Duration // the part of it that faster loading could save at most; the rest is the loop's own
+	Bodies     int           // how many loop bodies the rest is the mean of; 0: no body ended, so the rest isn't known
 	Parts      []stat.Part   // Wait of a few iterations each, in order; nil: the block is one part
 	CPU        float64       // share of the CPUs that this process used, 0 … 1; 0: not known
-	Queued     float64       // share of them that its threads waited for beside these
+	Queued     float64       // share of the CPUs that its threads waited for in addition
 }
 
-// A Request is one window to measure.
+// A Request asks for one window.
 type Request struct {
 	Workers    int
 	Iterations int
-	Round      int           // goes into the block
-	Limit      time.Duration // end with the first iteration past it: the count can't win, or its time is over
+	Round      int           // copied to the block
+	Limit      time.Duration // the window ends with the first iteration past it: the count can't win, or its time is over
 }
 
 func (sp Space) allows(workers int) bool {
 	return sp.Allowed == nil || sp.Allowed(workers)
 }
 
-// DefaultTime is the longest that a search takes by default, LeastTime the shortest of Tune's.
+// DefaultTime is the default limit of a search's time; LeastTime is the shortest time that Tune searches.
 const (
 	DefaultTime = time.Minute
 	LeastTime   = 600 * time.Millisecond
 )
 
-// After a change of the count, a window leaves out the first batches: until all workers are at
-// work, their slots have memory, and the kernel has found a CPU for each thread.
+// After the count has changed, a window leaves out the first batches, until all workers are at work,
+// their slots have memory, and the kernel has found a CPU for each thread.
 const (
 	WarmBatches = 2
 	WarmTime    = 10 * time.Millisecond
 )
 
-// WarmSamples is how many samples a worker loads before it counts as warm: it
-// may have connections to make, files to open and caches to fill.
+// WarmSamples is how many samples a worker loads before it counts as warm: it may first have to make
+// connections, open files and fill caches.
 const WarmSamples = 12
 
-// The constants by which the searches decide.
+// The searches decide by these constants.
 const (
-	firstLooks  = 2    // looks at each rung of the ladder, before anything is decided
-	glances     = 20   // a look has this part of a count's iterations
-	turns       = 10   // a later window has this part of them: the shorter windows are, the more of what disturbs hits all counts of a round alike …
-	fewestOf    = 5    // … but at least this many iterations, or a quarter of them all if that is fewer: before each window, workers settle
-	lastRound   = 48   // rounds after which what is undecided stays so, unless the user set iterations
-	sweepRounds = 4    // of an exhaustive search
-	hopeless    = 2    // times the fastest's time: a window ends early there, and a count that takes as long is left out, unless another run might choose it
-	tooFew      = 3    // if a count takes this many times the time of the fastest of more workers, no fewer are tried
-	doubtful    = 2    // standard errors by which bodies of the loop must differ to be told apart
-	busyCPU     = 0.91 // if a count wants this share of the CPUs, more workers gain a tenth at most
-	fullCPU     = 0.95 // … and a twentieth here, unless they take CPUs from other processes,
-	queuedCPU   = 0.05 // which are there if its threads wait for this share of the CPUs
-	MaxWorkers  = 1024 // the ceiling grows no further
+	firstLooks  = 2    // looks at each rung of the ladder before anything is decided
+	glances     = 20   // a look takes this part of a count's iterations
+	turns       = 10   // a later window takes this part of them: the shorter windows are, the more a disturbance affects all counts of a round alike …
+	fewestOf    = 5    // … but at least this many iterations, or a quarter of all if that is fewer, because workers settle before each window
+	lastRound   = 48   // rounds after which undecided counts stay undecided, unless the user set iterations
+	sweepRounds = 4    // rounds of an exhaustive search
+	hopeless    = 2    // times the fastest's time: a window ends early there, and a count that takes that long is left out, unless another run might choose it
+	tooFew      = 3    // if a count takes this many times the time of the fastest count with more workers, no lower count is tried
+	doubtful    = 2    // standard errors by which bodies of the loop must differ to count as different
+	busyCPU     = 0.91 // if a count wants this share of the CPUs, more workers gain at most a tenth
+	fullCPU     = 0.95 // … and at this share at most a twentieth, unless they take CPUs from other processes,
+	queuedCPU   = 0.05 // which exist if its threads wait for this share of the CPUs
+	MaxWorkers  = 1024 // the ceiling grows no further than this
 
-	// A count is measured for at least minMeasure, but for at most 100 times the usual
-	// iterations: a shorter time is all noise. If the usual iterations take longer than
-	// maxMeasure, fewer will do: a fifth of them at least. If even that takes longer than the
-	// partOfTime-th part of the time for the search, still fewer will do: leastParts at least.
+	// A count is measured for at least minMeasure, but for at most 100 times the usual iterations,
+	// because a shorter time is all noise. If the usual iterations take longer than maxMeasure, fewer are
+	// enough, but at least a fifth of them. If even that takes longer than the partOfTime-th part of the
+	// search's time, still fewer are enough, but at least leastParts.
 	minMeasure = 30 * time.Millisecond
 	maxMeasure = 5 * time.Second
 	partOfTime = 24
 	leastParts = 4
-	minWindow  = 10 * time.Millisecond // of each window: a thread may wait some milliseconds for a CPU
-	burst      = 4                     // a window that is so many times as quick as the fastest count's median one has used up what was loaded before
+	minWindow  = 10 * time.Millisecond // of each window, because a thread may wait some milliseconds for a CPU
+	burst      = 4                     // a window that is this many times as fast as the fastest count's median window has used batches that were loaded before
 )

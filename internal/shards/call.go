@@ -7,19 +7,19 @@ import (
 	"github.com/nwt-go/nwt/internal/watch"
 )
 
-// A call is what the Set sees of a shardReader's call of the stream or of a Reader.
+// A call is the part of a shardReader's call of the stream, or of a Reader, that the Set can see.
 type call struct {
 	clock watch.Clock
 	lost  chan struct{} // closed when the call under way is given up
 
-	// The shardReader's when the call began; its fault is not nil if the call is Close. Written before
-	// the clock begins.
+	// was is the shardReader's progress when the call began; its fault is not nil if the call is Close.
+	// It is written before the clock begins.
 	was progress
 }
 
-// await receives what the shardReader's goroutine sends, or that it closes the channel. While it
-// waits, the call that the goroutine is in is given up if it takes longer than the timeout: then there
-// is no answer.
+// await receives what the shardReader's goroutine sends, or returns that it has closed the channel. While
+// await waits, the goroutine's call is given up if it takes longer than the timeout; then answered is
+// false.
 func await[R, T any](c *shardReader[R], from <-chan T) (got T, ok, answered bool) {
 	dog := c.set.group.Watchdog
 	if dog == nil {
@@ -28,7 +28,7 @@ func await[R, T any](c *shardReader[R], from <-chan T) (got T, ok, answered bool
 	}
 	dog.Watch(&c.call.clock, func() bool {
 		if len(from) > 0 {
-			return false // the call has all its time
+			return false // the call may take all its time
 		}
 		close(c.call.lost)
 		return true
@@ -49,8 +49,8 @@ func await[R, T any](c *shardReader[R], from <-chan T) (got T, ok, answered bool
 	}
 }
 
-// replace returns a shardReader to go on in place of c, whose call was given up. c keeps its
-// records and its Reader, and closes that if the call returns.
+// replace returns a shardReader that continues in place of c, whose call was given up. c keeps its
+// records and its Reader, and closes the Reader if the call returns.
 func (c *shardReader[R]) replace() *shardReader[R] {
 	next := newShardReader(c.set, c.shards)
 	next.due, next.size, next.counted = c.due-c.taken, c.size, c.counted
@@ -72,24 +72,24 @@ func (c *shardReader[R]) replace() *shardReader[R] {
 // timed reports whether calls of the stream and its readers can be given up.
 func (c *shardReader[R]) timed() bool { return c.set.group.Ahead && c.set.group.Watchdog != nil }
 
-// begins notes that a call of the stream or of a reader begins.
+// begins records that a call of the stream or of a reader begins.
 func (c *shardReader[R]) begins() {
 	if !c.timed() || !c.call.clock.End() {
-		return // what the call that was given up had read goes to nobody
+		return // what the abandoned call has read is dropped
 	}
 	c.call.was = c.progress
 	c.call.was.unread = slices.Clip(c.unread)
 	c.call.clock.Begin(c.set.group.Watchdog.Now(), 1)
 }
 
-// returned notes that the call has returned.
+// returned records that the call has returned.
 func (c *shardReader[R]) returned() {
 	if c.timed() {
 		c.call.clock.End()
 	}
 }
 
-// comesBack is deferred in a goroutine that has made calls, before it hands the shardReader over.
+// comesBack is deferred in a goroutine that has made calls, before the shardReader is handed over.
 func (c *shardReader[R]) comesBack() {
 	if c.call.clock.Lost() {
 		c.set.group.Watchdog.Back()

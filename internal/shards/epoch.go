@@ -14,30 +14,30 @@ import (
 // Epochs reads the records of epochs of one stream, or of several that are mixed, in order. It
 // belongs to one goroutine.
 //
-// An epoch is one pass over the shards or, if its quota is more than they hold, several passes,
-// one after the other. What is read next depends on the epoch and the place in it alone, because
-// whatever is left of an epoch is dropped when it ends. Parts whose records are counted go on where
-// the epoch before ended; that place, too, follows from the number of the epoch.
+// An epoch is one pass over the shards or, if its quota is more than they hold, several passes, one after
+// the other. What is read next depends only on the epoch and the position in it, because everything left
+// of an epoch is dropped when it ends. Parts whose records are counted continue where the epoch before
+// ended; that position, too, follows from the number of the epoch.
 type Epochs[R any] struct {
 	Group *Group
-	Quota int                              // records of an epoch; 0: all that the shards hold
-	Mix   *mixture.Plan                    // which part each record is of; nil if there is one part
-	Bytes int64                            // that what is read ahead may take
-	Lost  func(epoch int, err error) error // what to make of the error of a record that was delivered before and can't be read now; nil: it may be left out
+	Quota int                              // records per epoch; 0: all that the shards hold
+	Mix   *mixture.Plan                    // says which part each record comes from; nil if there is one part
+	Bytes int64                            // memory that may be read ahead
+	Lost  func(epoch int, err error) error // called with the error of a record that was delivered before and now can't be read; returns the error to end with, or nil if the record may be left out
 
 	parts     []*part[R]
 	epoch     int
-	delivered int   // records of the epoch that were handed out or skipped
+	delivered int   // records of the epoch that were delivered or skipped
 	dry       int   // number of the part that had no record left; −1: none
-	bound     int64 // of the bytes that a part reads ahead
+	bound     int64 // limit of the bytes that a part reads ahead
 }
 
-// A part reads the records of one of the streams.
+// A part reads the records of one stream.
 type part[R any] struct {
-	reads[R] // set or counted
+	reads[R] // either set or counted
 	set      *Set[R]
-	counted  *Draws[R] // of a part of Mix; else nil
-	draws    int       // its records in all blocks of Mix that the epoch touches; math.MaxInt if the epoch ends with the shards
+	counted  *Draws[R] // for a part of Mix; else nil
+	draws    int       // records of it in all blocks of Mix that the epoch touches; math.MaxInt if the epoch ends with the shards
 }
 
 type reads[R any] interface {
@@ -105,8 +105,8 @@ func (e *Epochs[R]) uncounted() iter.Seq2[int, *part[R]] {
 	}
 }
 
-// beginCounted begins the parts whose records are counted after n records of the epoch. Its error
-// is the context's.
+// beginCounted begins the parts whose records are counted after n records of the epoch. Its error is the
+// context's.
 func (e *Epochs[R]) beginCounted(n int) error {
 	var before []uint64
 	for k, p := range e.parts {
@@ -117,15 +117,15 @@ func (e *Epochs[R]) beginCounted(n int) error {
 			before = e.Mix.Before(e.Group.Context, e.position(n))
 		}
 		if err := e.Group.Context.Err(); err != nil {
-			return err // before may be too low
+			return err // the counts in before may be too low
 		}
 		p.counted.begin(before[k], p.draws, e.bound)
 	}
 	return nil
 }
 
-// Next replaces *r by the next record of the epoch. It reports false after the last record, and if
-// the context ends.
+// Next replaces *r by the next record of the epoch. It returns false after the last record, or if the
+// context ends.
 func (e *Epochs[R]) Next(r **Item[R]) bool {
 	if e.Quota > 0 && e.delivered == e.Quota {
 		return false
@@ -142,8 +142,8 @@ func (e *Epochs[R]) Next(r **Item[R]) bool {
 	return true
 }
 
-// choose returns the part that the next record is of. If *r is a record of another part, choose
-// gives it back to that part, which will read into it again, and takes one of this part.
+// choose returns the part that the next record comes from. If *r is a record of another part, choose
+// gives it back to that part, which will reuse it, and takes a record of this part.
 func (e *Epochs[R]) choose(r **Item[R]) int {
 	k, _ := e.Mix.At(e.position(e.delivered))
 	if old := *r; old.Part != k {
@@ -153,17 +153,17 @@ func (e *Epochs[R]) choose(r **Item[R]) int {
 	return k
 }
 
-// position returns the number of record i of the epoch, counted over all epochs.
+// position returns the position of record i of the epoch, counted over all epochs.
 func (e *Epochs[R]) position(i int) uint64 { return uint64(e.epoch)*uint64(e.Quota) + uint64(i) }
 
-// Delivered returns how many records of the epoch were handed out or skipped.
+// Delivered returns how many records of the epoch were delivered or skipped.
 func (e *Epochs[R]) Delivered() int { return e.delivered }
 
-// Dry returns the number of the part that had no record left; −1 if none was dry.
+// Dry returns the number of the part that had no record left, or −1 if there is none.
 func (e *Epochs[R]) Dry() int { return e.dry }
 
-// Unended returns the number of a part of whose shards none has come to its end in the epoch; −1
-// if there is none. It takes records from the epoch.
+// Unended returns the number of a part in which no shard has ended in this epoch, or −1 if there is none.
+// It takes records from the epoch.
 func (e *Epochs[R]) Unended() int {
 	for k, p := range e.uncounted() {
 		if p.draws > 0 && p.set.Unended() {
@@ -190,7 +190,7 @@ func (e *Epochs[R]) Stop() {
 	}
 }
 
-// skips reports whether to skip n records: if all readers can, and the records are more than a
+// skips reports whether to skip n records: all readers must be able to skip, and n must be more than a
 // shuffle window holds. (Those in the window must be read in any case.)
 func (e *Epochs[R]) skips(n int) bool {
 	for _, p := range e.uncounted() {
@@ -203,7 +203,7 @@ func (e *Epochs[R]) skips(n int) bool {
 
 // skip skips the epoch's first n records, as if they had been read and dropped.
 func (e *Epochs[R]) skip(n int) error {
-	counts := []uint64{uint64(n)} // of each part
+	counts := []uint64{uint64(n)} // for each part
 	if e.Mix != nil {
 		counts = e.Mix.Before(e.Group.Context, e.position(n))
 		for k, before := range e.Mix.Before(e.Group.Context, e.position(0)) {

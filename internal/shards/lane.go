@@ -12,22 +12,22 @@ type Lanes[R any] struct {
 	steps *lanes.Steps
 	lanes []*lane[R]
 
-	// Of the step under way.
-	offset, end int64 // offsets of the lanes that are still to be looked at
-	next        int   // lane to look at
+	// These belong to the current step.
+	offset, end int64 // offsets of the lanes that haven't been looked at
+	next        int   // lane to look at next
 }
 
 // A lane reads the records of one lane.
 type lane[R any] struct {
 	*Set[R]
-	from, end int64      // offsets of the block under way
-	before    []int      // how many of the block's records are read before the one at each of these
-	held      []*Item[R] // of the block, in the order of reading; nil once handed out
-	low, high int64      // offsets that the rank takes in the step under way
+	from, end int64      // offsets of the current block
+	before    []int      // for each offset, how many of the block's records are read before its record
+	held      []*Item[R] // records of the block, in the order of reading; nil once delivered
+	low, high int64      // offsets that the rank takes in the current step
 }
 
-// NewLanes makes Lanes whose plan has begun. part is the number that its Items tell. c says how to
-// read a shard.
+// NewLanes makes Lanes whose plan has begun. part is the number in their Items. c says how to read a
+// shard.
 func NewLanes[R any](g *Group, part int, p *lanes.Plan, s *lanes.Steps, c Config[R]) *Lanes[R] {
 	p.Taker = s
 	l := &Lanes[R]{plan: p, steps: s}
@@ -39,8 +39,8 @@ func NewLanes[R any](g *Group, part int, p *lanes.Plan, s *lanes.Steps, c Config
 	return l
 }
 
-// Begin begins to read. What is read ahead takes at most bound bytes, and is needed before a
-// position.
+// Begin begins to read. It reads ahead at most bound bytes, and only records that are needed before the
+// position horizon.
 func (l *Lanes[R]) Begin(bound, horizon int64) {
 	var used []*lane[R]
 	for k, ln := range l.lanes {
@@ -55,7 +55,7 @@ func (l *Lanes[R]) Begin(bound, horizon int64) {
 	}
 }
 
-// Turn turns to a step. What is read ahead is needed before a position.
+// Turn moves to a step. Reading ahead is limited to records that are needed before the position horizon.
 func (l *Lanes[R]) Turn(step int, horizon int64) {
 	l.offset, l.end, l.next = math.MaxInt64, 0, 0
 	for k, ln := range l.lanes {
@@ -68,8 +68,8 @@ func (l *Lanes[R]) Turn(step int, horizon int64) {
 	}
 }
 
-// Next replaces *r by the next record of the step, and returns its position. It reports false
-// after the last one, and if the context ends.
+// Next replaces *r by the next record of the step, and returns its position. It returns false after the
+// last one, or if the context ends.
 func (l *Lanes[R]) Next(r **Item[R]) (position int64, ok bool) {
 	for ; l.offset < l.end; l.offset, l.next = l.offset+1, 0 {
 		for l.next < len(l.lanes) {
@@ -89,7 +89,7 @@ func (l *Lanes[R]) Next(r **Item[R]) (position int64, ok bool) {
 	return 0, false
 }
 
-// take returns the record at an offset of lane k; nil if the context ends.
+// take returns the record at an offset of lane k, or nil if the context ends.
 func (l *Lanes[R]) take(k int, offset int64) *Item[R] {
 	ln := l.lanes[k]
 	if offset < ln.from || offset >= ln.end {
@@ -112,7 +112,7 @@ func (l *Lanes[R]) take(k int, offset int64) *Item[R] {
 	return r
 }
 
-// drop gives back what the lane holds.
+// drop gives back the records that the lane holds.
 func (ln *lane[R]) drop() {
 	for _, r := range ln.held {
 		if r != nil {
@@ -131,21 +131,21 @@ func (l *Lanes[R]) Stop() {
 	}
 }
 
-// Draws reads the counted shards of one part of a mixture, of which every rank draws equally many
-// records per step. Unlike a Set it goes on from one epoch to the next.
+// Draws reads the counted shards of one part of a mixture. Every rank draws the same number of its
+// records per step. Unlike a Set it continues from one epoch to the next.
 type Draws[R any] struct {
-	Each int                         // draws of the rank per step
-	Open func(step uint64) *Lanes[R] // makes the Lanes that begin with a step
+	Each int                         // draws per step and rank
+	Open func(step uint64) *Lanes[R] // makes the Lanes that begin at a step
 
 	lanes *Lanes[R] // nil before the first draw
-	first uint64    // step that they begin with
-	next  uint64    // draw that they give next
+	first uint64    // step at which they begin
+	next  uint64    // draw that they deliver next
 	draw  uint64    // draw that is asked for next
-	near  int64     // position before which what is read ahead is needed
+	near  int64     // only records that are needed before this position are read ahead
 }
 
-// begin turns to a draw, after which the epoch has n. What is read ahead takes at most bound bytes,
-// and is needed in this epoch or the next.
+// begin moves to a draw; from there the epoch has n draws. It reads ahead at most bound bytes, and only
+// records that are needed in this epoch or the next.
 func (d *Draws[R]) begin(draw uint64, n int, bound int64) {
 	opens := d.lanes == nil || d.draw != draw
 	if opens {
@@ -160,7 +160,7 @@ func (d *Draws[R]) begin(draw uint64, n int, bound int64) {
 	}
 }
 
-// Next replaces *r by the record that is drawn next. It reports false if the context ends.
+// Next replaces *r by the record of the next draw. It returns false if the context ends.
 func (d *Draws[R]) Next(r **Item[R]) bool {
 	for ; d.next <= d.draw; d.next++ {
 		if d.next%uint64(d.Each) == 0 {
@@ -174,10 +174,10 @@ func (d *Draws[R]) Next(r **Item[R]) bool {
 	return true
 }
 
-// Blank and Return are those of a Set.
+// Blank and Return do what those of a Set do.
 func (d *Draws[R]) Blank() *Item[R] { return d.lanes.lanes[0].Blank() }
 func (d *Draws[R]) Return(r *Item[R]) {
-	if d.lanes != nil { // else r is what batches begin with
+	if d.lanes != nil { // else r is the item with which batches begin
 		d.lanes.lanes[0].Return(r)
 	}
 }

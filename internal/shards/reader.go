@@ -15,61 +15,61 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// A shardReader reads some of a rank's shards, one after the other. It belongs to the Set or, if
-// it reads ahead, to a goroutine of its own until it is closed or given up.
+// A shardReader reads some of a rank's shards, one after the other. It belongs to the Set or, if it reads
+// ahead, to its own goroutine until it is closed or given up.
 type shardReader[R any] struct {
 	set    *Set[R]
 	shards []int // nil if records are picked
 	progress
 	reader Reader[R]
-	given  int // records that it has given or passed over: fewer than read once the shard is opened again
+	given  int // records that it has delivered or passed over: fewer than read once the shard is opened again
 
-	// If records are picked.
+	// These are used if records are picked.
 	pick   func(from int64) (lanes.Pick, bool)
-	picked lanes.Pick // the next one, if known
+	picked lanes.Pick // the next record, if known
 	known  bool
 
-	// While a resumed run skips.
-	spent   bool // nothing is left
+	// These are used while a resumed run skips.
+	spent   bool // no record is left
 	dropped R
-	got     *Item[R] // what was read; nil if nothing was left
+	got     *Item[R] // the record that was read; nil if none was left
 
-	// If the shardReader reads ahead: what its goroutine and the Set share.
-	full, empty chan *Item[R] // records that come and go back; nil if it doesn't read ahead
-	held        atomic.Int64  // bytes of its records and of the one that is being read
-	wanted      atomic.Int64  // up to this record, counted from 1, it reads even above its share
-	woken       chan struct{} // holds something if wanted has changed
-	share       int64         // of the bound, in bytes
-	due         int           // records that the epoch will take of it if the others have enough, too
+	// These are used if the shardReader reads ahead: its goroutine and the Set share them.
+	full, empty chan *Item[R] // for records that come and go back; nil if it doesn't read ahead
+	held        atomic.Int64  // size of its records and of the one that is being read, in bytes
+	wanted      atomic.Int64  // it reads up to this record, counted from 1, even beyond its share
+	woken       chan struct{} // gets a value when wanted has changed
+	share       int64         // its share of the bound, in bytes
+	due         int           // records that the epoch will take from it if the other shardReaders have enough, too
 	done        chan struct{}
 	ctx         context.Context
 	cancel      context.CancelCauseFunc
 
-	// Its goroutine's.
-	idle []*Item[R] // that came back and aren't in use
-	last int        // bytes of the record before
-	sent int        // records that went into full
+	// These belong to its goroutine.
+	idle []*Item[R] // records that have come back and aren't in use
+	last int        // size of the previous record, in bytes
+	sent int        // records that were sent to full
 
-	// The Set's.
+	// These belong to the Set.
 	taken   int   // records that it has taken
-	size    int64 // bytes of the last of them
-	counted int64 // bytes of it in soonBytes
+	size    int64 // size of the last of them, in bytes
+	counted int64 // the part of it that is in soonBytes
 
-	call call // with a timeout
+	call call // used with a timeout
 }
 
-// progress is how far a shardReader has come: what one that goes on in its place begins with.
+// progress says how far a shardReader has come; a shardReader that replaces it begins there.
 type progress struct {
-	at     int     // index in shards of the one that is open, or opened next
-	shard  int     // that one; if records are picked, what the last one was picked of
-	read   int     // records of it so far, or up to the last one picked
-	fault  error   // what ends it; nil as long as it goes on
-	passed int     // records that the skip under way has passed over
-	unread []error // of those, why some can't be read
+	at     int     // index in shards of the shard that is open, or is opened next
+	shard  int     // number of that shard; if records are picked, of the shard of the last one
+	read   int     // records of it read so far, or up to the last one picked
+	fault  error   // what ends the shard; nil as long as it goes on
+	passed int     // records that the current skip has passed over
+	unread []error // why some of these can't be read
 
-	// If records are picked.
+	// These are used if records are picked.
 	visit int64 // of the shard
-	from  int64 // the next is the first from here on; numbered in the lane
+	from  int64 // the next record is the first one from this number on, counted in the lane
 }
 
 func newShardReader[R any](s *Set[R], shards []int) *shardReader[R] {
@@ -87,10 +87,9 @@ func newShardReader[R any](s *Set[R], shards []int) *shardReader[R] {
 }
 
 const (
-	// mostAhead is how many records a shardReader reads ahead at most.
+	// mostAhead bounds how many records a shardReader reads ahead.
 	mostAhead = 256
-	// leastAhead is how many it reads ahead if nobody knows how large they are, or the epoch
-	// won't take more.
+	// leastAhead is how many it reads ahead if their size isn't known, or if the epoch won't take more.
 	leastAhead = 16
 )
 
@@ -117,16 +116,16 @@ func (c *shardReader[R]) run() {
 	finished = true
 }
 
-// endsWith is deferred in a goroutine that calls readers. If one of these has called
-// runtime.Goexit, the goroutine isn't finished, and the epoch ends.
+// endsWith is deferred in a goroutine that calls readers. If a reader has called runtime.Goexit, the
+// goroutine isn't finished, and the epoch ends.
 func (c *shardReader[R]) endsWith(finished bool) {
 	if !finished {
 		c.set.group.Stop(usercall.ErrGoexit)
 	}
 }
 
-// readOne waits for room and reads one record ahead. It reports false after the last
-// record, and if the shardReader is closed.
+// readOne waits for room and reads one record ahead. It returns false after the last record, or if the
+// shardReader is closed.
 func (c *shardReader[R]) readOne() bool {
 	r := c.blank()
 	if r == nil {
@@ -139,11 +138,11 @@ func (c *shardReader[R]) readOne() bool {
 	c.last = c.set.Size(&r.Record)
 	c.held.Add(int64(c.last - reserved))
 	c.sent++
-	c.full <- r // has room: blank saw to it
+	c.full <- r // has room, because blank made sure of it
 	return true
 }
 
-// blank returns a record to read into, once there is room for one as large as the last one. It
+// blank returns a record to read into, once there is room for a record as large as the last one. It
 // returns nil if the shardReader is closed.
 func (c *shardReader[R]) blank() *Item[R] {
 	for {
@@ -178,8 +177,8 @@ func (c *shardReader[R]) most() int {
 	return mostAhead
 }
 
-// isNear reports whether the next record may be read ahead. What the caller of Set.Next waits for
-// always may.
+// isNear reports whether the next record may be read ahead. A record for which the caller of Set.Next
+// waits always may.
 func (c *shardReader[R]) isNear() bool {
 	if c.pick == nil {
 		return true
@@ -188,9 +187,9 @@ func (c *shardReader[R]) isNear() bool {
 	return !ok || next.Position < c.set.horizon.Load()
 }
 
-// reserve counts the bytes that a record lacks, if the shardReader has room for them. If need be, it
-// makes room by dropping the memory of other records that aren't in use. If the record is
-// wanted, it needs no room.
+// reserve counts the additional bytes of a record, if the shardReader has room for them. If necessary, it
+// makes room by freeing the memory of records that aren't in use. If the record is wanted, it needs no
+// room.
 func (c *shardReader[R]) reserve(lacks int64, unused []*Item[R]) bool {
 	if lacks <= 0 || c.hold(lacks) {
 		return true
@@ -209,7 +208,7 @@ func (c *shardReader[R]) reserve(lacks int64, unused []*Item[R]) bool {
 	return true
 }
 
-// hold counts n bytes more as the shardReader's, unless that is more than its share.
+// hold counts n more bytes for the shardReader, unless that would exceed its share.
 func (c *shardReader[R]) hold(n int64) bool {
 	if c.held.Add(n) <= c.share {
 		return true
@@ -218,7 +217,7 @@ func (c *shardReader[R]) hold(n int64) bool {
 	return false
 }
 
-// want has the shardReader read its next record, if none is ready, though it be above its share.
+// want makes the shardReader read its next record if none is ready, even beyond its share.
 func (c *shardReader[R]) want() {
 	if len(c.full) == 0 {
 		c.wanted.Store(int64(c.taken) + 1)
@@ -226,7 +225,7 @@ func (c *shardReader[R]) want() {
 	}
 }
 
-// wake has a shardReader that waits look again whether it may read.
+// wake makes a waiting shardReader check again whether it may read.
 func (c *shardReader[R]) wake() {
 	select {
 	case c.woken <- struct{}{}:
@@ -234,7 +233,7 @@ func (c *shardReader[R]) wake() {
 	}
 }
 
-// awaitRecord waits for a shardReader's next record, see await.
+// awaitRecord waits for a shardReader's next record: see await.
 func awaitRecord[R any](c *shardReader[R]) (got *Item[R], ok, answered bool) {
 	select {
 	case got, ok = <-c.full:
@@ -271,8 +270,8 @@ func (c *shardReader[R]) closeReader() (err error) {
 	return c.reader.Close()
 }
 
-// next reads the next record of the shardReader's shards. It reports false after the last.
-// A failure makes a bad record.
+// next reads the next record of the shardReader's shards. It returns false after the last. A failure
+// becomes a bad record.
 func (c *shardReader[R]) next(r *Item[R]) bool {
 	r.Err = nil
 	if c.pick != nil {
@@ -297,7 +296,7 @@ func (c *shardReader[R]) next(r *Item[R]) bool {
 	return false
 }
 
-// peek returns the record that is picked next; false if there is none.
+// peek returns the record that is picked next, or false if there is none.
 func (c *shardReader[R]) peek() (next lanes.Pick, ok bool) {
 	if !c.known {
 		c.picked, c.known = c.pick(c.from)
@@ -305,12 +304,12 @@ func (c *shardReader[R]) peek() (next lanes.Pick, ok bool) {
 	return c.picked, c.known
 }
 
-// nextPicked is next if records are picked. What ends a shard makes each of its
-// records that are picked from there on a bad one.
+// nextPicked does what next does, if records are picked. If a shard ends, each of its records that is
+// picked after that becomes a bad record.
 func (c *shardReader[R]) nextPicked(r *Item[R]) bool {
 	next, ok := c.peek()
 	if !ok || next.Visit != c.visit {
-		c.fault = io.EOF // what goes on in place of this reader leaves the shard, too
+		c.fault = io.EOF // a replacement of this reader must leave the shard, too
 		c.shut()
 		c.visit, c.shard, c.read, c.fault = next.Visit, next.Shard, 0, nil
 	}
@@ -332,7 +331,7 @@ func (c *shardReader[R]) nextPicked(r *Item[R]) bool {
 	return true
 }
 
-// attemptEnd makes sure that the shard ends after the records that it should have.
+// attemptEnd checks that the shard ends after the number of records that it should have.
 func (c *shardReader[R]) attemptEnd(told int) error {
 	switch err := c.attempt(told, &c.dropped); {
 	case err == nil:
@@ -344,7 +343,8 @@ func (c *shardReader[R]) attemptEnd(told int) error {
 	}
 }
 
-// tooFew is err; if that is the shard's end, the error that it has fewer records than it should.
+// tooFew returns err; if that is the shard's end, it returns an error that the shard has fewer records
+// than it should.
 func (c *shardReader[R]) tooFew(err error, told int) error {
 	if err == io.EOF {
 		return fmt.Errorf("it has %d records: its stream said %d", c.given, told)
@@ -352,8 +352,8 @@ func (c *shardReader[R]) tooFew(err error, told int) error {
 	return err
 }
 
-// leaveShard closes a shard that fault has ended, and turns to the next one. It returns
-// nil if the shard was read to its end.
+// leaveShard closes a shard that fault has ended, and moves to the next one. It returns nil if the shard
+// was read to its end.
 func (c *shardReader[R]) leaveShard() error {
 	c.shut()
 	shard, read, fault := c.shard, c.read, c.fault
@@ -397,16 +397,16 @@ func (c *shardReader[R]) reach(record int) error {
 	return c.ctx.Err()
 }
 
-// again reports whether to repeat what the stream or its reader has failed at with *err, and closes the
-// shard for that. If not, *err is what is wrong.
+// again reports whether to repeat a call of the stream or its reader that has failed with *err, and
+// closes the shard so that it can be opened again. If it returns false, *err is the final error.
 func (c *shardReader[R]) again(failures *int, err *error) bool {
-	c.returned() // waiting isn't the call's time
+	c.returned() // waiting doesn't count as the call's time
 	switch {
 	case *err == nil:
 	case *err != io.EOF:
 		*failures++
 		if *err = c.set.Again(c.ctx, *failures, *err); *err == nil {
-			c.fault = errAgain // what goes on in place of this reader opens the shard, too
+			c.fault = errAgain // a replacement of this reader must open the shard, too
 			c.shut()
 			c.fault = nil
 			return true
@@ -415,7 +415,7 @@ func (c *shardReader[R]) again(failures *int, err *error) bool {
 		*err = fmt.Errorf("it had %d records when it was opened again, and more before", c.given)
 	}
 	if *failures > 0 {
-		callctx.Failed(c.ctx, nil) // what hangs later has nothing to do with it
+		callctx.Failed(c.ctx, nil) // if a later call hangs, this error isn't the reason
 	}
 	return false
 }
@@ -423,7 +423,7 @@ func (c *shardReader[R]) again(failures *int, err *error) bool {
 // errAgain is the fault of a shard while it is closed to be opened again.
 var errAgain = errors.New("it is opened again")
 
-// answers is deferred in calls of the stream or its readers, and makes an error of a panic.
+// answers is deferred in calls of the stream or its readers, and turns a panic into an error.
 func (c *shardReader[R]) answers(panicked any, err *error) {
 	c.returned()
 	if panicked != nil {
@@ -447,13 +447,13 @@ func (c *shardReader[R]) open() (err error) {
 // filePatience is how long to wait while too many files are open.
 const filePatience = time.Minute
 
-// openPatiently opens a shard. While too many files are open it tries again.
+// openPatiently opens a shard. While too many files are open, it tries again.
 func (c *shardReader[R]) openPatiently() (Reader[R], error) {
 	began := time.Now()
 	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
 		c.begins()
 		reader, err := c.set.Open(c.ctx, c.shard)
-		c.returned() // waiting isn't the call's time
+		c.returned() // waiting doesn't count as the call's time
 		switch {
 		case err == nil && reader == nil:
 			return nil, errors.New("its Open returned neither a reader nor an error")

@@ -1,16 +1,16 @@
-// Package shards reads shards side by side, each ahead of its turn, and gives their records in an
-// order that depends on nothing but the configuration: not on which shard is faster.
+// Package shards reads shards side by side, each ahead of its turn, and delivers their records in an
+// order that depends only on the configuration, not on which shard is faster.
 //
-// A [Set] belongs to one goroutine. It has a shardReader for each shard that is read at once,
-// which reads ahead in a goroutine of its own:
+// A [Set] belongs to one goroutine. It has a shardReader for each shard that is read at once, which reads
+// ahead in its own goroutine:
 //
 //	shardReader    Open ──► Next ──► full ─┐                ┌─ empty ◄─ the caller's record
 //	                                       └─► Set.Next ────┘
 //	Set            takes one record of each in turn ──► window of a shuffle ──► the caller
 //
-// What is read ahead is bounded in bytes. Half of the bound is shared equally by the
-// shardReaders. The other half is for those whose turn is next and whose record doesn't fit into
-// their share.
+// The memory of records that are read ahead has a limit, the bound. Half of it is shared equally by the
+// shardReaders. The other half is for shardReaders whose turn comes next and whose record doesn't fit
+// into their share.
 package shards
 
 import (
@@ -24,8 +24,8 @@ import (
 	"github.com/nwt-go/nwt/internal/watch"
 )
 
-// A Reader reads one shard. A Reader of which records can be skipped has a method
-// Skip(ctx, n) (skipped int, err error).
+// A Reader reads one shard. A Reader that can skip records has a method Skip(ctx, n) (skipped int, err
+// error).
 type Reader[R any] interface {
 	Next(ctx context.Context, r *R) error
 	Close() error
@@ -35,19 +35,19 @@ type skipper interface {
 	Skip(ctx context.Context, n int) (skipped int, err error)
 }
 
-// An Item is a record and what is known of it.
+// An Item is a record, with what is known of it.
 type Item[R any] struct {
 	Record R
 	Part   int // number of its Set
 	Shard  int
 	Number int   // of the record in the shard
-	Err    error // that the record couldn't be read
+	Err    error // why the record couldn't be read
 }
 
-// Of names the record in an error of its sample.
+// Of adds the record to an error of its sample.
 func (r *Item[R]) Of(err error) error {
 	if r.Err != nil {
-		return err // which names it
+		return err // it names the record already
 	}
 	return fmt.Errorf("record %d of shard %d: %w", r.Number, r.Shard, err)
 }
@@ -55,32 +55,33 @@ func (r *Item[R]) Of(err error) error {
 // A Config says what is read, and in which order.
 type Config[R any] struct {
 	Open func(ctx context.Context, shard int) (Reader[R], error)
-	// Again waits before a shard is opened again whose Open, Next or Skip has failed with err,
-	// for the failures-th time since it gave a record; an error, if it isn't to be.
+	// Again waits before a shard is opened again whose Open, Next or Skip has failed with err, for the
+	// failures-th time since it delivered a record. It returns an error if the shard must not be opened
+	// again.
 	Again  func(ctx context.Context, failures int, err error) error
-	Size   func(r *R) int                           // bytes of a record that count as read ahead; 0: unknown
-	Failed func(shard, record int, err error) error // makes the error of a record that can't be read
+	Size   func(r *R) int                           // bytes of a record that count as memory read ahead; 0: not known
+	Failed func(shard, record int, err error) error // makes the error for a record that can't be read
 
-	Shards func(epoch int) []int     // that a pass reads, at least one
-	AtOnce int                       // how many are read at once
-	Window int                       // records of the shuffle's window; below 2 there is none
+	Shards func(epoch int) []int     // the shards that a pass reads, at least one
+	AtOnce int                       // how many shards are read at once
+	Window int                       // records in the shuffle window; below 2 there is none
 	Draw   func(epoch, i, n int) int // the place in a window of n records from which record i of an epoch is taken
-	// If records are picked, from shards without an end: a function that says which one is the
-	// next from a number on, false if there is none. Each shardReader has its own. There is one at
-	// once, and Shards isn't asked.
+	// If records are picked, from shards without an end: Pick returns a function that returns the next
+	// record from a number on, or false if there is none. Each shardReader has its own. There is one
+	// shardReader, and Shards isn't called.
 	Pick func() func(from int64) (lanes.Pick, bool)
 }
 
-// A Group is what the Sets of an epoch that are read side by side share.
+// A Group holds what the Sets of an epoch that are read side by side share.
 type Group struct {
-	Context  context.Context // reading ends with it
+	Context  context.Context // reading ends when it ends
 	Log      *slog.Logger
-	Mixing   func(bytes int) // a shuffle window holds so many bytes more, or less
-	Ahead    bool            // shards are read in goroutines; otherwise the caller of Next reads. What follows matters only then
-	Watchdog *watch.Watchdog // of each call of Open and of a Reader; nil: none
-	Stop     func(err error) // a reader has ended its goroutine: reading must end
+	Mixing   func(bytes int) // called when a shuffle window holds more bytes than before or, if bytes is negative, fewer
+	Ahead    bool            // goroutines read the shards; otherwise the caller of Next does. The fields below matter only if it is set
+	Watchdog *watch.Watchdog // watches each call of Open and of a Reader; nil: none
+	Stop     func(err error) // called when a reader has ended its goroutine: reading must end
 
-	short atomic.Bool // it was logged that too many files are open
+	short atomic.Bool // it has been logged that too many files are open
 }
 
 // A Set reads the shards of one stream.
@@ -90,36 +91,36 @@ type Set[R any] struct {
 	part      int
 	epoch     int
 	draws     int          // records that the epoch may take; math.MaxInt if it ends with the shards
-	delivered int          // records of the epoch that were handed out or skipped
-	bound     int64        // of the bytes read ahead
-	horizon   atomic.Int64 // records picked for this position or a later one aren't read ahead
+	delivered int          // records of the epoch that were delivered or skipped
+	bound     int64        // limit of the bytes read ahead
+	horizon   atomic.Int64 // records that are picked for this position or a later one aren't read ahead
 
-	passes int // of the epoch, with the one under way
+	passes int // passes of the epoch, with the current one
 
-	// For the pass under way.
+	// These belong to the current pass.
 	readers   []*shardReader[R]
-	turn      int        // shardReader to ask next
-	passed    int        // records that it has given
-	share     int64      // of the bound's half, for each shardReader
-	soon      int        // shardReaders, from the one whose turn it is, that read even above their share
-	soonBytes int64      // of one record of each of them
-	window    []*Item[R] // of the shuffle: the records it holds
-	spare     []*Item[R] // records that nothing holds
+	turn      int        // number of the shardReader to ask next
+	passed    int        // records that it has delivered
+	share     int64      // part of the bound's first half that each shardReader has
+	soon      int        // number of shardReaders, from the one whose turn it is, that read even beyond their share
+	soonBytes int64      // size of one record of each of them
+	window    []*Item[R] // records in the shuffle window
+	spare     []*Item[R] // records that are not in use
 }
 
-// New makes a Set that has read nothing. part is its number, which its Items tell.
+// New makes a Set that has read nothing. part is the number in its Items.
 func New[R any](g *Group, part int, c Config[R]) *Set[R] {
 	return &Set[R]{Config: c, group: g, part: part}
 }
 
-// Begin opens the shards of an epoch. The epoch takes draws records, in several passes if need be;
-// if that is math.MaxInt, it is one pass. What is read ahead takes at most bound bytes.
+// Begin opens the shards of an epoch. The epoch takes draws records, in several passes if necessary; if
+// draws is math.MaxInt, it is one pass. At most bound bytes are read ahead.
 func (s *Set[R]) Begin(epoch, draws int, bound int64) {
 	s.epoch, s.draws, s.bound, s.delivered, s.passes = epoch, draws, bound, 0, 0
 	s.open()
 }
 
-// GoAhead has the shards that Begin has opened read ahead, if the epoch takes anything of them.
+// GoAhead starts reading ahead in the shards that Begin has opened, if the epoch takes records from them.
 func (s *Set[R]) GoAhead() {
 	if !s.group.Ahead || s.draws == 0 {
 		return
@@ -134,7 +135,7 @@ func (s *Set[R]) GoAhead() {
 	}
 }
 
-// Near lets records be read ahead that are needed before a position.
+// Near lets records be read ahead if they are needed before a position.
 func (s *Set[R]) Near(position int64) {
 	s.horizon.Store(position)
 	for _, c := range s.readers {
@@ -178,12 +179,11 @@ func (s *Set[R]) Stop() {
 	s.window = s.window[:0]
 }
 
-// hold counts a record that comes into a window, and release one that goes.
+// hold counts a record that enters a window; release counts one that leaves it.
 func (s *Set[R]) mixIn(r *Item[R])  { s.group.Mixing(s.Size(&r.Record)) }
 func (s *Set[R]) mixOut(r *Item[R]) { s.group.Mixing(-s.Size(&r.Record)) }
 
-// Next replaces *r by the next record. It reports false after the last one, and if the context
-// ends.
+// Next replaces *r by the next record. It returns false after the last one, or if the context ends.
 func (s *Set[R]) Next(r **Item[R]) bool {
 	for !s.readOfPass(r) {
 		if !s.repeats() || s.passed == 0 || s.group.Context.Err() != nil {
@@ -197,8 +197,7 @@ func (s *Set[R]) Next(r **Item[R]) bool {
 	return true
 }
 
-// take replaces *r by the next record of shardReader number i. It reports false after the
-// last.
+// take replaces *r by the next record of shardReader number i. It returns false after the last.
 func (s *Set[R]) take(i int, r **Item[R]) bool {
 	c := s.readers[i]
 	if c.full == nil {
@@ -212,7 +211,7 @@ func (s *Set[R]) take(i int, r **Item[R]) bool {
 		got, ok, answered = awaitRecord(c)
 	}
 	if !ok {
-		c.empty = nil // with what is in there
+		c.empty = nil // together with the records in it
 		return false
 	}
 	c.taken++
@@ -223,12 +222,13 @@ func (s *Set[R]) take(i int, r **Item[R]) bool {
 		back = s.newItem()
 	}
 	*r = got
-	c.empty <- back // has room: it is one of the shardReader's
+	c.empty <- back // has room, because the record is one of the shardReader's
 	return true
 }
 
-// wantSoon has the shardReaders whose turn is next read a record each, even above their share, as many
-// as there is room for in the bound's other half. The turn of shardReader number i is over.
+// wantSoon makes the shardReaders whose turn comes next read one record each, even beyond their share.
+// They are as many as the other half of the bound has room for. shardReader number i has just had its
+// turn.
 func (s *Set[R]) wantSoon(i int) {
 	if c := s.readers[i]; s.soon > 0 {
 		s.soon, s.soonBytes, c.counted = s.soon-1, s.soonBytes-c.counted, 0
@@ -243,8 +243,8 @@ func (s *Set[R]) wantSoon(i int) {
 	}
 }
 
-// Unended reports whether the epoch has come to no shard's end: each shard that is open was the
-// first of its shardReader, and has another record. It takes these records from the epoch.
+// Unended reports whether no shard has ended in the epoch: each open shard was the first of its
+// shardReader, and has another record. It takes these records from the epoch.
 func (s *Set[R]) Unended() bool {
 	for i := range s.readers {
 		r := s.Blank()
@@ -301,9 +301,10 @@ func (s *Set[R]) readOfPass(r **Item[R]) bool {
 	return true
 }
 
-// readInOrder replaces *r by the next record as it is read: one of each shardReader in turn.
+// readInOrder replaces *r by the next record in the order of reading: one record of each shardReader in
+// turn.
 func (s *Set[R]) readInOrder(r **Item[R]) bool {
-	empty := 0 // shardReaders in a row that had nothing
+	empty := 0 // successive shardReaders that had no record
 	for empty < len(s.readers) {
 		at := s.turn
 		s.turn = (s.turn + 1) % len(s.readers)

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Skips reports whether all readers can skip records. Begin has opened the epoch.
+// Skips reports whether all readers can skip records. Begin must have opened the epoch.
 func (s *Set[R]) Skips() bool {
 	for i := range s.readers {
 		s.here(i, func(c *shardReader[R]) { // opens its first shard
@@ -22,13 +22,13 @@ func (s *Set[R]) Skips() bool {
 	return true
 }
 
-// SkipTo goes to record n of the epoch that Begin has opened, as if those before had been read and
-// dropped, and has the shards read ahead. It reads the records that the window still holds at that
-// point, and skips the others. unread is told that one of these can't be read now; the error that
-// it returns ends the skipping.
+// SkipTo moves to record n of the epoch that Begin has opened, as if the records before it had been read
+// and dropped, and makes the shards read ahead. It reads the records that the window still holds at that
+// point, and skips the others. unread is called if one of these can't be read now; the error that it
+// returns ends the skipping.
 func (s *Set[R]) SkipTo(n int, unread func(err error) error) error {
 	known := 0
-	for records := math.MaxInt; ; s.open() { // records of a pass over the shards, as far as is known
+	for records := math.MaxInt; ; s.open() { // number of records in a pass over the shards, as far as is known
 		there, err := s.skipInPass(n-s.delivered, records, unread)
 		if err != nil {
 			return fmt.Errorf("a record of these can't be read: %w", err)
@@ -37,8 +37,8 @@ func (s *Set[R]) SkipTo(n int, unread func(err error) error) error {
 			s.delivered = n
 			return nil
 		}
-		// The pass has fewer records than was assumed. Begin anew, in the pass that
-		// record n is in, and with a window that shrinks at the end of the pass.
+		// The pass has fewer records than was assumed. Begin again, in the pass that contains record n,
+		// and with a window that shrinks at the end of the pass.
 		if records = s.passed; records == 0 || !s.repeats() && n > records {
 			return fmt.Errorf("this rank's shards have %d", records)
 		}
@@ -53,8 +53,8 @@ func (s *Set[R]) SkipTo(n int, unread func(err error) error) error {
 	}
 }
 
-// skipInPass goes to record n of a pass whose shardReaders are open, and has them read ahead.
-// It reports false if the pass has fewer records than that needs.
+// skipInPass moves to record n of a pass whose shardReaders are open, and makes them read ahead. It
+// returns false if the pass has too few records for that.
 func (s *Set[R]) skipInPass(n, records int, unread func(err error) error) (there bool, err error) {
 	window, next := s.windowAfter(n, records)
 	// The places of the window, in the order in which their records are read.
@@ -84,13 +84,12 @@ func (s *Set[R]) skipInPass(n, records int, unread func(err error) error) (there
 	return there, err
 }
 
-// windowAfter returns which records of the pass, by number, the shuffle window holds
-// after n were taken from it, and the number of the record that is read next.
+// windowAfter returns the records of the pass, by number, that the shuffle window holds after n records
+// were taken from it, and the number of the record that is read next.
 //
-// As long as there are records to read, draw i puts record size-1+i into the place that
-// is drawn. So a place holds what the last draw that hit it has put there, and the draws
-// are looked at backwards until each place was hit: about size × ln(size) of them,
-// however large n is.
+// As long as there are records to read, draw i puts record size-1+i into the place that is drawn. So a
+// place holds the record that the last draw from it has put there. Draws are looked at backwards until
+// each place has been drawn from, which takes about size × ln(size) draws, however large n is.
 func (s *Set[R]) windowAfter(n, records int) (window []int, next int) {
 	size := s.Window
 	if size < 2 {
@@ -109,7 +108,7 @@ func (s *Set[R]) windowAfter(n, records int) (window []int, next int) {
 			}
 		}
 		for place, record := range window {
-			if record == 0 { // never hit: it holds what it was filled with
+			if record == 0 { // never drawn from: it holds the record it was filled with
 				window[place] = place
 			}
 		}
@@ -126,8 +125,7 @@ func (s *Set[R]) windowAfter(n, records int) (window []int, next int) {
 	return window, next
 }
 
-// passTo skips from record *at of the pass to another one. It reports false if the
-// pass ends before.
+// passTo skips from record *at of the pass to record to. It returns false if the pass ends before that.
 func (s *Set[R]) passTo(at *int, to int, unread func(err error) error) (there bool, err error) {
 	for *at < to && s.group.Context.Err() == nil {
 		n := s.skipSome(to - *at)
@@ -148,8 +146,8 @@ func (s *Set[R]) passTo(at *int, to int, unread func(err error) error) (there bo
 	return *at == to, nil
 }
 
-// skipSome skips up to n records in order. From each shardReader it skips only the records that
-// are due however many the other shardReaders still have. It returns 0 if none is left.
+// skipSome skips up to n records in order. From each shardReader it skips only the records that are due,
+// however many records the other shardReaders still have. It returns 0 if none is left.
 func (s *Set[R]) skipSome(n int) (skipped int) {
 	live := 0
 	for _, c := range s.readers {
@@ -160,8 +158,8 @@ func (s *Set[R]) skipSome(n int) (skipped int) {
 	if live == 0 {
 		return 0
 	}
-	// A shardReader gives one record in turn as long as it has any. So in n/live turns each
-	// gives n/live records, or all that it has.
+	// A shardReader delivers one record per turn as long as it has any. So in n/live turns each delivers
+	// n/live records, or all that it has.
 	if turns := n / live; turns > 0 {
 		var group sync.WaitGroup
 		for i := range s.readers {
@@ -186,14 +184,14 @@ func (s *Set[R]) skipSome(n int) (skipped int) {
 	return skipped
 }
 
-// skipIn skips up to n records in shardReader number i, which notes how many it has passed.
+// skipIn skips up to n records in shardReader number i, which counts how many it has passed.
 func (s *Set[R]) skipIn(i, n int) {
 	s.readers[i].passed = 0
 	s.here(i, func(c *shardReader[R]) { c.skip(n) })
 }
 
-// skip passes over records until that makes n or the shardReader is spent. If the shardReader is given
-// up, another shardReader calls skip again.
+// skip passes over records until there are n in all, or the shardReader has none left. If the shardReader
+// is given up, another shardReader calls skip again.
 func (c *shardReader[R]) skip(n int) {
 	for c.passed < n && c.ctx.Err() == nil {
 		if c.fault == nil {
@@ -208,14 +206,14 @@ func (c *shardReader[R]) skip(n int) {
 			}
 		}
 		if err := c.leaveShard(); err != nil {
-			c.passed++ // the failure is a record too
+			c.passed++ // the failure counts as a record too
 			c.unread = append(c.unread, err)
 		}
 	}
 }
 
-// attemptSkip passes over up to n records, and over at least one if nothing is wrong. With n = 0
-// it only opens the shard.
+// attemptSkip passes over up to n records, and over at least one if there is no error. With n = 0 it only
+// opens the shard.
 func (c *shardReader[R]) attemptSkip(n int) (skipped int, err error) {
 	defer func() { c.answers(recover(), &err) }()
 	for failures := 0; ; {
@@ -228,7 +226,7 @@ func (c *shardReader[R]) attemptSkip(n int) (skipped int, err error) {
 	}
 }
 
-// passOver passes over up to n records of the shard, and over at least one if nothing is wrong.
+// passOver passes over up to n records of the shard, and over at least one if there is no error.
 func (c *shardReader[R]) passOver(n int) (skipped int, err error) {
 	if c.timed() {
 		n = min(n, 1) // so that it is known at which record a call hangs
@@ -249,13 +247,13 @@ func (c *shardReader[R]) passOver(n int) (skipped int, err error) {
 	return skipped, err
 }
 
-// takeNow is take from a shardReader that doesn't read ahead yet.
+// takeNow does what take does, for a shardReader that doesn't read ahead yet.
 func (s *Set[R]) takeNow(i int, r **Item[R]) bool {
 	if !s.group.Ahead {
 		return s.readers[i].next(*r)
 	}
 	s.here(i, func(c *shardReader[R]) {
-		next := s.newItem() // which a call that is given up keeps
+		next := s.newItem() // a call that is given up keeps it
 		if c.got = nil; c.next(next) {
 			c.got = next
 		}
@@ -275,8 +273,8 @@ func (s *Set[R]) here(i int, f func(*shardReader[R])) {
 	}
 }
 
-// here runs f for the shardReader. If the consumer reads, here calls f itself; else f gets a
-// goroutine of its own, and here reports false if a call in it was given up.
+// here runs f for the shardReader. If the consumer reads, here calls f itself; otherwise f runs in its
+// own goroutine, and here returns false if a call in it was given up.
 func (c *shardReader[R]) here(f func(*shardReader[R])) (answered bool) {
 	if !c.set.group.Ahead {
 		f(c)

@@ -5,31 +5,32 @@ import (
 	"slices"
 )
 
-// An Obs is one measured value: what belongs to its row, plus what all values
-// of its time share, plus noise.
+// An Obs is one measured value. It is the sum of a part that belongs to its row, a part that all values
+// of its time share, and noise.
 type Obs struct {
 	Row, Time int
 	Value     float64
 }
 
 const (
-	reweighed  = 20  // how often values are weighed …
-	passes     = 5   // … after so many passes over rows and times
-	pull       = 0.5 // a time's drift is held towards none by the weight of this many values
+	reweighed  = 20  // how often the weights of values are computed …
+	passes     = 5   // … after this many passes over rows and times
+	pull       = 0.5 // a time's drift is pulled towards 0 with the weight of this many values
 	huber      = 1.5 // a value that is further than this many scales from its fit loses weight
 	leastScale = 1e-4
-	madScale   = 1.4826 // times the median deviation is the standard deviation, in a normal distribution
-	surely     = 4      // two standard errors, squared: smaller drift may be noise
+	madScale   = 1.4826 // in a normal distribution, the standard deviation is this many times the median deviation
+	surely     = 4      // two standard errors, squared: a smaller drift may be noise
 )
 
-// Drift returns what all values of one time share, for each of the times 0 … times−1. Rows and times
-// are fitted in turn, by weighted means whose weights are Huber's ("Robust regression: asymptotics,
-// conjectures and Monte Carlo", 1973). So a row that was there only at late times is told from them
-// by the rows that were there before, and a value that is far out moves neither its row nor its time.
+// Drift returns what all values of one time share, for each of the times 0 … times−1. Rows and times are
+// fitted in turn, by weighted means whose weights are Huber's ("Robust regression: asymptotics,
+// conjectures and Monte Carlo", 1973). So if a row was measured only at late times, the rows measured
+// before separate its own value from the drift. A value that is far off moves neither its row nor its
+// time.
 //
-// Drift is held towards none: of two values of a time it is what both have in common, and of one
-// value it is 0, since that may be all drift. It is shrunk by as much as noise may explain (James &
-// Stein, "Estimation with quadratic loss", 1961), and its median over all values is 0.
+// Drift is pulled towards 0. If a time has two values, it is what both have in common; if it has one
+// value, it is 0, since that value may be all drift. It is reduced by as much as noise may explain (James
+// & Stein, "Estimation with quadratic loss", 1961), and its median over all values is 0.
 func Drift(obs []Obs, rows, times int) []float64 {
 	drift, row, n := make([]float64, times), make([]float64, rows), make([]int, times)
 	for _, o := range obs {

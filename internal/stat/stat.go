@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Median returns the middle value, or the mean of the middle two; NaN of nothing.
+// Median returns the middle value, or the mean of the middle two, or NaN if there is none.
 func Median(xs []float64) float64 {
 	if len(xs) == 0 {
 		return math.NaN()

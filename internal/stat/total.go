@@ -2,12 +2,12 @@ package stat
 
 import "math"
 
-// A Part is some of the values of a row: their mean and their number.
+// A Part stands for some of the values of a row: their mean and their number.
 type Part struct{ Mean, Weight float64 }
 
-// Totals are the means of rows of parts, and their standard errors as shares of them. Values are
-// taken to vary by the same share in all rows: so a row that happened to have few large values
-// isn't surer of itself than the others.
+// Totals returns the means of rows of parts, and their standard errors as shares of the means. It assumes
+// that values vary by the same share in all rows, so a row that happened to have few large values doesn't
+// get a smaller error than the others.
 func Totals(rows [][]Part) (means, se []float64) {
 	var squares, df float64
 	for _, parts := range rows {

@@ -1,5 +1,5 @@
-// What follows a search: a loader that has settled, and runs that begin, pause, or are too short to
-// be measured.
+// This file handles what follows a search: a loader that has settled, and runs that begin, pause, or are
+// too short to be measured.
 
 package tune
 
@@ -13,31 +13,31 @@ import (
 // A Choice is what a Run has settled on.
 type Choice struct {
 	Workers int
-	Waits   float64 // share of the time that training waits at it
+	Waits   float64 // share of the time that training waits at this count
 	Ignored float64 // share of the time that alpha ignores
 	Body    time.Duration
 }
 
-// watched is what is seen of a loader that has settled. Window after window shows whether training
-// waits as it did. Now and then all that was seen since is added to what was measured: it shows
+// watched holds what is measured of a loader that has settled. Each window shows whether training waits
+// as before. From time to time everything measured since is added to the earlier measurements: it shows
 // what windows are too short for.
 type watched struct {
 	Choice
-	odd      int  // windows in a row in which training waited more, or less, than it did
-	patience int  // that many of them are needed to tune again
-	since    span // windows that aren't weighed yet
+	odd      int  // successive windows in which training waited more, or less, than before
+	patience int  // how many of them are needed to tune again
+	since    span // windows that haven't been weighed yet
 	weighAt  int  // how many batches they must have
 }
 
 const (
-	windowBatches = 64                     // of a window, or more, if they take less than …
-	windowTime    = 200 * time.Millisecond // … this in all
+	windowBatches = 64                     // batches per window, or more, if they take less than …
+	windowTime    = 200 * time.Millisecond // … this time in all
 	oddWindows    = 3
-	oddMost       = 48 // once tuning again and again has changed nothing
+	oddMost       = 48 // largest patience, after tuning again and again has changed nothing
 	weighFirst    = 256
 	otherBody     = 0.10 // a window isn't weighed if its bodies differ by more than this share of its time
-	waitMore      = 0.04 // by which the share of waiting must have grown …
-	waitLess      = 0.10 // … or shrunk
+	waitMore      = 0.04 // by how much the share of waiting must have grown …
+	waitLess      = 0.10 // … or fallen
 )
 
 // settle ends measuring.
@@ -63,7 +63,7 @@ func (t *Tuner) settle() {
 	t.sum = span{}
 }
 
-// watch takes in some batches of a settled loader.
+// watch reads the figures of some batches of a settled loader.
 func (t *Tuner) watch(now time.Time, f Figures) {
 	if cold, beginning := t.Run.Cold(); (cold > 0 || beginning) && now.Sub(t.since) < windowTime {
 		return
@@ -79,7 +79,7 @@ func (t *Tuner) watch(now time.Time, f Figures) {
 	}
 }
 
-// judge takes in a window of a settled loader.
+// judge reads a window of a settled loader.
 func (t *Tuner) judge(all span) {
 	w := &t.watched
 	waits := float64(all.Wait) / float64(max(all.took, 1))
@@ -112,7 +112,7 @@ func (t *Tuner) judge(all span) {
 	}
 }
 
-// restart begins tuning anew.
+// restart begins tuning again.
 func (t *Tuner) restart() {
 	t.seen, t.phase, t.resync, t.sum = nil, starting, true, span{}
 }
@@ -121,18 +121,18 @@ func (t *Tuner) restart() {
 // Then runs are measured whole, and the count changes between them.
 type short struct {
 	whole   bool
-	useful  int // looks at this run that told something
-	poor    int // runs in a row that hardly had any
-	longest int // batches of a run that was poor
+	useful  int // looks at this run that were useful
+	poor    int // successive runs that had hardly any
+	longest int // batches in the longest run that was poor
 }
 
 const (
-	poorRuns    = 3 // in a row, after which runs are measured whole
-	noLonger    = 4 // times longest: such a run isn't short
-	usefulLooks = 8 // a run with so many isn't poor: the rest of it may have been ready after a pause
+	poorRuns    = 3 // this many in a row, after which runs are measured whole
+	noLonger    = 4 // times longest: a run of that length isn't short
+	usefulLooks = 8 // a run with this many isn't poor: the rest of it may have been ready after a pause
 )
 
-// Resume is called when a run has begun, before anything of it is delivered.
+// Resume is called when a run has begun, before its first batch is delivered.
 func (t *Tuner) Resume() {
 	t.short.useful = 0
 	t.skip = 0
@@ -146,7 +146,7 @@ func (t *Tuner) Resume() {
 	}
 }
 
-// Pause is called when a run of so many batches has ended as it should.
+// Pause is called when a run has ended normally; batches is how many it had.
 func (t *Tuner) Pause(batches int) {
 	now, f, s := time.Now(), t.Run.Figures(), &t.short
 	if !s.whole {
@@ -162,7 +162,7 @@ func (t *Tuner) Pause(batches int) {
 		}
 		if s.poor++; s.poor >= poorRuns {
 			s.whole, s.longest = true, max(s.longest, batches)
-			t.restart() // parts of runs can't be compared with whole ones
+			t.restart() // parts of runs can't be compared with whole runs
 		}
 		s.longest = max(s.longest, batches)
 		return
@@ -171,7 +171,7 @@ func (t *Tuner) Pause(batches int) {
 	f.Loaded = t.base.Loaded + float64(f.Delivered-t.base.Delivered)
 	t.sum = t.done(now, f)
 	switch t.phase {
-	case settling: // in this run workers began
+	case settling: // workers began in this run
 		t.begin()
 	case measuring:
 		if _, tells := t.perBatch(t.sum); tells >= float64(t.req.Iterations) && t.sum.took >= t.Least || t.req.Limit > 0 && t.sum.took > t.req.Limit {
@@ -197,22 +197,22 @@ func (t *Tuner) observeWhole() {
 	}
 }
 
-// bodies tell a pause of the program, for a checkpoint say, from an ordinary step.
+// bodies distinguish a pause of the program, for a checkpoint, for example, from an ordinary step.
 type bodies struct {
 	usual time.Duration
-	often float64 // the share of bodies, lately, that were far longer
-	look          // the latest at a delivery
+	often float64 // the share of recent bodies that were far longer
+	look          // the latest look at a delivery
 }
 
 const (
 	pauseTimes = 4   // a body that takes this many times as long as usual is a pause …
-	ordinary   = 0.2 // … unless this share of bodies does …
-	lately     = 16  // … of the last so many, by and large
+	ordinary   = 0.2 // … unless this share of bodies takes that long …
+	lately     = 16  // … among about this many of the last ones
 )
 
 func (b *bodies) began(now time.Time, f Figures) { b.look = look{now, f} }
 
-// pause is by how much the last body was longer than usual; 0 if it was no pause.
+// pause returns by how much the last body was longer than usual, or 0 if it was no pause.
 func (b *bodies) pause(now time.Time, f Figures) (longer time.Duration) {
 	last := span{now.Sub(b.at), f}.plus(span{0, b.Figures}, -1)
 	b.began(now, f)

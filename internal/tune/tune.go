@@ -1,5 +1,5 @@
-// Package tune measures worker counts on one run: something iterates over batches, and a Tuner
-// changes the worker count while it does, and looks at windows of it. It knows no loader.
+// Package tune measures worker counts during one run: while something iterates over batches, a Tuner
+// changes the worker count and measures windows of the run. It knows no loader.
 //
 //	settling ──► measuring ──► settling …  ──► over
 //	  │            └ a window, until it tells enough   └ or watching, see watch.go
@@ -15,79 +15,79 @@ import (
 	"github.com/nwt-go/nwt/internal/stat"
 )
 
-// Figures are what a run has done so far.
+// Figures say what a run has done so far.
 type Figures struct {
-	Loaded    float64       // batches: one of which half is loaded is half a batch
+	Loaded    float64       // in batches: a batch of which half is loaded counts as half
 	Missing   float64       // batches that are open ahead and aren't loaded
-	Delivered int           // batches
+	Delivered int           // in batches
 	Asked     int           // batches that the program has asked for
-	Wait      time.Duration // that it has waited for them, the wait under way included …
-	Transfer  time.Duration // … and of it for copies to the device
-	Copied    int           // batches …
+	Wait      time.Duration // time that it has waited for them, including the current wait …
+	Transfer  time.Duration // … and the part of it that was spent on copies to the device
+	Copied    int           // in batches …
 	Copying   time.Duration // … and how long their copies took, hidden or not
-	Dry       bool          // workers find nothing more to begin: the run is about to end
+	Dry       bool          // workers find nothing more to begin, because the run is about to end
 }
 
-// A Run is what a Tuner sees of a loader.
+// A Run is a loader as a Tuner sees it.
 type Run interface {
 	Figures() Figures
-	SetWorkers(n int) bool // false: the count is no longer the tuner's to set
-	// Cold is how many samples new workers must still load, and whether one of them is preparing
-	// itself or loads its first one.
+	SetWorkers(n int) bool // false: the tuner may no longer set the count
+	// Cold returns how many samples new workers must still load, and whether one of them is preparing
+	// itself or loads its first sample.
 	Cold() (samples int, beginning bool)
-	InHand() float64                    // batches that the workers have in hand at a time
-	Begin()                             // a window begins
-	End(w Window) (cpu, queued float64) // it has ended; the shares of the CPUs that were in use, and waited for, meanwhile
-	// Settle is called when nothing more is to be measured, and again when a loader that has settled
-	// has shown more. If it returns false, tuning is over; else the loader goes on with the choice,
-	// and is watched.
+	InHand() float64                    // batches that the workers are loading at a time
+	Begin()                             // called when a window begins
+	End(w Window) (cpu, queued float64) // called when it has ended; returns the shares of the CPUs that were in use, and waited for, during the window
+	// Settle is called when there is nothing more to measure, and again when a loader that has settled
+	// has been measured further. If it returns false, tuning is over; otherwise the loader continues with
+	// the choice, and is watched.
 	Settle(seen []search.Series, again bool) (c Choice, goesOn bool)
-	Doubt(why string) // the choice is doubted: tuning begins anew
+	Doubt(why string) // called when the choice is in doubt: tuning begins again
 }
 
-// A Window is what was measured between two moments of a run.
+// A Window holds what was measured between two moments of a run.
 type Window struct {
 	Workers   int
-	Delivered int // batches
+	Delivered int // in batches
 	Bodies    int // of the loop
 
-	// Per batch, as in the long run; Mean is the sum of the others.
+	// These are per batch, as in the long run; Mean is the sum of the others.
 	Mean, Wait, Transfer, Body time.Duration
 
 	Parts []stat.Part // Wait + Transfer of a few batches each
-	Tells float64     // of how many batches Mean tells
+	Tells float64     // how many batches Mean represents
 }
 
 // A Tuner measures what Next asks for. It belongs to the goroutine that iterates.
 type Tuner struct {
 	Run   Run
 	Next  func(seen []search.Series) (search.Request, bool)
-	Least time.Duration // that a window takes
+	Least time.Duration // shortest time of a window
 
-	ends    time.Time // when tuning ends; zero: it may take as long as it likes
+	ends    time.Time // when tuning ends; zero: there is no limit
 	phase   phase
 	skip    int // batches that Observe needn't look at
 	seen    []search.Series
 	req     search.Request
 	workers int     // as set last
-	resync  bool    // a run has begun: what comes next is compared with the next look
+	resync  bool    // a run has begun: the next figures are compared with the next look
 	short   short   // whether runs are measured whole
-	watched watched // while watching
+	watched watched // used while watching
 
-	// Of the phase, or of its part in this run.
+	// These are values at the beginning of the phase, or of its part in this run.
 	since  time.Time
 	base   Figures
 	latest look
-	atTick float64 // Loaded when Tick looked last
+	atTick float64 // Loaded at the last Tick
 
-	// While settling.
+	// These are used while settling.
 	ahead  float64 // batches that were loaded ahead when the count changed
-	hand   float64 // batches that workers which go had in hand then
+	hand   float64 // batches that leaving workers were loading at that time
 	cold   int     // samples that new workers must load …
 	atCold float64 // … and Loaded when that last changed
 
-	// While measuring.
-	sum    span // of earlier runs
+	// These are used while measuring.
+	sum    span // over earlier runs
 	parts  []stat.Part
 	cut    span // where the next part begins
 	bodies bodies
@@ -103,13 +103,13 @@ const (
 	over
 )
 
-// A look is what Figures were at a time.
+// A look holds the Figures at a time.
 type look struct {
 	at time.Time
 	Figures
 }
 
-// A span is how much was done in a while.
+// A span says how much was done between two looks.
 type span struct {
 	took time.Duration
 	Figures
@@ -126,16 +126,16 @@ func (s span) plus(t span, times float64) span {
 // body returns how long the body of the loop took, per batch.
 func (s span) body() time.Duration { return max(0, s.took-s.Wait) / time.Duration(max(s.Asked, 1)) }
 
-// perBatch returns what a batch takes in the long run, and of how many batches the span tells that.
-// A batch takes as long as loading it, copying it, or the body of the loop, whichever is longest:
-// what was loaded before only hides slow loading for a while.
+// perBatch returns how long a batch takes in the long run, and how many batches this figure represents. A
+// batch takes as long as loading it, copying it, or the body of the loop, whichever is longest: batches
+// that were loaded before hide slow loading only for a while.
 func (s span) perBatch() (mean time.Duration, tells float64) {
 	mean, tells = s.body(), float64(s.Asked)
 	if s.Copied > 0 {
 		mean = max(mean, s.Copying/time.Duration(s.Copied))
 	}
-	// If all that is open is loaded, but for the batch that was opened last, there is no place for
-	// more: that less was loaded than delivered isn't slow loading.
+	// If everything that is open is loaded, except the batch that was opened last, there is no place for
+	// more. Then fewer batches loaded than delivered doesn't mean slow loading.
 	switch loaded := max(s.Loaded, float64(s.Delivered)-max(0, s.Missing)); {
 	case s.full() || s.unclear():
 	case loaded > 0:
@@ -143,12 +143,12 @@ func (s span) perBatch() (mean time.Duration, tells float64) {
 			return loading, loaded
 		}
 	case s.Wait > 0:
-		return mean, 0 // it waits for what isn't loaded yet
+		return mean, 0 // training waits for a batch that isn't loaded yet
 	}
 	return mean, tells
 }
 
-// perBatch returns what a batch takes at the tuner's count. Without workers, nothing overlaps.
+// perBatch returns how long a batch takes at the tuner's count. Without workers, nothing overlaps.
 func (t *Tuner) perBatch(s span) (mean time.Duration, tells float64) {
 	switch {
 	case t.workers != 0:
@@ -159,13 +159,13 @@ func (t *Tuner) perBatch(s span) (mean time.Duration, tells float64) {
 	return s.body() + time.Duration(float64(s.Wait)/s.Loaded), s.Loaded
 }
 
-// full reports whether training hardly waited, and will not if nothing changes.
+// full reports whether training hardly waited, and will hardly wait if nothing changes.
 func (s span) full() bool {
 	return s.Delivered > 0 && s.Wait < s.took/hardly && s.Missing < 1.01
 }
 
-// unclear reports whether training hardly waited, but perhaps only because a batch was loaded before.
-// A window in which that is more than a tenth is clear: what was loaded in it tells.
+// unclear reports whether training hardly waited, but perhaps only because a batch was loaded before. If
+// more than a tenth of a window was loaded before, it is clear: what was loaded in it gives the answer.
 func (s span) unclear() bool {
 	less := float64(s.Delivered) - s.Loaded
 	return s.Wait < s.took/hardly && s.Missing >= 1.01 && 0.3 < less && less < min(1.5, float64(s.Delivered)/10)
@@ -173,15 +173,15 @@ func (s span) unclear() bool {
 
 const (
 	patience    = 1. / 10 // share of the time for tuning that new workers are waited for
-	longLook    = 1. / 60 // share of the time for tuning after which a few waves tell enough
-	manyWaves   = 4       // each worker has loaded so many claims, and a burst doesn't decide
-	fewWaves    = 2       // … or so many, if they take three times a long look
-	hardly      = 200     // training hardly waits if it does for less than this part of the time
-	unclearMost = 4       // times the batches that are wanted, until a window ends in which it isn't clear whether training waits
+	longLook    = 1. / 60 // share of the time for tuning after which a few waves are enough
+	manyWaves   = 4       // each worker has loaded this many claims, so a burst isn't decisive
+	fewWaves    = 2       // … or this many, if they take three times a long look
+	hardly      = 200     // training hardly waits if it waits for less than this part of the time
+	unclearMost = 4       // if it isn't clear whether training waits, a window ends after this many times the batches wanted
 	mostParts   = 12      // of a window
 )
 
-// Start begins tuning. It ends after the given time; 0: it may take as long as it likes.
+// Start begins tuning. It ends after limit; if limit is 0, there is no limit.
 func (t *Tuner) Start(limit time.Duration) {
 	if t.seen, t.workers = nil, -1; limit > 0 {
 		t.ends = time.Now().Add(limit)
@@ -196,8 +196,8 @@ func (t *Tuner) Left(now time.Time) time.Duration {
 	return max(0, t.ends.Sub(now))
 }
 
-// LeaveOut has the window begin anew, and gives tuning back the time that something took which
-// won't come again.
+// LeaveOut makes the window begin again, and gives tuning back the time of something that won't happen
+// again.
 func (t *Tuner) LeaveOut(took time.Duration) {
 	t.resync = true
 	if t.phase == measuring {
@@ -208,10 +208,10 @@ func (t *Tuner) LeaveOut(took time.Duration) {
 	}
 }
 
-// Seen returns all that was measured.
+// Seen returns everything that was measured.
 func (t *Tuner) Seen() []search.Series { return t.seen }
 
-// Round returns that of the window under way.
+// Round returns the round of the current window.
 func (t *Tuner) Round() int { return t.req.Round }
 
 // Settled reports whether nothing is being measured.
@@ -223,7 +223,7 @@ func (t *Tuner) Skips() bool {
 	return t.skip > 0
 }
 
-// Observe takes in that a batch was delivered. It returns true once tuning is over.
+// Observe is called when a batch was delivered. It returns true once tuning is over.
 func (t *Tuner) Observe() (done bool) {
 	t.skip = 1
 	if t.short.whole {
@@ -234,15 +234,15 @@ func (t *Tuner) Observe() (done bool) {
 	return t.phase == over
 }
 
-// Tick looks at the run while the program waits for a batch: one may take minutes, and its samples
-// tell earlier. It returns true once tuning is over.
+// Tick looks at the run while the program waits for a batch: a batch may take minutes, and its samples
+// show the speed earlier. It returns true once tuning is over.
 func (t *Tuner) Tick() (done bool) {
 	now := time.Now()
-	// Without workers, what a batch takes shows when it comes.
+	// Without workers, the time of a batch is known only when it comes.
 	if t.short.whole || t.resync || t.phase >= watching || t.workers == 0 && (t.Left(now) > 0 || len(t.seen) == 0) {
 		return t.phase == over
 	}
-	// Looks are taken right after samples have come: what is between two tells nothing.
+	// Looks are taken right after samples have come, because the time between two samples shows nothing.
 	loaded := t.Run.Figures().Loaded
 	if loaded != t.atTick || t.Left(now) == 0 {
 		t.look(now, false)
@@ -251,7 +251,7 @@ func (t *Tuner) Tick() (done bool) {
 	return t.phase == over
 }
 
-// look takes in how far the run has come.
+// look reads how far the run has come.
 func (t *Tuner) look(now time.Time, delivered bool) {
 	f := t.Run.Figures()
 	if !t.resync && !f.Dry {
@@ -273,7 +273,7 @@ func (t *Tuner) look(now time.Time, delivered bool) {
 			t.begin()
 		}
 	case t.phase == measuring:
-		if before := t.bodies.look; delivered && t.bodies.pause(now, f) > 0 { // it isn't measured
+		if before := t.bodies.look; delivered && t.bodies.pause(now, f) > 0 { // the pause isn't measured
 			t.sum = t.done(before.at, before.Figures)
 			t.since, t.base = now, f
 		} else {
@@ -292,8 +292,8 @@ func (t *Tuner) done(now time.Time, f Figures) span {
 	return s
 }
 
-// pause keeps until the next run what was measured up to the latest look: since then workers may
-// have found nothing more to begin, or the program has paused.
+// pause keeps, until the next run, what was measured up to the latest look: since then workers may have
+// found nothing more to begin, or the program may have paused.
 func (t *Tuner) pause() {
 	if !t.latest.at.Before(t.since) {
 		t.sum = t.done(t.latest.at, t.latest.Figures)
@@ -301,7 +301,7 @@ func (t *Tuner) pause() {
 	t.resync = true
 }
 
-// advance goes on to the count that is to be measured next.
+// advance moves to the count that is measured next.
 func (t *Tuner) advance() {
 	req, more := t.Next(t.seen)
 	if !more {
@@ -332,9 +332,9 @@ func (t *Tuner) change(workers int) {
 	t.cold, t.atCold = 0, f.Loaded
 }
 
-// settled reports whether a window may begin: the new workers have loaded some samples, but those
-// that find nothing to load aren't waited for. Without workers, nothing is loaded before what is
-// ready has been delivered.
+// settled reports whether a window may begin: the new workers have loaded some samples, but those that
+// find nothing to load aren't waited for. Without workers, it waits until the batches that are ready have
+// been delivered: nothing is loaded before.
 func (t *Tuner) settled(now time.Time, f Figures) bool {
 	done := t.done(now, f)
 	if done.took >= time.Duration(patience*float64(search.DefaultTime)) || t.Left(now) == 0 {
@@ -345,7 +345,7 @@ func (t *Tuner) settled(now time.Time, f Figures) bool {
 		t.cold, t.atCold = cold, f.Loaded
 	}
 	hand := t.Run.InHand()
-	through := float64(done.Delivered) >= t.ahead // what was ready is
+	through := float64(done.Delivered) >= t.ahead // the batches that were ready have been delivered
 	switch {
 	case through && done.Delivered > 0 && done.took >= search.WarmTime && done.Wait < done.took/hardly:
 		return true // training doesn't wait for them
@@ -368,7 +368,7 @@ func (t *Tuner) begin() {
 	t.bodies.began(t.since, t.base)
 }
 
-// measure goes on with a window.
+// measure continues a window.
 func (t *Tuner) measure(now time.Time, f Figures) {
 	all := t.done(now, f)
 	t.part(all)
@@ -378,11 +378,11 @@ func (t *Tuner) measure(now time.Time, f Figures) {
 		t.end(all)
 		t.advance()
 	} else if over {
-		t.advance() // the window tells nothing
+		t.advance() // the window shows nothing
 	}
 }
 
-// part ends a part of the window if there is enough for one.
+// part ends a part of the window if it is long enough.
 func (t *Tuner) part(all span) {
 	part := all.plus(t.cut, -1)
 	mean, tells := t.perBatch(part)
@@ -395,7 +395,7 @@ func (t *Tuner) part(all span) {
 // enough reports whether the window may end.
 func (t *Tuner) enough(all span, now time.Time) bool {
 	mean, tells := t.perBatch(all)
-	waves := math.Inf(1) // of loading, if that sets the pace
+	waves := math.Inf(1) // waves of loading, if loading is the bottleneck
 	if mean > all.body() {
 		waves = all.Loaded / t.Run.InHand()
 	}
@@ -419,7 +419,7 @@ func (t *Tuner) enough(all span, now time.Time) bool {
 	return all.took >= look && waves >= manyWaves && tells >= fewWaves
 }
 
-// end makes a block of the window.
+// end makes a block from the window.
 func (t *Tuner) end(all span) {
 	w := Window{Workers: t.workers, Delivered: all.Delivered, Bodies: all.Asked, Body: all.body(), Parts: t.parts}
 	w.Mean, w.Tells = t.perBatch(all)
@@ -441,7 +441,7 @@ func (t *Tuner) add(b search.Block) {
 	t.seen[i].Blocks = append(t.seen[i].Blocks, b)
 }
 
-// block returns the window as the search sees it.
+// block returns the window in the form that the search uses.
 func (w Window) block(round int) search.Block {
 	b := search.Block{Round: round, Iterations: max(1, int(math.Round(w.Tells))), Mean: w.Mean, Wait: w.Wait + w.Transfer, Bodies: w.Bodies}
 	if len(w.Parts) > 1 {

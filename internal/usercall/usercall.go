@@ -1,5 +1,5 @@
-// Package usercall makes errors of what code of the program does besides returning one: it
-// panics, or ends its goroutine.
+// Package usercall calls code of the program, and turns a panic in it, or the end of its goroutine, into
+// an error.
 package usercall
 
 import (
@@ -14,9 +14,9 @@ import (
 // ErrGoexit is the error of code that ends its goroutine.
 var ErrGoexit = errors.New("runtime.Goexit was called")
 
-// Call calls a function of the program. If it returns an error, failed gets that. If it
-// panics or ends its goroutine, failed gets an error that says so, with the stack. A goroutine
-// that ends still does.
+// Call calls a function of the program. If the function returns an error, failed gets that error. If it
+// panics or ends its goroutine, failed gets an error that says so, with the stack. A goroutine that is
+// being ended still ends.
 func Call(f func() error, failed func(stack []byte, err error)) (ok bool) {
 	returned := false
 	defer func() {
@@ -32,8 +32,8 @@ func Call(f func() error, failed func(stack []byte, err error)) (ok bool) {
 	return err == nil
 }
 
-// Recovered makes an error of what recover returned in a deferred call, if the function
-// didn't return normally. If p is nil, runtime.Goexit has ended the goroutine.
+// Recovered makes an error of what recover returned in a deferred call, if the function didn't return
+// normally. If p is nil, runtime.Goexit has ended the goroutine.
 func Recovered(p any) (stack []byte, err error) {
 	switch p := p.(type) {
 	case nil:
@@ -45,8 +45,8 @@ func Recovered(p any) (stack []byte, err error) {
 	}
 }
 
-// Cause returns an error for a text that already begins with the module's name: it says what err
-// says without that name, and unwraps to err.
+// Cause returns an error for a message that already begins with the module's name: its text is that of
+// err without the name, and it unwraps to err.
 func Cause(err error) error { return cause{err} }
 
 type cause struct{ err error }
@@ -54,7 +54,7 @@ type cause struct{ err error }
 func (c cause) Error() string { return withoutPrefix(c.err) }
 func (c cause) Unwrap() error { return c.err }
 
-// withoutPrefix returns what an error or a panic says, without the module's name.
+// withoutPrefix returns the message of an error or a panic without the module's name.
 func withoutPrefix(said any) string { return strings.TrimPrefix(fmt.Sprint(said), "nwt: ") }
 
 // unwoundFrom returns the file and line of the program's call that made the runtime unwind the
@@ -75,8 +75,8 @@ func unwoundFrom(unwinder string) string {
 	return ""
 }
 
-// isOurs reports whether a file is of this module's loader. The name of its function doesn't: a
-// loop over an epoch may be inlined with what it iterates, whose function is then the program's.
+// isOurs reports whether a file belongs to this module's loader. The name of the function doesn't show
+// it: a loop over an epoch may be inlined into the program's function.
 func isOurs(file string) bool {
 	_, here, _, _ := runtime.Caller(0)
 	internal := path.Dir(path.Dir(here))

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// What goroutines share of a Clock goes through these types alone. The build tag explore replaces
-// them by types whose every access is a step, and a test decides the order of the steps.
+// Goroutines share the data of a Clock through these types alone. The build tag explore replaces them by
+// types for which every access is a step, and a test decides the order of the steps.
 type (
 	atomicUint64 = atomic.Uint64
 	mutex        = sync.Mutex

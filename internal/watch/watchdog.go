@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// A Watchdog gives up calls that take longer than a timeout. Time in which the process was stopped,
-// as docker pause and a laptop's lid do, isn't theirs: its clock stands still then.
+// A Watchdog gives up calls that take longer than a timeout. Time in which the process was stopped, for
+// example by docker pause or a closed laptop lid, doesn't count: the watchdog's clock stops then.
 type Watchdog struct {
 	timeout time.Duration
-	tick    time.Duration // between two looks
+	tick    time.Duration // time between two looks
 	began   time.Time
 	looked  atomic.Int64 // when Serve looked last, in nanoseconds since began
 	missed  atomic.Int64 // nanoseconds in which the process was stopped
@@ -19,7 +19,7 @@ type Watchdog struct {
 
 	mu      sync.Mutex
 	watched []watched // guarded by mu
-	round   []watched // Serve's: what it looks at
+	round   []watched // used by Serve: the clocks that it looks at
 }
 
 type watched struct {
@@ -32,7 +32,7 @@ func New(timeout time.Duration) *Watchdog {
 	return &Watchdog{timeout: timeout, tick: max(timeout/8, time.Millisecond), began: time.Now()}
 }
 
-// Timeout returns how long a call may take, times its parts. No Watchdog, nil, has none, 0.
+// Timeout returns how long one part of a call may take. It returns 0, no timeout, for a nil Watchdog.
 func (d *Watchdog) Timeout() time.Duration {
 	if d == nil {
 		return 0
@@ -43,7 +43,8 @@ func (d *Watchdog) Timeout() time.Duration {
 // Now returns the time for Clocks. Reading the monotonic clock alone takes half as long as time.Now.
 func (d *Watchdog) Now() int64 { return int64(time.Since(d.began)) - d.missed.Load() }
 
-// overdue returns by how much the next look is late; 0 if by less than a tick, which proves nothing.
+// overdue returns by how much the next look is late, or 0 if it is late by less than a tick, which proves
+// nothing.
 func (d *Watchdog) overdue() time.Duration {
 	late := time.Since(d.began) - time.Duration(d.looked.Load()) - d.tick
 	if late < d.tick {
@@ -52,15 +53,15 @@ func (d *Watchdog) overdue() time.Duration {
 	return late
 }
 
-// Watch looks at a Clock, now and until Unwatch or until a call is given up. late is called, within
-// Look, when a call takes too long, and says whether to give it up. It may call Watch and Unwatch.
-// Once the owner of a call that was given up has learnt of that, it calls Back.
+// Watch looks at a Clock, now and until Unwatch, or until a call is given up. late is called, within
+// Look, when a call takes too long, and returns whether to give it up. late may call Watch and Unwatch.
+// The owner of a call that was given up calls Back once it has learnt of that.
 func (d *Watchdog) Watch(c *Clock, late func() (giveUp bool)) {
 	w := watched{c, late}
 	d.mu.Lock()
 	d.watched = append(d.watched, w)
 	d.mu.Unlock()
-	if d.overdue() == 0 { // else Serve must find out first how long the process was stopped
+	if d.overdue() == 0 { // else Serve must first find out how long the process was stopped
 		d.look(w, d.Now())
 	}
 }
@@ -74,7 +75,7 @@ func (d *Watchdog) Unwatch(c *Clock) {
 	}
 }
 
-// Away returns how many calls were given up that haven't returned. No Watchdog, nil, gives up none.
+// Away returns how many calls were given up and haven't returned. It returns 0 for a nil Watchdog.
 func (d *Watchdog) Away() int {
 	if d == nil {
 		return 0
@@ -82,10 +83,10 @@ func (d *Watchdog) Away() int {
 	return int(d.away.Load())
 }
 
-// Back notes that a call that was given up has returned.
+// Back records that a call that was given up has returned.
 func (d *Watchdog) Back() { d.away.Add(-1) }
 
-// Serve looks until done is closed. Nothing is given up unless it runs.
+// Serve looks at the clocks until done is closed. Nothing is given up unless it runs.
 func (d *Watchdog) Serve(done <-chan struct{}) {
 	timer := time.NewTimer(d.tick)
 	defer timer.Stop()
@@ -114,7 +115,7 @@ func (d *Watchdog) lookAtAll() {
 }
 
 func (d *Watchdog) look(w watched, now int64) {
-	w.clock.notAfter(now) // of a call that began when the process went on, before that was noticed
+	w.clock.notAfter(now) // for a call that began when the process went on, before this was noticed
 	if since, ok := w.clock.Since(); !ok || now-since < int64(d.timeout) {
 		return
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// bind loads a library and points each function variable at its symbol.
+// bind loads a library and sets each function variable to its symbol.
 func bind(library string, functions map[string]any) error {
 	lib, err := purego.Dlopen(library, purego.RTLD_NOW)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package cudatest gives tests a CUDA driver without a GPU: a library in C that
-// the real code loads. It is late, strict, and fails on demand; its rules are at
-// the head of fakecuda/fakecuda.c.
+// Package cudatest gives tests a CUDA driver without a GPU: a library in C that the real code loads. Its
+// streams run late, it checks calls strictly, and it fails on demand; its rules are at the beginning of
+// fakecuda/fakecuda.c.
 package cudatest
 
 import (
@@ -42,11 +42,11 @@ var fake struct {
 	read     func(dst unsafe.Pointer, src uintptr, size uint64) int32
 }
 
-// errAbsent says that there can be no fake driver here: a reason to skip.
+// errAbsent says that there can be no fake driver here, which is a reason to skip the test.
 var errAbsent = errors.New("no fake CUDA driver")
 
-// library is the fake as package cuda finds it: the driver that was linked or, if
-// the backend loads its driver at run time, one built for it.
+// library is the path of the fake: the driver that was linked or, if the backend loads its driver at run
+// time, a fake built for it.
 var library = sync.OnceValues(func() (string, error) {
 	file := "libcuda.so.1"
 	if cuda.Backend == "purego" {
@@ -82,7 +82,7 @@ var library = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	defer use(file)()
-	_, err = cuda.Open(0) // loads it while its file is there
+	_, err = cuda.Open(0) // loads it while its file still exists
 	return file, err
 })
 
@@ -127,11 +127,10 @@ func (k Kind) String() string {
 // Driver is the fake driver while a test has it.
 type Driver struct{}
 
-// Load makes the fake the driver that package cuda finds, until the test ends:
-// one GPU with 1 GiB of memory, 1 GiB of page-locked memory, streams that are up
-// to 0.1 ms late, no failures. By then a test must have given everything back and
-// made no call that a driver would refuse, or it fails. There is one fake per
-// process, so tests that load it don't run in parallel. Without gcc they skip.
+// Load makes the fake the driver that package cuda finds, until the test ends: one GPU with 1 GiB of
+// memory, 1 GiB of page-locked memory, streams that are up to 0.1 ms late, no failures. By the end, the
+// test must have given everything back and made no call that a driver would refuse; otherwise it fails.
+// There is one fake per process, so tests that load it don't run in parallel. Without gcc they skip.
 func Load(t testing.TB) Driver {
 	t.Helper()
 	file, err := library()
@@ -164,11 +163,10 @@ func (Driver) Reset() { fake.reset() }
 // GPUs sets how many GPUs there are, 0 to 8.
 func (Driver) GPUs(n int) { fake.gpus(int32(n)) }
 
-// Limit bounds each GPU's memory (DeviceMemory) or all page-locked memory
-// (HostMemory), in bytes.
+// Limit bounds each GPU's memory (DeviceMemory), or the total page-locked memory (HostMemory), in bytes.
 func (Driver) Limit(kind Kind, bytes uint64) { fake.limit(int32(kind), bytes) }
 
-// Delay sets how late a stream begins each piece of its work, at most.
+// Delay sets how late, at most, a stream begins each piece of its work.
 func (Driver) Delay(d time.Duration) { fake.delay(int32(d.Microseconds())) }
 
 // Hold keeps streams from beginning a piece of work, until Release.
@@ -177,23 +175,22 @@ func (Driver) Hold() { fake.hold(1) }
 // Release lets streams go on.
 func (Driver) Release() { fake.hold(0) }
 
-// Inline makes the calling thread do the work of streams at once, to measure what
-// calls cost.
+// Inline makes the calling thread do the work of streams at once. It is for measuring what calls cost.
 func (Driver) Inline() { fake.delay(-1) }
 
-// Fail makes the n-th call from now return code; the next call is the first. It
-// counts all calls, or those of the names in calls, with spaces between them. If n is −1,
-// all of them return code.
+// Fail makes the n-th call from now return code; the next call is the first. It counts all calls or, if
+// calls isn't empty, those whose names it lists, separated by spaces. If n is −1, all of them return
+// code.
 func (Driver) Fail(calls string, n int, code cuda.Result) {
 	fake.fail(calls, int32(n), int32(code))
 }
 
-// Lost is the result of a call in a context that is destroyed: the context can't be
-// made current any more, and what was in it is gone.
+// Lost is the result of a call in a context that was destroyed: the context can't be made current any
+// more, and its contents are gone.
 const Lost = cuda.Result(709)
 
-// Break makes every call in a context fail from now on. If copies isn't 0, calls
-// begin to fail later: when its streams have done that many copies and begin another.
+// Break makes every call in a context fail from now on. If copies isn't 0, calls begin to fail later:
+// when the context's streams have done that many copies and begin another one.
 func (Driver) Break(context uintptr, code cuda.Result, copies int) {
 	fake.breaks(context, int32(code), int32(copies))
 }
@@ -208,11 +205,11 @@ func (Driver) Calls() int { return int(fake.calls()) }
 // Failed returns the call that Fail made fail; "" if none has failed yet.
 func (Driver) Failed() string { return fake.failed() }
 
-// Misuses returns how many calls were the caller's mistake since Misuses was last called:
-// a wrong context, a handle or an address of nothing, a second free.
+// Misuses returns how many calls were the caller's mistake since Misuses was last called: a wrong
+// context, an invalid handle or address, or a second free.
 func (Driver) Misuses() int { return int(fake.misuses()) }
 
-// Left says what is allocated, open or retained.
+// Left returns what is still allocated, open or retained.
 func (Driver) Left() map[Kind]int {
 	left := map[Kind]int{}
 	for kind := HostMemory; kind <= CurrentContext; kind++ {
@@ -223,8 +220,7 @@ func (Driver) Left() map[Kind]int {
 	return left
 }
 
-// Read returns what n bytes of device memory hold now, whether the copies to them are
-// done or not.
+// Read returns what n bytes of device memory hold now, even if copies to them aren't done.
 func (Driver) Read(t testing.TB, address uintptr, n int) []byte {
 	t.Helper()
 	b := make([]byte, n)
@@ -240,11 +236,11 @@ func (Driver) Primary(gpu int) uintptr { return fake.primary(int32(gpu)) }
 // Retained returns how often the primary context of a GPU is retained.
 func (Driver) Retained(gpu int) int { return int(fake.retained(int32(gpu))) }
 
-// Context returns a context of the program's own on a GPU, a CUcontext.
+// Context returns a context that the program itself made on a GPU, a CUcontext.
 func (Driver) Context(gpu int) uintptr { return fake.context(int32(gpu)) }
 
-// ReadBack copies device memory back through the driver that package cuda finds, the
-// real one too. Only tests make such calls.
+// ReadBack copies device memory back through the driver that package cuda finds, which may be the real
+// one. Only tests make such calls.
 func ReadBack(t testing.TB, gpu int, address uintptr, n int) []byte {
 	t.Helper()
 	var d struct {
