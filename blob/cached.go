@@ -20,24 +20,23 @@ import (
 	"gocloud.dev/gcerrors"
 )
 
-// Cached returns a bucket with the objects of bucket that keeps what is read of them in
-// the folder dir: whole objects or parts, in blocks of 16 KiB, each with a checksum. Files
-// in dir take at most bytes, however many processes use it at once, if bytes is at least 8 MiB for
-// each of their workers; what was read longest ago goes first. Use a folder of its own for each
-// bucket.
+// Cached returns a bucket with the objects of bucket. It keeps what is read of them in the folder dir:
+// whole objects or parts, in blocks of 16 KiB, each with a checksum. The files in dir take at most bytes,
+// however many processes use dir at once, provided bytes is at least 8 MiB for each of their workers. The
+// data that was read longest ago is removed first. Use a folder of its own for each bucket.
 //
-// Each object is checked once in the life of the returned bucket: when a list names it,
-// when its attributes are asked for, or when it is first read, whichever comes first. What
-// was kept of it is used only if its size, time of modification and MD5 or ETag are the
-// same. Answers tell size and second only: if an object is of the last minute before Cached was
-// called, or later, its attributes are compared after each request for it as well. A list through
-// the returned bucket checks anew all that it names, 1000 objects with each request; so let [List]
-// have the returned bucket too. An object costs about 50 bytes of memory.
+// Each object is checked once in the life of the returned bucket: when a list first names it, when its
+// attributes are asked for, or when it is first read, whichever comes first. The kept data is used only
+// if the object's size, time of modification, and MD5 or ETag are the same. A store's answers contain
+// only size and second. So if an object was modified less than a minute before Cached was called, or
+// later, its attributes are also compared after each request for it. A list through the returned bucket
+// checks all objects that it names again, 1000 objects with each request; so pass the returned bucket to
+// [List] too. An object costs about 50 bytes of memory.
 //
-// The cache never fails a read: whatever is missing, damaged or can't be kept is read
-// from bucket. If something can't be kept, [log/slog.Default] says so once.
+// The cache never makes a read fail: whatever is missing, damaged or can't be kept is read from bucket.
+// If something can't be kept, one line in [log/slog.Default] says so.
 //
-// The returned bucket only reads. Closing it leaves bucket open.
+// The returned bucket only reads. Closing it doesn't close bucket.
 func Cached(bucket *blob.Bucket, dir string, bytes int64, opts ...CacheOption) (*blob.Bucket, error) {
 	switch {
 	case bucket == nil:
@@ -72,9 +71,9 @@ func Cached(bucket *blob.Bucket, dir string, bytes int64, opts ...CacheOption) (
 // A CacheOption changes what Cached does.
 type CacheOption func(*cached)
 
-// Offline never asks the store: objects are as they were when they were kept, lists as they were
-// when [List] or a file system was last asked for them through the cache. What isn't in the folder
-// is an error.
+// With Offline, Cached never asks the store: objects are as they were when they were kept, and lists are
+// as they were when [List] or a file system last asked for them through the cache. Reading what isn't in
+// the folder is an error.
 func Offline() CacheOption { return func(c *cached) { c.offline = true } }
 
 // cached is the driver of a bucket that Cached returns.
@@ -83,29 +82,29 @@ type cached struct {
 	kept    *folder
 	seed    maphash.Seed
 	offline bool
-	settled int64 // objects that were modified by this second aren't replaced within theirs any more
+	settled int64 // an object modified by this second can't be replaced within the same second any more
 
 	mu       sync.Mutex
-	editions map[uint64]edition            // by the hash of the key; if two keys share one, objects are read as if they had changed
-	about    map[string]*driver.Attributes // that were asked for
-	flights  map[string][]*flight          // requests under way, by the name of what is kept
+	editions map[uint64]edition            // by the hash of the key; if two keys have the same hash, their objects are read as if they had changed
+	about    map[string]*driver.Attributes // attributes that were asked for
+	flights  map[string][]*flight          // requests under way, by the name of the kept data
 }
 
-// An edition of an object differs from another one in something.
+// Two editions of an object differ in something.
 type edition struct {
-	size, modified int64  // bytes; seconds, because lists and answers round differently
-	tag            uint64 // of the MD5, or of the ETag where there is none
+	size, modified int64  // in bytes; in seconds, because lists and answers round differently
+	tag            uint64 // of the MD5, or of the ETag if there is no MD5
 }
 
 func editionOf(size int64, modified time.Time, md5 []byte, etag string) edition {
 	if len(md5) > 0 {
-		etag = "" // as in a list
+		etag = "" // as it is in a list
 	}
 	sum := sha256.Sum256(append([]byte(etag), md5...))
 	return edition{size, modified.Unix(), binary.LittleEndian.Uint64(sum[:])}
 }
 
-// is reports whether a reader's answer is of this edition, as far as it says.
+// is reports whether a reader's answer comes from this edition, as far as the answer shows.
 func (e edition) is(r *blob.Reader) bool {
 	return r.Size() == e.size && r.ModTime().Unix() == e.modified
 }
@@ -127,7 +126,7 @@ func (c *cached) forget(key string) {
 	delete(c.about, key)
 }
 
-// edition returns which edition of an object is to be read, from a place on. It asks the store if
+// edition returns the edition of an object that is to be read, beginning at a place. It asks the store if
 // need be.
 func (c *cached) edition(ctx context.Context, key string, at int64) (e edition, ok bool) {
 	if c.offline {
@@ -146,8 +145,8 @@ func (c *cached) edition(ctx context.Context, key string, at int64) (e edition, 
 	return c.remember(key, a), true
 }
 
-// attributes asks again after a temporary error: blob.Bucket.Open takes any error for a
-// sign that there is no such file.
+// attributes asks again after a temporary error, because blob.Bucket.Open takes any error to mean that
+// there is no such file.
 func (c *cached) attributes(ctx context.Context, key string) (a *blob.Attributes, err error) {
 	err = again(ctx, func() (err error) {
 		a, err = c.bucket.Attributes(ctx, key)
@@ -219,8 +218,8 @@ func (c *cached) ListPaged(ctx context.Context, o *driver.ListOptions) (*driver.
 	return page, nil
 }
 
-// keepPage keeps a page of a list as an object of its own, named by the key before it: the store's
-// tokens may be others each time.
+// keepPage keeps a page of a list as a separate object, named by the key before it, because the store's
+// tokens may differ each time.
 func (c *cached) keepPage(name string, page *driver.ListPage) {
 	var data bytes.Buffer
 	if gob.NewEncoder(&data).Encode(page) != nil {
@@ -247,7 +246,7 @@ func (c *cached) NewRangeReader(ctx context.Context, key string, offset, length 
 	for try := range 2 {
 		e, ok := c.edition(ctx, key, offset)
 		if !ok || offset > e.size || length == 0 {
-			break // the store says what is wrong
+			break // the store returns the error
 		}
 		end := e.size
 		if length > 0 {
@@ -268,7 +267,7 @@ func (c *cached) NewRangeReader(ctx context.Context, key string, offset, length 
 		if !errors.Is(err, errReplaced) {
 			return nil, err
 		}
-		if try > 0 { // its attributes are never those of its answers: it isn't kept
+		if try > 0 { // the attributes never match the answers: the object isn't kept
 			c.mu.Lock()
 			c.editions[c.hash(key)] = edition{size: -1}
 			c.mu.Unlock()
@@ -284,7 +283,7 @@ func (c *cached) NewRangeReader(ctx context.Context, key string, offset, length 
 	return uncached{r}, nil
 }
 
-// uncached is a read that the cache has no part in.
+// uncached is a read without the cache.
 type uncached struct{ *blob.Reader }
 
 func (u uncached) Attributes() *driver.ReaderAttributes {
@@ -304,7 +303,7 @@ func (c *cached) ErrorCode(err error) gcerrors.ErrorCode {
 	return gcerrors.Code(err)
 }
 
-// Close waits for the look after the folder that may be under way.
+// Close waits until the folder is no longer being cleaned.
 func (c *cached) Close() error {
 	c.kept.looks.Wait()
 	return nil
@@ -324,15 +323,15 @@ func (c *cached) SignedURL(context.Context, string, *driver.SignedURLOptions) (s
 	return "", errReadOnly
 }
 
-// A flight is a request under way for the bytes from … to of an object. Others who want
-// them wait for it. Its fields are guarded by cached.mu.
+// A flight is a request under way for the bytes from … to of an object. Other readers that want them wait
+// for it. Its fields are guarded by cached.mu.
 type flight struct {
 	from, to, at int64
-	moved        chan struct{} // closed when at changes or the flight ends; nil if nobody waits
+	moved        chan struct{} // closed when at changes or the flight ends; nil if no reader waits
 	over         bool
 }
 
-// join returns the flight that brings the byte at from, or a new one of the caller's.
+// join returns the flight that brings the byte at from, or a new flight, which the caller owns.
 func (c *cached) join(name string, from, to int64, alone bool) (f *flight, mine bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -346,7 +345,7 @@ func (c *cached) join(name string, from, to int64, alone bool) (f *flight, mine 
 	return f, true
 }
 
-// advance tells those who wait how far a flight is; at −1: it is over.
+// advance sets how far a flight is, and wakes those who wait for it. −1 means that it has ended.
 func (c *cached) advance(name string, f *flight, at int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -362,11 +361,11 @@ func (c *cached) advance(name string, f *flight, at int64) {
 	}
 }
 
-// patience is how long to wait for a flight that brings nothing. Its owner may have
-// stopped reading, or be the one who waits.
+// patience is how long a reader waits for a flight that brings nothing. The flight's owner may have
+// stopped reading, or may be the reader that waits.
 const patience = time.Second
 
-// await waits until a flight has passed a place or is over, or patience ends.
+// await waits until a flight has passed a place or has ended, or until patience is over.
 func (c *cached) await(ctx context.Context, f *flight, place int64) error {
 	for {
 		c.mu.Lock()

@@ -13,8 +13,7 @@ import (
 	"gocloud.dev/blob/driver"
 )
 
-// A cachedReader reads a part of an object: what is kept from the folder, the rest from the
-// store.
+// A cachedReader reads a part of an object: kept data from the folder, the rest from the store.
 type cachedReader struct {
 	*cached
 	ctx     context.Context
@@ -24,24 +23,24 @@ type cachedReader struct {
 	edition edition
 
 	pos, end int64
-	pending  []byte           // the bytes at pos, as far as they are known
-	segment  *segment         // in which pos lies, or nil
-	awaited  int64            // the last block that another reader's flight was to bring
-	block    *[blockSize]byte // of which a part is wanted; nil if there was none yet
+	pending  []byte           // the bytes that begin at pos, as far as they are known
+	segment  *segment         // the segment that contains pos, or nil
+	awaited  int64            // the last block that another reader's flight was expected to bring
+	block    *[blockSize]byte // for a block that is wanted only in part; nil until there is one
 
 	// While a request is under way:
 	store  *blob.Reader
 	flight *flight
-	from   int64  // of buf
-	buf    []byte // what came and isn't kept yet
-	failed error  // of store
+	from   int64  // place of buf in the object
+	buf    []byte // data that has come and isn't kept yet
+	failed error  // the error of store
 }
 
 const (
-	// chunkSize is how much is kept at once. It divides segmentSize.
+	// chunkSize is how much data is kept at once. It divides segmentSize.
 	chunkSize = 256 << 10
-	// maxUnproved bounds a request for what isn't an object's beginning: a store that
-	// ignores ranges is known only at the end of its answer, so nothing is kept before.
+	// maxUnproved bounds a request that doesn't begin at an object's beginning: it is known only at the
+	// end of the answer whether the store ignores ranges, so nothing is kept before.
 	maxUnproved = maxRange + 2*blockSize
 )
 
@@ -62,7 +61,7 @@ func (r *cachedReader) Read(p []byte) (int, error) {
 	}
 	for len(r.pending) == 0 {
 		switch {
-		case r.store != nil: // to its end, even if nobody wants the rest of the block
+		case r.store != nil: // read to the end, even if nobody wants the rest of the block
 			if err := r.fetch(); err != nil {
 				return 0, err
 			}
@@ -95,8 +94,7 @@ func (r *cachedReader) Close() error {
 
 var blocks sync.Pool // of *[blockSize]byte
 
-// find makes sure that the block at pos is kept, as it seems, or that a request for it is
-// under way.
+// find makes sure that the block at pos seems to be kept, or that a request for it is under way.
 func (r *cachedReader) find() error {
 	if r.pos == r.end || r.store != nil {
 		return nil
@@ -116,7 +114,7 @@ func (r *cachedReader) find() error {
 			r.drop()
 			continue
 		}
-		if r.awaited != at { // it may have been kept since isKept; a block that was damaged would be again
+		if r.awaited != at { // it may have been kept since isKept; for a damaged block this would repeat for ever
 			r.awaited = at
 			r.drop()
 			if r.isKept(at) {
@@ -144,8 +142,8 @@ func (r *cachedReader) drop() {
 	}
 }
 
-// reach returns how far a request that begins at a place goes: up to the end of the last block
-// that is wanted, or to the first segment that is kept as far as it is wanted.
+// reach returns where a request that begins at a place ends: after the last block that is wanted, or at
+// the first segment that is already kept as far as it is wanted.
 func (r *cachedReader) reach(at int64) int64 {
 	to := min((r.end+blockSize-1)/blockSize*blockSize, r.edition.size)
 	if at > 0 {
@@ -227,7 +225,7 @@ func (r *cachedReader) fetch() error {
 		err = fmt.Errorf("%d bytes of a request for %d: %w", at-f.from, f.to-f.from, io.ErrUnexpectedEOF)
 	}
 	if r.failed = err; err != nil {
-		r.advance(r.object.name, f, -1) // who waits asks for it themselves, before this reader is closed
+		r.advance(r.object.name, f, -1) // whoever waits requests the data, before this reader is closed
 	} else if r.store != nil {
 		r.advance(r.object.name, f, r.from)
 	}
@@ -240,7 +238,7 @@ func (r *cachedReader) fetch() error {
 	return nil
 }
 
-// finish ends a request of which all bytes have come, if the store says that it is the end.
+// finish ends a request once all its bytes have come and the store confirms the end.
 func (r *cachedReader) finish(err error) error {
 	for range 100 {
 		if err != nil {
@@ -259,7 +257,7 @@ func (r *cachedReader) finish(err error) error {
 	return nil
 }
 
-// leave ends the request that is under way. keep says whether what came is right.
+// leave ends the request that is under way. keep says whether the data that came is right.
 func (r *cachedReader) leave(keep bool) {
 	if r.store == nil {
 		return
@@ -273,11 +271,11 @@ func (r *cachedReader) leave(keep bool) {
 	r.store.Close()
 	r.advance(r.object.name, r.flight, -1)
 	r.store, r.flight = nil, nil
-	r.drop() // what it knows is old
+	r.drop() // what it knows is outdated
 }
 
-// load reads blocks that seem to be kept: into p if they fit, and returns how many bytes.
-// Otherwise the block at pos is pending then, unless it is damaged.
+// load reads blocks that seem to be kept. If they fit into p, it reads them into p, and returns how many
+// bytes. Otherwise it makes the block at pos pending, unless the block is damaged.
 func (r *cachedReader) load(p []byte) (n int) {
 	if r.store != nil || r.pos == r.end {
 		return 0

@@ -17,7 +17,7 @@ import (
 type Error struct {
 	Key    string
 	Offset int64 // of the sample in its object
-	Length int64 // −1: all of the object
+	Length int64 // −1: the whole object
 	Err    error
 
 	temporary bool
@@ -32,9 +32,9 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Temporary reports whether another attempt may succeed; nwt.WithRetry makes it, and says what
-// may pass. Of a store that is also whatever isn't known to be permanent. A missing object, a
-// refusal, an impossible range and data that can't be decoded are permanent.
+// Temporary reports whether another attempt may succeed; nwt.WithRetry makes such attempts, and lists
+// temporary errors. For a store, every error that isn't known to be permanent is temporary too. A missing
+// object, a refusal, an impossible range and data that can't be decoded are permanent.
 func (e *Error) Temporary() bool { return e.temporary }
 
 // temporary reports whether a read that failed with err may succeed later.
@@ -50,13 +50,13 @@ func temporary(err error) bool {
 	return may || !known && !errors.As(err, &local) && !errors.As(err, &bound)
 }
 
-// A permanent error stays, however often the store is asked.
+// A permanent error doesn't go away, however often the store is asked.
 type permanent string
 
 func (p permanent) Error() string { return string(p) }
 func (permanent) Temporary() bool { return false }
 
-// argument says that a function of this package can't use an argument.
+// argument returns an error that says why a function of this package can't use an argument.
 func argument(function string, value any, format string, args ...any) error {
 	return &nwt.OptionError{Option: "blob." + function, Value: value, Reason: fmt.Sprintf(format, args...)}
 }

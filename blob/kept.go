@@ -18,30 +18,29 @@ import (
 	"github.com/nwt-go/nwt/internal/files"
 )
 
-// What is kept of an object lies in files of its own for each segment, named by its key and the
-// number of the segment. A file has a head that tells the object's edition, the checksums of the
-// segment's blocks, then the blocks, each at its place; a checksum of 0 stands for a block that is
-// missing. A block is written before its checksum. Another edition takes the file over.
+// The data kept of an object lies in one file for each segment, named by the object's key and the number
+// of the segment. A file has a head with the object's edition, then the checksums of the segment's
+// blocks, then the blocks, each at its place; a checksum of 0 means that the block is missing. A block is
+// written before its checksum. If the edition changes, the file is used for the new one.
 //
-// Nobody owns a file. Processes that write the same block write the same bytes, and a
-// reader believes only what its checksum proves, which is of the edition too. So nothing is
-// locked, whoever is killed leaves nothing behind but missing blocks, and a file may be cut,
-// damaged or removed at any time.
+// No process owns a file. Processes that write the same block write the same bytes, and a reader trusts
+// only what its checksum proves; the checksum also covers the edition. So nothing is locked, a process
+// that is killed leaves at most missing blocks, and a file may be cut, damaged or removed at any time.
 const (
 	blockSize   = 16 << 10
-	segmentSize = 8 << 20 // bounds how much goes at once, and how many files there are
+	segmentSize = 8 << 20 // bounds how much is removed at once, and how many files there are
 	sumSize     = 4
 	headSize    = 28 // the edition and its checksum
 	nameSize    = 32
 )
 
-// An object is an edition of one, as it is kept.
+// An object is an edition of an object, as it is kept.
 type object struct {
 	kept *folder
-	name string // of the key
+	name string // derived from the key
 	size int64
 	head [headSize]byte
-	seed uint32 // of the checksums
+	seed uint32 // for the checksums
 }
 
 func (d *folder) object(key string, e edition) *object {
@@ -55,7 +54,7 @@ func (d *folder) object(key string, e edition) *object {
 	return o
 }
 
-// edition returns the edition of an object of which a segment has something.
+// edition returns the edition of an object for which a segment has data.
 func (d *folder) edition(key string, segment int64) (e edition, ok bool) {
 	file, err := files.Open(d.object(key, e).path(segment))
 	if err != nil {
@@ -80,8 +79,8 @@ func (o *object) blocks(segment int64) int64 {
 	return (min(o.size-segment*segmentSize, segmentSize) + blockSize - 1) / blockSize
 }
 
-// sum returns the checksum of the block that lies at a place of the object. It is of that place
-// alone, so that a block in the place of another, or zeros, are no block.
+// sum returns the checksum of the block that lies at a place of the object. It depends on the place, so
+// that a block in another place, or zeros, don't match.
 func (o *object) sum(at int64, block []byte) uint32 {
 	var place [8]byte
 	binary.LittleEndian.PutUint64(place[:], uint64(at))
@@ -90,7 +89,7 @@ func (o *object) sum(at int64, block []byte) uint32 {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// A segment is open to be read.
+// A segment is a file that is open for reading.
 type segment struct {
 	*object
 	number int64
@@ -113,7 +112,7 @@ func (o *object) open(number int64) *segment {
 	s.file, s.sums = file, beginning[headSize:]
 	if info, err := file.Stat(); err == nil && time.Since(info.ModTime()) > time.Minute {
 		now := time.Now()
-		_ = os.Chtimes(path, now, now) // is used
+		_ = os.Chtimes(path, now, now) // marks the file as used
 	}
 	return s
 }
@@ -124,15 +123,14 @@ func (s *segment) close() {
 	}
 }
 
-// has reports whether what lies between two places of a segment seems to be kept.
+// has reports whether all data between two places of a segment seems to be kept.
 func (o *object) has(at, to int64) bool {
 	s := o.open(at / segmentSize)
 	s.close()
 	return s.file != nil && s.has(at, to) == to-at
 }
 
-// has tells how many bytes in a row seem to be kept from the place at on, which is a
-// block's, up to the place to.
+// has returns how many bytes in a row seem to be kept, from at, where a block begins, up to at most to.
 func (s *segment) has(at, to int64) int64 {
 	from := at
 	for to = min(to, (s.number+1)*segmentSize); at < to && s.file != nil; at += blockSize {
@@ -145,8 +143,8 @@ func (s *segment) has(at, to int64) int64 {
 
 func (s *segment) index(at int64) int64 { return sumSize * (at % segmentSize / blockSize) }
 
-// read reads blocks from the place at on into p, which ends where a block does. It
-// returns how many bytes are proved.
+// read reads blocks into p, beginning at the place at; p ends where a block ends. It returns how many
+// bytes their checksums prove.
 func (s *segment) read(p []byte, at int64) (n int) {
 	got, _ := s.file.ReadAt(p, headSize+int64(len(s.sums))+at%segmentSize)
 	for n < len(p) {
@@ -161,8 +159,8 @@ func (s *segment) read(p []byte, at int64) (n int) {
 	return n
 }
 
-// keep keeps blocks that lie at a place of the object, each whole. Of an object without a byte it
-// keeps that it is there.
+// keep keeps whole blocks that lie at a place of the object. For an empty object it records that the
+// object exists.
 func (o *object) keep(at int64, data []byte) {
 	for more := true; more; more = len(data) > 0 {
 		part := data[:min(int64(len(data)), chunkSize-at%chunkSize)]
@@ -189,7 +187,7 @@ func (o *object) write(at int64, data []byte) (err error) {
 	defer func() { err = errors.Join(err, file.Close()) }()
 	var head [headSize]byte
 	n, _ := file.ReadAt(head[:], 0)
-	if n > 0 && head != o.head { // of another edition
+	if n > 0 && head != o.head { // the file has another edition
 		if err := file.Truncate(0); err != nil {
 			return err
 		}
@@ -211,9 +209,9 @@ func (o *object) write(at int64, data []byte) (err error) {
 	return err
 }
 
-// A folder bounds what is kept, for all processes that use it. The length of its file "taken"
-// counts what is kept, in units: processes append to it before they write. A look sets it to what
-// is there, and so misses what is being written: a chunk for each worker.
+// A folder bounds how much is kept, for all processes that use it. The length of its file "taken" counts
+// the kept data, in units: processes append to it before they write. A look sets the count to what it
+// finds, and so misses what is being written: up to a chunk for each worker.
 type folder struct {
 	dir   string
 	bytes int64
@@ -221,13 +219,13 @@ type folder struct {
 	looks sync.WaitGroup
 
 	mu      sync.Mutex
-	left    int64 // bytes that this process has counted and not written
+	left    int64 // bytes that this process has counted but not written
 	looking bool
 }
 
 const (
 	unit     = 64 << 10
-	overhead = 8 << 10 // of a write on its disk: the page with the head, and the last one
+	overhead = 8 << 10 // what a write takes on the disk besides its data: the page with the head, and the last page
 )
 
 func openFolder(dir string, bytes int64) (*folder, error) {
@@ -238,7 +236,7 @@ func openFolder(dir string, bytes int64) (*folder, error) {
 	return &folder{dir: dir, bytes: bytes}, err
 }
 
-// open opens a file of the folder, and makes it and its folder if need be.
+// open opens a file of the folder, and makes the file and its folder if they don't exist.
 func (d *folder) open(path string, flags int) (*os.File, error) {
 	file, err := os.OpenFile(path, flags|os.O_CREATE, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -261,13 +259,13 @@ func (d *folder) taken() int64 {
 	return info.Size() * unit
 }
 
-// take counts n bytes that are to be written, or returns errFull. Beyond seven eighths of what may
-// be it has the folder looked after; the last sixteenth is for what looks miss.
+// take counts n bytes that will be written, or returns errFull. Beyond seven eighths of the bound it
+// starts a look; the last sixteenth is for what looks miss.
 func (d *folder) take(n int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if n += overhead; d.left < n {
-		units := (n - d.left + chunkSize) / unit // more than that, for the next writes
+		units := (n - d.left + chunkSize) / unit // more than needed, for the next writes
 		total, most := d.taken()+units*unit, d.bytes-d.bytes/16
 		if total <= most {
 			file, err := d.open(d.count(), os.O_WRONLY|os.O_APPEND)
@@ -279,7 +277,7 @@ func (d *folder) take(n int64) error {
 				return err
 			}
 			d.left += units * unit
-			total = d.taken() // others have counted at the same time
+			total = d.taken() // other processes have counted at the same time
 		}
 		if total > d.bytes-d.bytes/8 {
 			d.lookSoon()
@@ -294,7 +292,7 @@ func (d *folder) take(n int64) error {
 
 var errFull = errors.New("the cache is full")
 
-// lookSoon has the folder looked after, unless that is under way. The caller holds mu.
+// lookSoon starts a look in the background, unless one is under way. The caller holds mu.
 func (d *folder) lookSoon() {
 	if d.looking {
 		return
@@ -308,8 +306,8 @@ func (d *folder) lookSoon() {
 	})
 }
 
-// look counts what is in the folder. If that is more than seven eighths of what may be, it removes
-// the files that were used longest ago, down to three quarters.
+// look counts what is in the folder. If that is more than seven eighths of the bound, it removes the
+// files that were used longest ago, down to three quarters.
 func (d *folder) look() {
 	unlock, ok := files.TryLock(filepath.Join(d.dir, "lock"))
 	if !ok {
@@ -318,13 +316,13 @@ func (d *folder) look() {
 	defer unlock()
 	before := d.taken()
 	total := d.clean()
-	// If the count fell, another process has looked, which happens without locks.
+	// If the count has fallen, another process has looked, which can happen because there are no locks.
 	if after := d.taken(); after >= before {
 		_ = os.Truncate(d.count(), (total+after-before+unit-1)/unit)
 	}
 }
 
-// clean is look's removing. It returns how many bytes are left.
+// clean removes files for look. It returns how many bytes are left.
 func (d *folder) clean() (total int64) {
 	type file struct {
 		path string

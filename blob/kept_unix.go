@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// onDisk returns what a file takes on its disk: less than its size if it has holes.
+// onDisk returns how much space a file takes on its disk, which is less than its size if the file has
+// holes.
 func onDisk(info fs.FileInfo) int64 {
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int64(stat.Blocks) * 512

@@ -14,10 +14,9 @@ import (
 	"gocloud.dev/blob"
 )
 
-// Keys is a list of object keys, in one piece of memory that all workers share:
-// a key costs its bytes and 8 more, and the garbage collector sees two objects
-// however many keys there are. The zero value is an empty list. Don't copy a list;
-// once a dataset uses it, add nothing to it.
+// Keys is a list of object keys, in one piece of memory that all workers share. A key takes its own bytes
+// plus 8, and the garbage collector sees two objects, however many keys there are. The zero value is an
+// empty list. Don't copy a list; once a dataset uses it, add nothing to it.
 type Keys struct {
 	text strings.Builder // the keys, one after the other
 	ends []int           // the end of each key in text
@@ -32,7 +31,7 @@ func (k *Keys) Add(key string) {
 // Len returns the number of keys.
 func (k *Keys) Len() int { return len(k.ends) }
 
-// At is key i, 0 ≤ i < Len. It allocates nothing.
+// At returns key i, 0 ≤ i < Len. It allocates nothing.
 func (k *Keys) At(i int) string {
 	from := 0
 	if i > 0 {
@@ -60,7 +59,7 @@ const (
 	pageSize = 1000 // the most that S3 lists at once
 	// folderPageSize is the page size that is tried first for a folder.
 	folderPageSize = 1 << 16
-	// pageTimeout ends the wait for a store that sends empty pages for ever.
+	// pageTimeout bounds the wait for a store that sends empty pages for ever.
 	pageTimeout = 10 * time.Minute
 	maxListed   = min(4<<30, math.MaxInt/2)
 	maxKey      = 64 << 10 // object stores allow about 1 KiB, file systems a few
@@ -68,14 +67,12 @@ const (
 	firstPause  = 100 * time.Millisecond
 )
 
-// List lists the objects whose keys begin with prefix, in the order of their keys,
-// whatever order the store names them in. It leaves out those for which keep returns
-// false (nil keeps all), and those whose keys end in "/", which stand for folders.
-// After a temporary error it tries again.
+// List lists the objects whose keys begin with prefix, in the order of their keys, whatever the store's
+// order is. It leaves out those for which keep returns false (nil keeps all), and those whose keys end in
+// "/", which stand for folders. After a temporary error it tries again.
 //
-// It is an error if the store names a page or a key twice, or a key without the
-// prefix or of more than 64 KiB, or if the keys take more than 4 GiB: list several
-// prefixes then.
+// It returns an error if the store names a page or a key twice, or a key without the prefix or of more
+// than 64 KiB. If the keys take more than 4 GiB, that is an error too: then list several prefixes.
 //
 // Each page of 1000 keys is a request, and must wait for the request before it. All
 // ranks of a training must have the same list: if objects may be added meanwhile,
@@ -120,15 +117,15 @@ func List(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(key
 	return keys, nil
 }
 
-// A listing is the pages so far.
+// A listing holds the pages read so far.
 type listing struct {
 	prefix string
 	keep   func(key string, size int64) bool
 	keys   Keys
 	seed   maphash.Seed
-	seen   map[uint64]bool // pages, by their tokens and by what they hold
+	seen   map[uint64]bool // pages seen, by their tokens and by their content
 
-	last       string // key that was added
+	last       string // the key that was added last
 	disordered bool
 }
 
@@ -171,7 +168,7 @@ func isFolder(bucket *blob.Bucket) bool {
 	return bucket.As(&info)
 }
 
-// again repeats ask after temporary errors.
+// again calls ask again after temporary errors.
 func again(ctx context.Context, ask func() error) error {
 	for try, pause := 1, firstPause; ; try, pause = try+1, 2*pause {
 		err := ask()
@@ -186,7 +183,7 @@ func again(ctx context.Context, ask func() error) error {
 	}
 }
 
-// askPage asks once. Drivers panic at some answers: S3's driver does if the time of
+// askPage asks for a page once. Drivers panic at some answers: S3's driver does if the time of
 // modification is missing.
 func askPage(ctx context.Context, bucket *blob.Bucket, token []byte, prefix string, size int) (page []*blob.ListObject, next []byte, err error) {
 	defer func() {

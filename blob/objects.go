@@ -17,22 +17,21 @@ import (
 	"github.com/nwt-go/nwt/internal/callctx"
 )
 
-// A Decode makes a sample from its bytes, under the rules of nwt.Dataset's Load.
-// The data is valid during the call only. dst.Index tells which sample it is.
+// A Decode makes a sample from its bytes, under the rules of nwt.Dataset's Load. data is valid only
+// during the call. dst.Index returns which sample it is.
 type Decode func(ctx context.Context, key string, data []byte, dst *nwt.Sample) error
 
 // An Option changes how objects are read. If an option is repeated, the last one wins.
 type Option func(*store)
 
-// WithMaxBytes sets how many bytes a sample may have at most, by default 1 GiB. An
-// object that has more is an error: before it is read or, if the store doesn't know
-// its size, as soon as it passes the limit.
+// WithMaxBytes sets how many bytes a sample may have. The default is 1 GiB. A larger object is an error:
+// before it is read or, if the store doesn't know its size, as soon as it exceeds the limit.
 func WithMaxBytes(n int64) Option { return func(s *store) { s.maxBytes = n } }
 
-// WithStallTimeout sets how long a request may bring nothing: no answer, and then not a byte
-// more of it. Then it is given up and made again, up to 3 times; each time it may stall twice
-// as long. The default is a tenth of [nwt.WithTimeout], which counts all of this together, or
-// 5 s without that.
+// WithStallTimeout sets how long a request may bring nothing: first no answer, then no further byte of
+// it. A request that stalls longer is given up and made again, up to 3 times; each time it may stall
+// twice as long. The default is a tenth of [nwt.WithTimeout], which bounds all of this together, or 5 s
+// without WithTimeout.
 func WithStallTimeout(d time.Duration) Option {
 	return func(s *store) { s.stall, s.stallSet = d, true }
 }
@@ -69,21 +68,21 @@ func (d *objects) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 	return nil
 }
 
-// A store is what datasets of one bucket have in common.
+// A store holds what the datasets of one bucket have in common.
 type store struct {
 	bucket   *blob.Bucket
 	fields   []nwt.Field
 	decode   Decode
-	maxBytes int64         // of a sample
-	stall    time.Duration // WithStallTimeout's
+	maxBytes int64         // of one sample
+	stall    time.Duration // set by WithStallTimeout
 	stallSet bool
-	buffers  sync.Pool // of *buffer: about as many as there are workers
+	buffers  sync.Pool // of *buffer: there are about as many as workers
 }
 
-// A buffer is what one call needs.
+// A buffer holds what one call needs.
 type buffer struct {
 	data   []byte
-	places []int // of a LoadBatch
+	places []int // for a LoadBatch
 }
 
 func newStore(function string, bucket *blob.Bucket, fields []nwt.Field, decode Decode, opts []Option) (*store, error) {
@@ -116,10 +115,10 @@ func (s *store) take() *buffer {
 	return &buffer{}
 }
 
-// give lets another call use a buffer.
+// give makes a buffer available to other calls.
 func (s *store) give(buf *buffer) {
 	if cap(buf.data) > maxTrusted {
-		buf.data = nil // so that one huge object doesn't hold its memory for ever
+		buf.data = nil // so that one huge object doesn't keep its memory for ever
 	}
 	s.buffers.Put(buf)
 }
@@ -149,13 +148,13 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 		case err == nil || cause != errStalled:
 			cancel(nil)
 			return is, err
-		case try == stallTries: // without err, which is of the cancellation
+		case try == stallTries: // without err, which only reports the cancellation
 			return is, fmt.Errorf("nothing came for %v, after %d requests that %w too (WithStallTimeout)", wait, try-1, errStalled)
 		}
 	}
 }
 
-// ask is one request of fetch's. It calls came when something has come.
+// ask makes one request for fetch. It calls came when data has come.
 func (s *store) ask(ctx context.Context, buf *buffer, key string, offset, length int64, must version, came func()) (is version, err error) {
 	buf.data = buf.data[:0]
 	r, err := s.bucket.NewRangeReader(ctx, key, offset, length, nil)
@@ -195,9 +194,9 @@ func (s *store) ask(ctx context.Context, buf *buffer, key string, offset, length
 	return is, nil
 }
 
-// readToEnd reads into data until r ends, or returns errMore after more than most bytes. It
-// reads the end itself, not only the last byte: only then are checksums compared, and can the
-// connection be reused.
+// readToEnd reads into data until r ends, or returns errMore after more than most bytes. It reads the end
+// itself, not only the last byte, because checksums are compared, and the connection can be reused, only
+// then.
 func (b *buffer) readToEnd(r io.Reader, most int64, came func()) error {
 	for {
 		n, err := r.Read(b.data[len(b.data):cap(b.data)])
@@ -221,13 +220,13 @@ func (b *buffer) readToEnd(r io.Reader, most int64, came func()) error {
 
 var errMore = errors.New("more bytes than allowed")
 
-// A version is what every answer tells of its object.
+// A version holds what every answer says about its object.
 type version struct {
 	size     int64
 	modified time.Time
 }
 
-// holds returns an error if an object of version v is of another now.
+// holds returns an error if now is another version than v.
 func (v version) holds(now version) error {
 	if v.size == now.size && v.modified.Equal(now.modified) {
 		return nil
@@ -247,7 +246,6 @@ var (
 
 var errStalled = errors.New("stalled") // is temporary
 
-// maxTrusted is how much memory a buffer gets before any byte has come, because a
-// header says so, and how much it keeps for the next call. It grows further as bytes
-// come.
+// maxTrusted is how much memory a buffer gets because of a header's size, before any byte has come, and
+// how much it keeps for the next call. It grows further as bytes come.
 const maxTrusted = 64 << 20

@@ -16,9 +16,9 @@ import (
 // zero value is an empty index. Once a dataset uses an index, add nothing to it.
 type Index struct {
 	objects Keys
-	numbers map[string]uint32 // of the objects
+	numbers map[string]uint32 // numbers of the objects, by key
 	parts   []part
-	bad     error // about the first part that is impossible
+	bad     error // the error about the first impossible part
 	longest uint32
 }
 
@@ -50,14 +50,13 @@ func (x *Index) Add(key string, offset, length int64) {
 // Len returns the number of samples.
 func (x *Index) Len() int { return len(x.parts) }
 
-// Packed makes a dataset of samples packed in large objects: sample i is the part
-// that was added to the index as number i. Parts are read by range. If a worker
-// loads several parts together and they lie at most 64 KiB apart, it reads them in
-// one request of up to 8 MiB. So an epoch in the order of the objects needs fewer
-// requests than a shuffled one.
+// Packed makes a dataset of samples packed in large objects: sample i is the part that was added to the
+// index as number i. Parts are read by range. If a worker loads several parts together and they lie at
+// most 64 KiB apart, it reads them in one request of up to 8 MiB. An epoch in the order of the objects
+// therefore needs fewer requests than a shuffled epoch.
 //
-// If an object changes after its first part was read, as its size or its time of
-// modification tells, reading it is an error.
+// If an object changes after its first part was read, as its size or its time of modification shows,
+// reading it is an error.
 func Packed(bucket *blob.Bucket, index *Index, fields []nwt.Field, decode Decode, opts ...Option) (nwt.BatchDataset, error) {
 	switch {
 	case index == nil || index.Len() == 0:
@@ -76,8 +75,8 @@ func Packed(bucket *blob.Bucket, index *Index, fields []nwt.Field, decode Decode
 }
 
 const (
-	// maxGap is how far apart parts may lie for one request: reading 64 KiB that
-	// nobody wants takes a millisecond or so, another request tens of them.
+	// maxGap is the largest gap between parts that are read in one request: reading 64 KiB in vain takes
+	// about a millisecond, another request takes tens of milliseconds.
 	maxGap = 64 << 10
 	// maxRange bounds a request for several parts, and so a worker's buffer.
 	maxRange = 8 << 20
@@ -91,8 +90,8 @@ type packed struct {
 	versions []version // of the objects when they were first read; guarded by mu
 }
 
-// fetch reads a part of an object. All parts of an object must be of one version: the
-// offsets in the index would be wrong for another.
+// fetch reads a part of an object. All parts of an object must come from one version, because the offsets
+// in the index would be wrong for another.
 func (d *packed) fetch(ctx context.Context, buf *buffer, object uint32, offset, length int64) error {
 	d.mu.Lock()
 	first := d.versions[object]

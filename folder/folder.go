@@ -1,5 +1,5 @@
-// Package folder makes a dataset of a folder of files, sounds for example, in which each folder
-// is a class. For pictures there is package vision.
+// Package folder makes a dataset from a folder of files, such as sounds, in which each subfolder is a
+// class. For pictures, use package vision.
 package folder
 
 import (
@@ -13,11 +13,11 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// A Folder is the names of files and their classes: what lies in dir/cat, or in folders below it, is
-// of class "cat".
+// A Folder holds the names of files and their classes: files in dir/cat, or in folders below it, have
+// class "cat".
 type Folder struct{ files *classfolder.Files }
 
-// An Option changes what [Open] takes.
+// An Option changes which files [Open] takes.
 type Option func(*options)
 
 type options struct{ emptyClasses bool }
@@ -26,9 +26,10 @@ type options struct{ emptyClasses bool }
 // it were left out, all later classes would get other numbers.
 func WithEmptyClasses() Option { return func(o *options) { o.emptyClasses = true } }
 
-// Open lists the files of a folder that have one of the extensions, such as ".wav", in lower or
-// upper case; without extensions, all files. It reads none. Order, classes, links, and which names
-// are passed over, are as in vision.OpenFolder. ctx ends a listing that takes too long.
+// Open lists the files of a folder that have one of the extensions, such as ".wav", in lower or upper
+// case. Without extensions it lists all files. It doesn't open the files. The order, the classes, the
+// treatment of links, and the names that are skipped are the same as in vision.OpenFolder. If ctx ends,
+// so does the listing.
 func Open(ctx context.Context, dir string, extensions []string, opts ...Option) (*Folder, error) {
 	var o options
 	for i, opt := range opts {
@@ -50,17 +51,17 @@ func Open(ctx context.Context, dir string, extensions []string, opts ...Option) 
 // Len returns the number of files.
 func (f *Folder) Len() int { return f.files.Len() }
 
-// Classes returns the names of the classes, sorted. It must not be changed.
+// Classes returns the names of the classes, sorted. The slice must not be changed.
 func (f *Folder) Classes() []string { return f.files.Classes }
 
-// Class returns the class of a file, a place in Classes.
+// Class returns the class of a file, as an index in Classes.
 func (f *Folder) Class(index int) int { return f.files.Class(index) }
 
 // Path returns the path of a file.
 func (f *Folder) Path(index int) string { return f.files.Path(index) }
 
-// Lengths calls length for each file, 32 at a time, and returns what it told: for [nwt.Sized], and
-// for samplers that go by length. The first error ends it, and names the file.
+// Lengths calls length for each file, 32 at a time, and returns the results. They are for [nwt.Sized],
+// and for samplers that need lengths. The first error ends Lengths, and names the file.
 func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, path string) (int, error)) ([]int, error) {
 	if length == nil {
 		return nil, &nwt.OptionError{Option: "Folder.Lengths", Reason: "length must not be nil"}
@@ -88,9 +89,9 @@ func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, p
 	return lengths, nil
 }
 
-// Dataset makes a dataset of the files. load fills the fields of a sample from a file, under the rules
-// of [nwt.Dataset]; its errors needn't name the file. A field "class" of type Int64 follows yours. The
-// dataset's fingerprint tells names, sizes, times and classes of the files.
+// Dataset makes a dataset of the files. load fills the fields of a sample from a file, under the rules of
+// [nwt.Dataset]; its errors needn't name the file. A field "class" of type Int64 follows these fields.
+// The dataset's fingerprint depends on names, sizes, times and classes of the files.
 func (f *Folder) Dataset(fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error) nwt.Dataset {
 	if load == nil {
 		load = func(context.Context, string, *nwt.Sample) error {

@@ -17,11 +17,10 @@ const (
 	progressName   = "nwt.json"
 )
 
-// SaveCheckpoint writes the model and the progress of its training to a new folder in dir,
-// and then removes the checkpoint before it. The progress is an [nwt.State], or a struct that
-// holds one: whatever encoding/json writes. The folder gets its name only when both are
-// complete, so they belong together wherever the program is killed. One process may write to
-// dir at a time.
+// SaveCheckpoint writes the model and the progress of its training to a new folder in dir, and then
+// removes the previous checkpoint. The progress is an [nwt.State], a struct that holds one, or anything
+// else that encoding/json can write. The folder gets its name only when both are complete, so they belong
+// together even if the program is killed. Only one process may write to dir at a time.
 func SaveCheckpoint(store *model.Store, dir string, progress any) error {
 	text, err := json.Marshal(progress)
 	if err != nil {
@@ -54,9 +53,9 @@ func SaveCheckpoint(store *model.Store, dir string, progress any) error {
 	return nil
 }
 
-// LoadCheckpoint reads what [SaveCheckpoint] last wrote to dir: the model into store, the
-// progress into what progress points to. It reports whether there was a checkpoint; if there
-// was none, both stay as they are.
+// LoadCheckpoint reads what [SaveCheckpoint] last wrote to dir: the model into store, and the progress
+// into the variable that progress points to. It reports whether there was a checkpoint; if there was
+// none, store and progress stay unchanged.
 func LoadCheckpoint(store *model.Store, dir string, progress any) (found bool, err error) {
 	all, _, err := checkpoints(dir)
 	if err != nil || len(all) == 0 {
@@ -76,8 +75,8 @@ func LoadCheckpoint(store *model.Store, dir string, progress any) (found bool, e
 	return true, nil
 }
 
-// checkpoints returns the complete ones in dir, in the order in which they were written, and the
-// number of the last.
+// checkpoints returns the complete checkpoints in dir, in the order in which they were written, and the
+// number of the last one.
 func checkpoints(dir string) (paths []string, last int, err error) {
 	entries, err := os.ReadDir(dir) // sorted by name
 	if errors.Is(err, os.ErrNotExist) {

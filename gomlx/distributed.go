@@ -30,12 +30,11 @@ type Sharding struct {
 	Devices []compute.DeviceNum
 }
 
-// DistributedDataset makes the dataset on which GoMLX trains with several devices, in
-// train.Loop.RunSteps and train.Trainer.Eval. It is like [Adapter.Dataset], but each batch
-// of the loader is divided: of n parts, part k is what rank k of n ranks would get with
-// an n-th of the batch size. Each part is copied straight to its device. A batch that
-// can't be divided equally is an error, such as a short last one (see [nwt.WithDropLast]) or
-// one without its bad samples (see [nwt.WithErrorBudget]).
+// DistributedDataset makes the dataset on which GoMLX trains with several devices, in train.Loop.RunSteps
+// and train.Trainer.Eval. It is like [Adapter.Dataset], but each batch of the loader is divided into n
+// parts: part k is what rank k of n ranks would get with an n-th of the batch size. Each part is copied
+// straight to its device. If a batch can't be divided equally, that is an error: a short last batch, for
+// example (see [nwt.WithDropLast]), or a batch without its bad samples (see [nwt.WithErrorBudget]).
 //
 // If the sharding can't be used, the error joins an *[nwt.OptionError] for each reason.
 func (a *Adapter) DistributedDataset(ctx context.Context, name string, l *nwt.Loader, s Sharding) (*DistributedDataset, error) {
@@ -77,7 +76,7 @@ func (a *Adapter) DistributedDataset(ctx context.Context, name string, l *nwt.Lo
 type DistributedDataset struct {
 	data     *Dataset
 	sharding Sharding
-	parts    int // of each batch
+	parts    int // number of parts of each batch
 }
 
 var (
@@ -85,7 +84,7 @@ var (
 	_ train.HasShortName       = (*DistributedDataset)(nil)
 )
 
-// Infinite is as [Dataset.Infinite]. It returns d.
+// Infinite does what [Dataset.Infinite] does. It returns d.
 func (d *DistributedDataset) Infinite() *DistributedDataset {
 	d.data.Infinite()
 	return d
@@ -97,20 +96,20 @@ func (d *DistributedDataset) Name() string { return d.data.Name() }
 // ShortName returns the first three letters of the name.
 func (d *DistributedDataset) ShortName() string { return d.data.ShortName() }
 
-// State is as [Dataset.State]. It may be resumed by any number of devices, and by a [Dataset].
+// State returns what [Dataset.State] does. Any number of devices may resume from it, and so may a
+// [Dataset].
 func (d *DistributedDataset) State() nwt.State { return d.data.State() }
 
 // Resume makes the next iteration the rest of the epoch that s is in.
 func (d *DistributedDataset) Resume(s nwt.State) { d.data.Resume(s) }
 
-// Strategy returns that of the sharding.
+// Strategy returns the strategy of the sharding.
 func (d *DistributedDataset) Strategy() distributed.Strategy { return d.sharding.Strategy }
 
 // DeviceAssignment returns the devices of the sharding.
 func (d *DistributedDataset) DeviceAssignment() []compute.DeviceNum { return d.sharding.Devices }
 
-// Iter yields an error alone: whoever calls it, such as train.Loop.RunEpochs, would
-// train on one device.
+// Iter yields only an error: a caller such as train.Loop.RunEpochs would train on one device.
 func (d *DistributedDataset) Iter() iter.Seq2[train.Batch, error] {
 	return func(yield func(train.Batch, error) bool) {
 		yield(train.Batch{}, errors.New("a DistributedDataset is for train.Loop.RunSteps and train.Trainer.Eval; RunEpochs trains on one device: give it an Adapter.Dataset"))
@@ -159,7 +158,7 @@ func (d *DistributedDataset) batch(b *nwt.Batch) (batch train.DistributedBatch, 
 	return batch, nil
 }
 
-// join makes one tensor of a tensor of each place.
+// join makes one tensor of the tensors of all places.
 func (d *DistributedDataset) join(to *[]*dtensor.Tensor, places []train.Batch, of func(train.Batch) *tensors.Tensor) error {
 	shards := make([]*tensors.Tensor, len(places))
 	for i, p := range places {
@@ -170,8 +169,8 @@ func (d *DistributedDataset) join(to *[]*dtensor.Tensor, places []train.Batch, o
 	return err
 }
 
-// part tells which part of a batch a place of the mesh gets. Places are counted with the
-// mesh's last axis first.
+// part returns which part of a batch a place of the mesh gets. Places are numbered with the mesh's last
+// axis varying fastest.
 func (d *DistributedDataset) part(place int) (part int) {
 	mesh := d.sharding.Spec.Mesh
 	at := map[string]int{}

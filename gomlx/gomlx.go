@@ -19,10 +19,10 @@
 //
 // # Ownership
 //
-// The tensors of a batch belong to whoever gets it: GoMLX's trainer frees them
-// after their step. GoMLX has no tensor over memory that isn't its own, so a batch
-// is copied from its slot to the backend's memory. After that the slot is free for
-// the next batch, and nothing has to be retained or released.
+// The tensors of a batch belong to the code that gets the batch: GoMLX's trainer frees them after their
+// step. GoMLX can't make a tensor from memory that it doesn't own, so a batch is copied from its slot to
+// the backend's memory. After that the slot is free for the next batch, and you needn't retain or release
+// anything.
 package gomlx
 
 import (
@@ -44,7 +44,7 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// A Config says what becomes of a batch.
+// A Config says how batches become tensors.
 type Config struct {
 	// Backend is the GoMLX backend that gets the batches.
 	Backend compute.Backend
@@ -52,39 +52,39 @@ type Config struct {
 	// loader's own device should be the host. For XLA on a GPU see
 	// [nwt.WithPinned].
 	Device compute.DeviceNum
-	// Labels names the fields of the loader that are labels. The others are
-	// inputs: at least one.
+	// Labels names the fields of the loader that are labels. All other fields are inputs; there must be
+	// at least one.
 	Labels []string
 }
 
 // An Adapter makes GoMLX's batches from nwt's. Its methods may be called from
 // any goroutine.
 //
-// A field becomes a tensor of the batch's samples × the field's shape. Inputs and
-// labels are each in the order of the fields. A scalar label gets the shape [n, 1],
-// which GoMLX's losses and metrics want; a scalar input gets [n]. A ragged field
-// becomes two tensors or more: first the values, padded with zeros to [nwt.Batch.Shape];
-// then the lengths of each ragged dimension, an Int32 [n].
+// A field becomes a tensor whose first dimension is the number of samples, followed by the field's shape.
+// Inputs and labels are both in the order of the fields. A scalar label gets the shape [n, 1], which
+// GoMLX's losses and metrics expect; a scalar input gets [n]. A ragged field becomes two or more tensors:
+// first the values, padded with zeros to [nwt.Batch.Shape]; then, for each ragged dimension, the lengths
+// as an Int32 [n].
 //
-// GoMLX compiles the model once more for each new shape. With [nwt.WithDropLast] there
-// is no shorter batch. A ragged field always has the longest shape allowed, unless the
-// dataset is an [nwt.SizedDataset]: let its Sizes round up, to multiples of 64 for
-// example, so that there are few shapes.
+// GoMLX compiles the model again for each new shape. With [nwt.WithDropLast] all batches have the same
+// number of samples. A ragged field always has the longest shape allowed, unless the dataset is an
+// [nwt.SizedDataset]: in that case let its Sizes round up, to multiples of 64 for example, so that there
+// are few shapes.
 type Adapter struct {
 	config Config
 
 	mu      sync.Mutex
-	of      []nwt.Field // guarded by mu; what tensors was made for
+	of      []nwt.Field // guarded by mu; the fields that tensors was made for
 	tensors []tensor    // guarded by mu; replaced as a whole
 }
 
-// A tensor is what becomes of a field.
+// A tensor says how a field becomes a tensor.
 type tensor struct {
 	name   string
 	dtype  dtypes.DType
 	column bool // a scalar label, which gets the shape [n, 1]
 	label  bool
-	ragged int // how many of the field's first dimensions are
+	ragged int // how many of the field's first dimensions are ragged
 }
 
 var types = map[nwt.DType]dtypes.DType{
@@ -102,8 +102,8 @@ var types = map[nwt.DType]dtypes.DType{
 	nwt.Float64:  dtypes.Float64,
 }
 
-// New makes an adapter. If the backend is nil, the error is an *[nwt.OptionError].
-// Labels that aren't fields of a loader are an error when its batches are asked for.
+// New makes an adapter. If the backend is nil, the error is an *[nwt.OptionError]. If Labels names a
+// field that a loader doesn't have, asking for its batches fails.
 func New(c Config) (*Adapter, error) {
 	if c.Backend == nil {
 		return nil, &nwt.OptionError{Option: "Config.Backend", Reason: "must not be nil"}
@@ -111,8 +111,8 @@ func New(c Config) (*Adapter, error) {
 	return &Adapter{config: c}, nil
 }
 
-// tensorsOf returns what becomes of a loader's fields. The error joins an
-// *[nwt.OptionError] for everything that can't be used.
+// tensorsOf returns the tensors for a loader's fields. The error joins an *[nwt.OptionError] for each
+// field or label that can't be used.
 func (a *Adapter) tensorsOf(fields []nwt.Field) ([]tensor, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -166,9 +166,9 @@ func same(a, b nwt.Field) bool {
 	return a.Name == b.Name && a.Type == b.Type && a.Ragged == b.Ragged && a.RaggedDims == b.RaggedDims && slices.Equal(a.Shape, b.Shape)
 }
 
-// Batch copies a batch to tensors on the backend. They belong to the caller,
-// and b isn't needed any more. Use Batch with nwt.WithStep and in a training loop
-// that you write; for GoMLX's loop see [Adapter.Dataset].
+// Batch copies a batch to tensors on the backend. The tensors belong to the caller, and b isn't needed
+// any more. Use Batch with nwt.WithStep and in a training loop that you write; for GoMLX's loop see
+// [Adapter.Dataset].
 func (a *Adapter) Batch(b *nwt.Batch) (train.Batch, error) {
 	return a.part(b, 0, 1, a.config.Device)
 }
@@ -217,9 +217,9 @@ func (a *Adapter) part(b *nwt.Batch, part, parts int, device compute.DeviceNum) 
 	return batch, nil
 }
 
-// Dataset makes the dataset on which GoMLX trains and evaluates. Every iteration is
-// the next epoch, from 0 on. ctx ends the iterations. Errors are those of
-// [nwt.Loader.Epoch]: a second iteration while one runs ends with [nwt.ErrBusy].
+// Dataset makes the dataset on which GoMLX trains and evaluates. Every iteration is the next epoch,
+// beginning with epoch 0. ctx ends the iterations. The errors are those of [nwt.Loader.Epoch]: a second
+// iteration while one runs ends with [nwt.ErrBusy].
 //
 // The loader still belongs to the caller, who closes it when training is over.
 func (a *Adapter) Dataset(ctx context.Context, name string, l *nwt.Loader) *Dataset {
@@ -228,14 +228,14 @@ func (a *Adapter) Dataset(ctx context.Context, name string, l *nwt.Loader) *Data
 
 // A Dataset is GoMLX's [train.Dataset] over a loader.
 type Dataset struct {
-	ctx      context.Context // of every iteration: Iter has none
+	ctx      context.Context // for every iteration, because Iter has no context
 	name     string
 	adapter  *Adapter
 	loader   *nwt.Loader
 	infinite bool
 
 	mu    sync.Mutex
-	state nwt.State // of the last batch given away; guarded by mu
+	state nwt.State // of the last batch that was delivered; guarded by mu
 	next  nwt.State // at which the next iteration begins; guarded by mu
 }
 
@@ -261,10 +261,10 @@ func (d *Dataset) ShortName() string {
 	return string(r[:min(3, len(r))])
 }
 
-// State returns the state after the last batch that was given away; Resume goes on from
-// it. Save it with the model's checkpoint, in a train.Loop.OnStep. If d is
-// wrapped in one of GoMLX's datasets that read ahead, the state is that of a later
-// batch than the one that is trained on. nwt reads ahead by itself.
+// State returns the state after the last batch that was delivered; Resume continues from it. Save it with
+// the model's checkpoint, in a train.Loop.OnStep. If d is wrapped in a GoMLX dataset that reads ahead,
+// the state is that of a later batch than the one that is trained on. nwt reads ahead by itself, so such
+// a wrapper isn't needed.
 func (d *Dataset) State() nwt.State {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -278,11 +278,10 @@ func (d *Dataset) Resume(s nwt.State) {
 	d.state, d.next = s, s
 }
 
-// Iter yields the batches of the next epoch. An iteration that is left early
-// counts as one.
+// Iter yields the batches of the next epoch. An iteration that is left early counts as an epoch.
 func (d *Dataset) Iter() iter.Seq2[train.Batch, error] { return iterate(d, d.adapter.Batch) }
 
-// iterate yields what is made of the batches of d's next iteration.
+// iterate yields the result of from for each batch of d's next iteration.
 func iterate[B any](d *Dataset, from func(*nwt.Batch) (B, error)) iter.Seq2[B, error] {
 	return func(yield func(B, error) bool) {
 		d.mu.Lock()
@@ -303,8 +302,8 @@ func iterate[B any](d *Dataset, from func(*nwt.Batch) (B, error)) iter.Seq2[B, e
 	}
 }
 
-// give yields what is made of all batches. It returns how many there were, and
-// whether it came to their end.
+// give yields the result for each batch. It returns how many batches there were, and whether it reached
+// their end.
 func give[B any](d *Dataset, batches iter.Seq2[*nwt.Batch, error], from func(*nwt.Batch) (B, error), yield func(B, error) bool) (given int, ended bool) {
 	for b, err := range batches {
 		var made B

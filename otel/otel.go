@@ -1,4 +1,4 @@
-// Package otel exports what a loader does to OpenTelemetry.
+// Package otel exports the figures of a loader to OpenTelemetry.
 //
 //	import (
 //		"go.opentelemetry.io/otel"
@@ -8,14 +8,13 @@
 //
 //	registration, err := nwtotel.Register(loader, otel.Meter("trainer"))
 //
-// If there are several loaders, each needs an attribute, else their figures are mixed:
+// If there are several loaders, each needs an attribute; otherwise their figures are mixed:
 //
 //	nwtotel.Register(loader, otel.Meter("trainer"), attribute.String("loader", "train"))
 //
 // # Metrics
 //
-// The metrics are those of nwt.Stats, in base units. Counters count from the moment
-// the loader was made:
+// The metrics are those of nwt.Stats, in base units. Counters start when the loader is made:
 //
 //	nwt.batches          batches delivered
 //	nwt.batches_ready    of these, ready when training asked for them
@@ -26,7 +25,7 @@
 //	nwt.copied_bytes     bytes of these copies
 //	nwt.transfer         seconds that these copies took
 //
-// Counters that go up and down:
+// These counters go up and down:
 //
 //	nwt.workers                  goroutines that load samples
 //	nwt.prefetch_batches         batches that may be ahead of the one in use
@@ -35,13 +34,13 @@
 //	nwt.device_bytes             memory of the device that the loader has
 //	nwt.dataset_cache_bytes      memory of cached samples
 //
-// And gauges:
+// These are gauges:
 //
 //	nwt.sample_load_median  seconds that loading a sample took, since the loader was
 //	nwt.sample_load_p99     made
 //
-// OpenTelemetry's exporter to Prometheus gives them the names that the package
-// github.com/nwt-go/nwt/prometheus has, so that the same queries serve both.
+// OpenTelemetry's exporter to Prometheus gives them the same names as the package
+// github.com/nwt-go/nwt/prometheus, so the same queries work for both.
 package otel
 
 import (
@@ -56,9 +55,9 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// Register makes instruments of a loader's figures, with these attributes. They are
-// read when the meter's reader collects, which costs the loader nothing. After Close
-// the loader's last figures are exported until Unregister.
+// Register makes instruments for a loader's figures, with the given attributes. The figures are read when
+// the meter's reader collects, which costs the loader nothing. After Close, the loader's last figures are
+// exported until Unregister is called.
 func Register(l *nwt.Loader, meter metric.Meter, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	i := instruments{meter: meter, with: metric.WithAttributes(attributes...)}
 	i.counter("nwt.batches", "{batch}", "Batches delivered.",
@@ -109,7 +108,7 @@ func Register(l *nwt.Loader, meter metric.Meter, attributes ...attribute.KeyValu
 	}, i.all...)
 }
 
-// instruments are those of one loader.
+// instruments are the instruments of one loader.
 type instruments struct {
 	meter   metric.Meter
 	with    metric.MeasurementOption
@@ -123,7 +122,7 @@ func (i *instruments) counter(name, unit, help string, value func(*nwt.Stats) in
 	i.add(c, err, i.count(c, value))
 }
 
-// level is a count that goes up and down.
+// level makes a counter that goes up and down.
 func (i *instruments) level(name, unit, help string, value func(*nwt.Stats) int) {
 	c, err := i.meter.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
 	i.add(c, err, i.count(c, value))

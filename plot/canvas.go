@@ -14,9 +14,9 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// NewSVG returns a canvas for a picture that you draw yourself. It draws text as
-// outlines, so a viewer that lacks the fonts of gonum/plot shows the text as it was
-// laid out. The words are kept as the picture's description, for screen readers.
+// NewSVG returns a canvas for a picture that you draw yourself. It draws text as outlines, so the text
+// looks the same in a viewer that lacks the fonts of gonum/plot. The picture's description contains the
+// words, for screen readers.
 func NewSVG(width, height vg.Length) vg.CanvasWriterTo {
 	return &described{outlined{CanvasWriterTo: vgsvg.New(width, height)}}
 }
@@ -24,7 +24,7 @@ func NewSVG(width, height vg.Length) vg.CanvasWriterTo {
 // outlined draws text as outlines.
 type outlined struct {
 	vg.CanvasWriterTo
-	words []string // what was drawn, in order
+	words []string // the words drawn so far, in order
 }
 
 // FillString implements vg.Canvas.
@@ -83,7 +83,7 @@ func (c *outlined) FillString(face font.Face, at vg.Point, text string) {
 	}
 }
 
-// described is an SVG with its words as its description.
+// described is an SVG whose description contains its words.
 type described struct{ outlined }
 
 // WriteTo implements io.WriterTo.

@@ -26,14 +26,14 @@ import (
 )
 
 const (
-	width  = 22 * vg.Centimeter // the legend's column included
+	width  = 22 * vg.Centimeter // including the legend's column
 	height = 8 * vg.Centimeter  // of a panel
 	gap    = 4 * vg.Millimeter
 
-	tallest = 4 // times the fastest: the line leaves the picture there
+	tallest = 4 // times the fastest count's time: a line that goes higher is cut
 )
 
-// Okabe and Ito's colors, which the color-blind tell apart.
+// Okabe and Ito's colors, which color-blind people can tell apart.
 var (
 	ink    = color.RGBA{R: 0x00, G: 0x72, B: 0xb2, A: 0xff}
 	choice = color.RGBA{R: 0xd5, G: 0x5e, B: 0x00, A: 0xff}
@@ -41,12 +41,11 @@ var (
 	band   = color.RGBA{R: 0xc8, G: 0xe8, B: 0xdc, A: 0xff}
 )
 
-// Save writes a picture of r to path. The extension names the format: png, svg, pdf,
-// jpg, tif, eps or tex. The upper panel shows the time of Result.Iterations batches
-// against workers, from 0 to at most four times that of the fastest, with 95 %
-// intervals, the band that alpha ignores and, if tuning had a step, the floor. The lower
-// one shows the peak memory if it was measured. The choice and the fastest are
-// marked, as [nwt.Result.Mark] calls them.
+// Save writes a picture of r to path. The extension selects the format: png, svg, pdf, jpg, tif, eps or
+// tex. The upper panel shows the time of Result.Iterations batches against the worker count, from 0 to at
+// most four times the fastest count's time. It also shows 95 % intervals, the band that alpha ignores
+// and, if tuning had a step, the floor. The lower panel shows the peak memory, if it was measured. The
+// chosen and the fastest count are marked with the words of [nwt.Result.Mark].
 func Save(r *nwt.Result, path string) error {
 	if r == nil || len(r.Trials) == 0 {
 		return errors.New("plot: the result has no trials")
@@ -78,7 +77,7 @@ func newPanel() panel {
 	return p
 }
 
-// ticks returns those of an axis from 0: five or so, as people write numbers.
+// ticks returns about five ticks for an axis that begins at 0, with round numbers.
 func ticks(_, high float64) (all []plot.Tick) {
 	step := math.Pow(10, math.Floor(math.Log10(high/4)))
 	for _, times := range []float64{5, 2} {
@@ -132,7 +131,7 @@ func write(path string, panels []panel) error {
 	return nil
 }
 
-// newCanvas returns a canvas whose text needs no font where it is looked at.
+// newCanvas returns a canvas whose text needs no font in the viewer.
 func newCanvas(height vg.Length, format string) (vg.CanvasWriterTo, error) {
 	if format == "svg" {
 		return NewSVG(width, height), nil
@@ -219,7 +218,7 @@ func overWorkers(r *nwt.Result) panel {
 	return p
 }
 
-// decorate draws the line, its intervals, and what is marked.
+// decorate draws the line, its intervals and the marks.
 func decorate(p panel, r *nwt.Result, line points) {
 	l := must(plotter.NewLine(line.XYs))
 	dots := must(plotter.NewScatter(line.XYs))
@@ -245,8 +244,7 @@ func decorate(p panel, r *nwt.Result, line points) {
 	p.legend.Add("measured", l, dots)
 }
 
-// must returns what a plotter is made to: it refuses infinite figures alone, and a
-// Result and Stats have none.
+// must returns a plotter. A plotter refuses only infinite figures, and a Result and Stats have none.
 func must[T any](p T, err error) T {
 	if err != nil {
 		panic(err)
@@ -259,7 +257,7 @@ func at(r *nwt.Result, workers int) int {
 	return max(0, slices.IndexFunc(r.Trials, func(t nwt.Trial) bool { return t.Workers == workers }))
 }
 
-// title is the choice and why, in lines of a panel's width, and what was measured.
+// title returns the choice and its reason, in lines as wide as a panel, and what was measured.
 func title(r *nwt.Result) string {
 	const line = 80 // letters
 	var b strings.Builder
@@ -277,8 +275,8 @@ func title(r *nwt.Result) string {
 	return strings.TrimPrefix(b.String(), "\n")
 }
 
-// counts makes ticks at the worker counts measured. It labels them as far as there
-// is room, the choice and the fastest first.
+// counts makes ticks at the worker counts measured. It labels as many as there is room for, the chosen
+// and the fastest count first.
 func counts(r *nwt.Result) plot.Ticker {
 	return plot.TickerFunc(func(low, high float64) (ticks []plot.Tick) {
 		place := func(workers int) float64 { return doublings{}.Normalize(low, high, float64(workers)) }
@@ -307,15 +305,15 @@ func counts(r *nwt.Result) plot.Ticker {
 	})
 }
 
-// doublings is an axis on which 0 has a place and, further out, each doubling takes
-// the same room, since a search also goes through worker counts by doubling.
+// doublings is an axis that has a place for 0 and on which, further out, each doubling takes the same
+// room, because a search also goes through worker counts by doubling.
 type doublings struct{}
 
 func (doublings) Normalize(low, high, x float64) float64 {
 	return math.Log((1+x)/(1+low)) / math.Log((1+high)/(1+low))
 }
 
-// alphaBand is what the choice ignores: from the fastest up.
+// alphaBand is the band of times that the choice ignores: from the fastest count's time upwards.
 type alphaBand struct{ low, high float64 }
 
 // Plot implements plot.Plotter.

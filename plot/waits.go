@@ -13,18 +13,18 @@ import (
 	"github.com/nwt-go/nwt/internal/human"
 )
 
-// A Moment is what a loader had done by then.
+// A Moment is a snapshot of a loader's Stats at a time.
 type Moment struct {
 	At time.Time
 	nwt.Stats
 }
 
-// SaveWaits writes a picture of a training run to path, in a format as for [Save]. The
-// moments are of one loader, in the order of time; take them between two batches, at
-// any intervals. The upper panel shows the mean time per batch between two moments: the
-// part in which training waited for data, and all else. The lower one shows the workers
-// and how many batches could be ahead of the one in use. Moments between which no batch
-// was delivered are drawn as one; what comes after the last batch is left out.
+// SaveWaits writes a picture of a training run to path, in a format that [Save] knows. The moments are
+// snapshots of one loader, in the order of time; take them between two batches, at any intervals. The
+// upper panel shows the mean time per batch between two moments, divided into the part in which training
+// waited for data and the rest. The lower panel shows the workers and how many batches could be ahead of
+// the one in use. Moments without a batch between them are drawn as one; the time after the last batch is
+// left out.
 func SaveWaits(moments []Moment, path string) error {
 	if len(moments) < 2 {
 		return fmt.Errorf("plot: %d moments are too few: two are needed", len(moments))
@@ -54,10 +54,10 @@ func SaveWaits(moments []Moment, path string) error {
 // A span is the time between two moments.
 type span struct {
 	from, to    Moment
-	batch, wait time.Duration // per batch
+	batch, wait time.Duration // mean per batch
 }
 
-// stairs are the values of spans against the time since the first.
+// stairs returns the values of spans over the time since the first moment.
 func stairs(spans []span, value func(span) float64) (line plotter.XYs) {
 	_, size := clock(spans)
 	for _, s := range spans {

@@ -1,4 +1,4 @@
-// Package prometheus exports what a loader does to Prometheus.
+// Package prometheus exports the figures of a loader to Prometheus.
 //
 //	import (
 //		"github.com/prometheus/client_golang/prometheus"
@@ -15,8 +15,7 @@
 //
 // # Metrics
 //
-// The metrics are those of nwt.Stats, in base units. Counters count from the moment
-// the loader was made:
+// The metrics are those of nwt.Stats, in base units. Counters start when the loader is made:
 //
 //	nwt_batches_total          batches delivered
 //	nwt_batches_ready_total    of these, ready when training asked for them
@@ -27,7 +26,7 @@
 //	nwt_copied_bytes_total     bytes of these copies
 //	nwt_transfer_seconds_total time that these copies took
 //
-// And gauges:
+// These are gauges:
 //
 //	nwt_sample_load_median_seconds  of the time that loading a sample took, since
 //	nwt_sample_load_p99_seconds     the loader was made
@@ -40,13 +39,13 @@
 //
 // # Queries
 //
-// The share of its time that training waits, and how often a batch was ready (1:
-// always, 0: never):
+// These queries compute the share of time that training waits, and the share of batches that were ready
+// (1: always, 0: never):
 //
 //	rate(nwt_wait_seconds_total[1m])
 //	rate(nwt_batches_ready_total[1m]) / rate(nwt_batches_total[1m])
 //
-// Samples per second, and the time of one copy to the device:
+// These compute the samples per second, and the time of one copy to the device:
 //
 //	rate(nwt_samples_total[1m])
 //	rate(nwt_transfer_seconds_total[1m]) / rate(nwt_batches_copied_total[1m])
@@ -60,9 +59,9 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// NewCollector makes a collector of a loader's figures. It reads them when Prometheus
-// asks for them, which costs the loader nothing. After Close a collector keeps its
-// loader's figures until it is unregistered.
+// NewCollector makes a collector for a loader's figures. It reads them when Prometheus asks for them,
+// which costs the loader nothing. After Close, the collector keeps its loader's last figures until it is
+// unregistered.
 func NewCollector(l *nwt.Loader) prometheus.Collector { return collector{l} }
 
 type collector struct{ l *nwt.Loader }
@@ -86,7 +85,7 @@ type metric struct {
 	value func(s *nwt.Stats) float64
 }
 
-// metrics is all that is exported.
+// metrics lists everything that is exported.
 var metrics = []metric{
 	counter("nwt_batches_total", "Batches delivered.",
 		func(s *nwt.Stats) float64 { return float64(s.Batches) }),

@@ -10,22 +10,19 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// LocallyShuffled visits each sample once per epoch. Its order suits files of blocks
-// that are read or decoded whole: row groups of Parquet, chunks of HDF5, a tar with
-// an index. The blocks come in random order; window is how many successive blocks
-// are mixed, sample by sample.
+// LocallyShuffled visits each sample once per epoch. Its order suits files of blocks that are read or
+// decoded whole: row groups of Parquet, chunks of HDF5, a tar with an index. The blocks come in random
+// order; window is how many successive blocks are mixed with each other, sample by sample.
 //
-// A dataset that keeps the last 2 × window blocks for all workers together reads
-// each block once per epoch: while some workers still load the end of one window,
-// others load the start of the next. The blocks kept by [nwt.Scratch] are a worker's own,
-// so each worker would read them again.
+// A dataset that keeps the last 2 × window blocks for all workers together reads each block once per
+// epoch: while some workers still load the end of one window, others load the start of the next. Blocks
+// that are kept by [nwt.Scratch] belong to one worker, so each worker would read them again.
 //
-// sizes are the numbers of samples of the blocks, in the order of the dataset: the
-// first block is samples 0 … sizes[0]−1, and so on. A wider window costs memory and
-// mixes better.
+// sizes is the number of samples in each block, in the order of the dataset: the first block is samples 0
+// … sizes[0]−1, and so on. A wider window costs memory and mixes better.
 //
-// The order of an epoch's blocks is computed when a position of the epoch is first
-// asked for. The orders of two epochs are kept, at 16 bytes per block.
+// The order of an epoch's blocks is computed when a position of the epoch is first asked for. The orders
+// of two epochs are kept, which takes 16 bytes per block.
 func LocallyShuffled(sizes []int, window int, seed uint64) (nwt.Sampler, error) {
 	var errs []error
 	if len(sizes) == 0 || len(sizes) > math.MaxInt32 {
@@ -54,13 +51,13 @@ func LocallyShuffled(sizes []int, window int, seed uint64) (nwt.Sampler, error) 
 }
 
 type locallyShuffled struct {
-	window int // blocks
+	window int // in blocks
 	seed   uint64
 	key    uint64
-	starts []int // of the blocks, and their end
+	starts []int // where each block begins, and where the last one ends
 	perm   permute.Permutation
 	orders *permute.Orders[visit]
-	tables *permute.Orders[uint16] // of the windows that were visited last
+	tables *permute.Orders[uint16] // for the windows that were visited last
 }
 
 // A visit is a block in an epoch's order, and the position after its last sample.
@@ -114,7 +111,8 @@ func (s *locallyShuffled) Fill(epoch, from int, indices []int) {
 	}
 }
 
-// A blockWindow is visits that are mixed, from position from to end−1 of the epoch.
+// A blockWindow holds the visits that are mixed with each other, from position from to end−1 of the
+// epoch.
 type blockWindow struct {
 	visits    []visit
 	from, end int
@@ -138,12 +136,12 @@ func (s *locallyShuffled) tabulate(epoch, number int) []uint16 {
 	return w.perm.Tabulate(w.key)
 }
 
-// visitOf returns the visit that a position is in before it is mixed.
+// visitOf returns the visit that contains a position, before mixing.
 func visitOf(visits []visit, position int) int {
 	return sort.Search(len(visits), func(v int) bool { return visits[v].end > position })
 }
 
-// index returns the sample at a position before it is mixed.
+// index returns the sample at a position, before mixing.
 func (s *locallyShuffled) index(visits []visit, position int) int {
 	v := visits[visitOf(visits, position)]
 	return s.starts[v.block+1] - (v.end - position)

@@ -11,33 +11,29 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Buckets says which samples [Bucketed] brings together: the samples of a step,
-// which is one batch on each rank. The order depends on Buckets as it does on the
-// seed. So to resume an epoch, even with another batch size or number of ranks, use
-// the Buckets that it was begun with. [nwt.NewLoader] logs a warning if the loader's
-// steps don't divide those of Buckets: its batches would mix lengths.
+// Buckets says which samples [Bucketed] brings together. They are the samples of a step, which is one
+// batch on each rank. The order depends on Buckets as well as on the seed. So to resume an epoch, even
+// with another batch size or number of ranks, use the same Buckets as at its beginning. [nwt.NewLoader]
+// logs a warning if the loader's steps don't divide those of Buckets: its batches would mix lengths.
 type Buckets struct {
 	BatchSize int // samples per batch
-	World     int // ranks; 0 = 1
-	Window    int // steps that are sorted together; 0 = 64
+	World     int // number of ranks; 0 means 1
+	Window    int // how many steps are sorted together; 0 means 64
 }
 
-// Bucketed visits each of 0 … n−1 once per epoch, shuffled, but so that the
-// samples of a batch have similar lengths and little of the batch is padding.
-// length returns the length of a sample, in any unit. It is called from many
-// goroutines, at least once per sample and epoch. It must be quick (a look-up, not
-// a load), and must always return the same for the same sample.
+// Bucketed visits each of 0 … n−1 once per epoch, shuffled, but in such an order that the samples of a
+// batch have similar lengths and need little padding. length returns the length of a sample, in any unit.
+// Many goroutines call length, at least once per sample and epoch. It must be quick (a look-up, not a
+// load), and must always return the same length for the same sample.
 //
-// The epoch is shuffled as by [nwt.Shuffled] and cut into windows of Buckets.Window
-// steps; a step is one batch on each rank. Each window is sorted by length and cut
-// into steps again, and these steps are shuffled. A wider window means less padding
-// and less randomness: if one window holds the whole epoch, the same samples meet
-// in every epoch. The samples left over, too few for a step, come last and are not
-// sorted, so a loader that drops them doesn't always drop the longest.
+// The epoch is shuffled as by [nwt.Shuffled] and cut into windows of Buckets.Window steps. Each window is
+// sorted by length and cut into steps again, and these steps are shuffled. A wider window means less
+// padding and less randomness: if one window holds the whole epoch, the same samples meet in every epoch.
+// The samples left over, too few for a step, come last and are not sorted, so a loader that drops them
+// doesn't always drop the longest.
 //
-// A window is sorted when one of its positions is first asked for. This takes about
-// 0.2 µs per sample. Each rank does it, so each rank pays for the samples of all
-// ranks. Four windows are kept, at 8 bytes per sample.
+// A window is sorted when one of its positions is first asked for. This takes about 0.2 µs per sample.
+// Each rank sorts the samples of all ranks. Four windows are kept, which takes 8 bytes per sample.
 func Bucketed(n int, length func(index int) int, b Buckets, seed uint64) (nwt.Sampler, error) {
 	b.World = cmp.Or(b.World, 1)
 	b.Window = cmp.Or(b.Window, 64)
@@ -68,7 +64,7 @@ func Bucketed(n int, length func(index int) int, b Buckets, seed uint64) (nwt.Sa
 	s.steps = n / s.step
 	s.windows = s.steps / s.window
 	if over := s.steps % s.window; over >= s.window-over || s.windows == 0 {
-		s.windows++ // a rest of less than half a window joins the window before
+		s.windows++ // a remainder of less than half a window joins the window before
 	}
 	s.orders = permute.NewOrders(4, s.windows, s.sorted)
 	return s, nil
@@ -78,7 +74,7 @@ type bucketed struct {
 	n       int
 	seed    uint64
 	length  func(index int) int
-	key     uint64 // of the seed
+	key     uint64 // derived from the seed
 	perm    permute.Permutation
 	step    int // samples in a step
 	steps   int // full steps per epoch
@@ -94,7 +90,7 @@ func (s *bucketed) String() string {
 	return fmt.Sprintf("Bucketed(%d, steps of %d, windows of %d, seed %d)", s.n, s.step, s.window, s.seed)
 }
 
-// Fingerprint doesn't tell the lengths: to ask for all of them would take long.
+// Fingerprint leaves out the lengths, because it would take long to ask for all of them.
 func (s *bucketed) Fingerprint() string { return s.String() }
 
 func (s *bucketed) At(epoch, i int) int {

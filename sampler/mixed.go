@@ -21,13 +21,12 @@ import (
 // rounds to 0 samples per block is an error: use a longer block. The last block of a
 // phase may be shorter.
 //
-// Each part has its own epochs. All its samples come once, shuffled, then all come
-// again in another order, and so on, however its share changes and whatever n is.
-// The end of one such epoch may mix with the start of the next, but only within a
-// block. So the samples of a small part come more often than those of a large part
-// of the same weight.
+// Each part has its own epochs. All its samples come once, shuffled, then all come again in another
+// order, and so on, however its share changes and whatever n is. The end of one such epoch may mix with
+// the start of the next, but only within a block. If two parts have the same weight, the samples of the
+// smaller part therefore come more often.
 //
-// What was drawn is not stored: each position is computed, in about 0.2 µs.
+// The draws aren't stored: each position is computed, in about 0.2 µs.
 func Mixed(n int, m nwt.Mix, seed uint64) (nwt.Sampler, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {
@@ -68,7 +67,7 @@ type mixed struct {
 
 type mixPart struct {
 	from int                 // its first index
-	perm permute.Permutation // of its samples
+	perm permute.Permutation // permutes its samples
 	key  uint64
 }
 

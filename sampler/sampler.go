@@ -1,17 +1,15 @@
-// Package sampler has orders of an epoch that a program chooses for [nwt.WithSampler] or
-// [nwt.Loader.SetSampler]:
+// Package sampler has samplers, orders of an epoch, for [nwt.WithSampler] or [nwt.Loader.SetSampler]:
 //
 //   - [Weighted] and [WeightedWithoutReplacement] draw samples by weights.
 //   - [Bucketed] and [TokenBatches] bring samples of similar lengths together, in batches of
-//     as many samples or as many tokens.
+//     a number of samples or of tokens.
 //   - [Mixed] draws from the parts of a [nwt.Concat], by weights that change as training goes on.
 //   - [LocallyShuffled] is for files of blocks that are read whole.
-//   - [Computed] is what a function computes for an epoch.
-//   - [Select] is any order over part of a dataset.
+//   - [Computed] uses the order that a function computes for an epoch.
+//   - [Select] applies any order to part of a dataset.
 //
-// Like every [nwt.Sampler] they are pure: an index depends on the seed, the epoch and the
-// position alone. Bad arguments are errors, a [nwt.OptionError] each. At panics if a position
-// is outside the epoch.
+// Like every [nwt.Sampler] they are pure: an index depends on the seed, the epoch and the position alone.
+// Each bad argument is an error, an [nwt.OptionError]. At panics if a position is outside the epoch.
 package sampler
 
 import (
@@ -68,12 +66,12 @@ func (s *selectedBatches) Largest() int               { return s.batches.Largest
 type selected struct {
 	order   nwt.Sampler
 	indices []int
-	digest  uint64 // of the indices
+	digest  uint64 // hash of the indices
 }
 
 func (s *selected) Len() int { return s.order.Len() }
 
-// LastIndex returns the highest of the indices that the order visits, −1 if it doesn't tell.
+// LastIndex returns the highest of the indices that the order visits, or −1 if s has no LastIndex.
 func (s *selected) LastIndex() int {
 	last := -1
 	if order, ok := s.order.(interface{ LastIndex() int }); ok {
@@ -99,7 +97,7 @@ func (s *selected) Fingerprint() string {
 
 func (s *selected) At(epoch, i int) int { return s.selected(s.order.At(epoch, i), epoch, i) }
 
-// selected returns the index that the order's index k stands for.
+// selected returns the index that replaces the order's index k.
 func (s *selected) selected(k, epoch, i int) int {
 	if k < 0 || k >= len(s.indices) {
 		panic(fmt.Sprintf("nwt: position %d of epoch %d selects index %d of %d", i, epoch, k, len(s.indices)))
@@ -121,7 +119,7 @@ func (s *selected) Fill(epoch, from int, indices []int) {
 	}
 }
 
-// nameOf returns what a sampler calls itself, or its type. Its content would be too long for a
+// nameOf returns the name that a sampler gives itself, or its type. Its content would be too long for a
 // message.
 func nameOf(s nwt.Sampler) string {
 	if named, ok := s.(fmt.Stringer); ok {
@@ -130,17 +128,15 @@ func nameOf(s nwt.Sampler) string {
 	return fmt.Sprintf("%T", s)
 }
 
-// Computed returns an order that a function computes for a whole epoch at once, n
-// indices: for repeated augmentation, P classes × K samples in each batch, or a
-// curriculum. An index may come more than once, and is augmented differently each
-// time.
+// Computed returns an order that a function computes for a whole epoch at once, n indices. It is for
+// repeated augmentation, P classes × K samples in each batch, or a curriculum. An index may come more
+// than once; it is then augmented differently each time.
 //
-// The function must be pure: the same epoch always gives the same indices, on every
-// rank and in every run. It is called when a position of an epoch is first asked
-// for, from any goroutine; whoever asks for this epoch waits. The indices of two
-// successive epochs are kept, so the function must not write to a slice that it has
-// returned. For an epoch whose indices aren't kept any more it is called again. If
-// it returns more or fewer than n indices, each position of the epoch is a
+// The function must be pure: the same epoch always gives the same indices, on every rank and in every
+// run. It is called when a position of an epoch is first asked for, from any goroutine; other goroutines
+// that ask for the epoch wait meanwhile. The indices of two successive epochs are kept, so the function
+// must not write to a slice that it has returned. For an epoch whose indices are no longer kept it is
+// called again. If it returns more or fewer than n indices, every position of the epoch fails with a
 // *[nwt.LoadError].
 func Computed(n int, order func(epoch int) []int) (nwt.Sampler, error) {
 	var errs []error

@@ -12,32 +12,29 @@ import (
 
 // Tokens says how large the batches of [TokenBatches] are.
 type Tokens struct {
-	// Max is how many tokens a batch may have, padding included: its samples × the
-	// longest of them.
+	// Max is how many tokens a batch may have, padding included: the number of its samples × the length
+	// of the longest.
 	Max int
-	// MaxSamples is how many samples a batch may have; 0: as many as Max allows.
-	// WithBatchSize must be at least the number of samples in the largest batch;
-	// MaxSamples is always enough.
+	// MaxSamples is how many samples a batch may have; 0 means as many as Max allows. WithBatchSize must
+	// be at least the number of samples in the largest batch; MaxSamples, if set, is always enough.
 	MaxSamples int
-	// Window is how many batches of similar lengths are mixed with each other; 0: a
-	// 32nd of the epoch's batches, but at least 4 and at most 64.
+	// Window is how many batches of similar lengths are mixed with each other; 0 means a 32nd of the
+	// epoch's batches, but at least 4 and at most 64.
 	Window int
 }
 
-// TokenBatches visits each of 0 … n−1 once per epoch, in batches of at most a number of
-// tokens (or audio frames, or pixels) instead of a number of samples: short samples
-// come in large batches, long ones in small batches, and each batch costs about the
-// same. The samples of a batch have similar lengths; if the dataset is a [nwt.SizedDataset],
-// little of the batch is padding. length returns the length of a sample. TokenBatches
-// calls it once per sample, before it returns. A length of 0 counts as 1.
+// TokenBatches visits each of 0 … n−1 once per epoch, in batches that have at most a number of tokens (or
+// audio frames, or pixels) instead of a number of samples. Short samples come in large batches and long
+// ones in small batches, so each batch costs about the same. The samples of a batch have similar lengths;
+// if the dataset is a [nwt.SizedDataset], little of the batch is padding. length returns the length of a
+// sample. TokenBatches calls it once per sample, before it returns. A length of 0 counts as 1.
 //
-// The samples are sorted by length, once, and cut into windows of Tokens.Window batches.
-// A window ends sooner if the next batch is less than three quarters as long as the
-// window's longest sample. All batches of a window have the same number of samples, as
-// many as the longest allows; only one batch of an epoch may have fewer. In each epoch
-// the samples of each window are shuffled anew, and then all batches. A wider window
-// means more randomness and more padding: if a window is one batch, the same samples
-// always meet.
+// The samples are sorted by length, once, and cut into windows of Tokens.Window batches. A window ends
+// sooner if the next batch is less than three quarters as long as the window's longest sample. All
+// batches of a window have the same number of samples, as many as its longest sample allows; only one
+// batch of an epoch may have fewer. In each epoch the samples of each window are shuffled again, and then
+// all batches are. A wider window means more randomness and more padding: if a window is one batch, the
+// same samples always come together.
 //
 // The order depends on the lengths, Tokens and the seed, not on the number of ranks. It
 // takes 8 bytes per sample and, for each of the last two epochs, 16 bytes per batch.
@@ -79,11 +76,11 @@ func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (nwt
 	return s, nil
 }
 
-// longestFirst returns the indices of lengths, the longest first, and of equal lengths in
-// ascending order. It is a radix sort: with ten million lengths, several times as fast as
-// comparing them.
+// longestFirst returns the indices of lengths, the longest first; equal lengths come in ascending order
+// of their indices. It is a radix sort: for ten million lengths, it is several times as fast as a sort by
+// comparison.
 func longestFirst(lengths []int, longest int) []int {
-	const bits = 11 // of a length in each pass; the counts then fit into a level 1 cache
+	const bits = 11 // bits of a length in each pass; the counts then fit into a level 1 cache
 	sorted := make([]int, len(lengths))
 	for i := range sorted {
 		sorted[i] = i
@@ -94,7 +91,7 @@ func longestFirst(lengths []int, longest int) []int {
 			next = make([]int, len(lengths))
 		}
 		place := func(length int) int { return ^(length >> shift) & (1<<bits - 1) } // the longest first
-		var at [1 << bits]int                                                       // where the next of each place goes
+		var at [1 << bits]int                                                       // where the next element with each digit goes
 		for _, l := range lengths {
 			at[place(l)]++
 		}
@@ -116,19 +113,19 @@ func longestFirst(lengths []int, longest int) []int {
 type tokenBatches struct {
 	tokens  Tokens
 	seed    uint64
-	key     uint64 // of the seed
-	digest  uint64 // of the lengths
+	key     uint64 // derived from the seed
+	digest  uint64 // hash of the lengths
 	sorted  []int  // dataset indices, the longest samples first
 	windows []tokenWindow
 	batches int
-	perm    permute.Permutation // of the batches
+	perm    permute.Permutation // permutes the batches
 	orders  *permute.Orders[tokenBatch]
 }
 
-// A tokenWindow is samples of similar length, and the batches that they are mixed in.
+// A tokenWindow holds samples of similar length, and the batches into which they are mixed.
 type tokenWindow struct {
-	from, samples int // of sorted
-	first         int // number of its first batch, before batches are shuffled
+	from, samples int // range in sorted
+	first         int // number of its first batch, before the batches are shuffled
 	size          int // samples per batch; the last batch may have fewer
 	perm          permute.Permutation
 }
@@ -136,7 +133,7 @@ type tokenWindow struct {
 // A tokenBatch is a batch of an epoch.
 type tokenBatch struct {
 	start int // its first position
-	batch int // its number before batches are shuffled
+	batch int // its number, before the batches are shuffled
 }
 
 // cut makes the windows.
@@ -172,8 +169,8 @@ func (s *tokenBatches) order(epoch, _ int) []tokenBatch {
 	return all
 }
 
-// find returns the number of the window that a batch is in, and which of the window's
-// samples the batch has: size samples from first on.
+// find returns the number of the window that contains a batch, and which of the window's samples the
+// batch has: size samples, beginning at first.
 func (s *tokenBatches) find(batch int) (number, first, size int) {
 	number, exact := slices.BinarySearchFunc(s.windows, batch, func(w tokenWindow, batch int) int { return cmp.Compare(w.first, batch) })
 	if !exact {

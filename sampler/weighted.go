@@ -38,7 +38,7 @@ func checkWeights(sampler string, weights []float64, n int) (heaviest int, err e
 		return 0, errors.Join(errs...)
 	}
 	for i, w := range weights {
-		if !(w >= 0 && w <= math.MaxFloat64) { // in this form NaN fails too
+		if !(w >= 0 && w <= math.MaxFloat64) { // written so that NaN fails too
 			errs = append(errs, optionError(fmt.Sprintf("%s: weights[%d]", sampler, i), w, "must be 0 or more, and finite"))
 			return 0, errors.Join(errs...)
 		}
@@ -68,11 +68,11 @@ func lastWeight(weights []float64) int {
 type weighted struct {
 	n     int
 	seed  uint64
-	key   uint64 // of the seed
+	key   uint64 // derived from the seed
 	last  int    // the highest index that can be drawn
 	table []aliasColumn
 
-	digest uint64 // of the weights
+	digest uint64 // hash of the weights
 }
 
 func (s *weighted) Len() int       { return s.n }
@@ -86,8 +86,8 @@ func (s *weighted) Fingerprint() string { return fmt.Sprintf("%v, weights %x", s
 func (s *weighted) At(epoch, i int) int {
 	permute.CheckPosition(i, s.n)
 	h := permute.Mix64(permute.EpochKey(s.key, epoch) + uint64(i)*permute.Golden)
-	// The whole part of the hash as a number in [0, columns) is the column; its
-	// fraction is as good as a second, independent draw.
+	// The hash, scaled to [0, columns), gives the column by its integer part; the fraction serves as a
+	// second, independent draw.
 	column, fraction := bits.Mul64(h, uint64(len(s.table)))
 	if c := s.table[column]; fraction >= c.share {
 		return int(c.alias)
@@ -104,18 +104,18 @@ type aliasColumn struct {
 
 func newAliasTable(weights []float64, heaviest int) []aliasColumn {
 	n := len(weights)
-	height := make([]float64, n) // 1 is the mean
+	height := make([]float64, n) // relative to the mean, which is 1
 	var total float64
 	for i, w := range weights {
-		height[i] = w / weights[heaviest] // so their sum can't overflow
+		height[i] = w / weights[heaviest] // scaled so that their sum can't overflow
 		total += height[i]
 	}
 	table := make([]aliasColumn, n)
 	var low, high []int32
 	for i := range height {
 		height[i] *= float64(n) / total
-		// A column that rounding leaves over stands for its alias alone. So the alias
-		// must not be an index of weight 0.
+		// A column that is left over because of rounding stands for its alias alone. So the alias must
+		// not be an index of weight 0.
 		table[i].alias = int32(i)
 		if weights[i] == 0 {
 			table[i].alias = int32(heaviest)
@@ -137,20 +137,19 @@ func newAliasTable(weights []float64, heaviest int) []aliasColumn {
 	return table
 }
 
-// WeightedWithoutReplacement draws n samples per epoch, none of them twice. The
-// first is index i with probability weights[i] / Σ weights. The next one is drawn
-// in the same way from the remaining indices, and so on: heavy samples tend to
-// come, and to come early. An index of weight 0 is never drawn, so at least n
-// weights must be above 0. In all else the weights must be as for [Weighted].
+// WeightedWithoutReplacement draws n samples per epoch, none of them twice. The first is index i with
+// probability weights[i] / Σ weights. The next one is drawn in the same way from the remaining indices,
+// and so on. So indices with large weights are likely to come, and to come early. An index of weight 0 is
+// never drawn, so at least n weights must be above 0. Otherwise the same rules hold for weights as in
+// [Weighted].
 //
-// Each index gets the key −ln(u) / weight; u is a hash of (seed, epoch, index). The
-// indices with the n smallest keys, in ascending order of the keys, are the epoch
-// (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006).
+// Each index gets the key −ln(u) / weight, where u is a hash of (seed, epoch, index). The indices with
+// the n smallest keys, in ascending order of the keys, are the epoch (Efraimidis and Spirakis, "Weighted
+// random sampling with a reservoir", 2006).
 //
-// So an epoch is computed as a whole, when one of its positions is first asked
-// for. For a million weights this takes about 0.2 s, and 16 MB meanwhile; whoever
-// asks for this epoch waits. Two successive epochs are kept, at 4 bytes per draw,
-// in addition to 16 bytes per weight.
+// An epoch is therefore computed as a whole, when one of its positions is first asked for. For a million
+// weights this takes about 0.2 s, and 16 MB during that time; all who ask for this epoch wait. Two
+// successive epochs are kept, which takes 4 bytes per draw, in addition to 16 bytes per weight.
 func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (nwt.Sampler, error) {
 	if _, err := checkWeights("WeightedWithoutReplacement", weights, n); err != nil {
 		return nil, err
@@ -192,9 +191,8 @@ func (s *weightedOnce) At(epoch, i int) int {
 	return int(s.orders.Get(epoch, 0)[i])
 }
 
-// candidate is an index and the logarithm of its key, which no range of weights
-// overflows. The base is 2 because math.Log is wrong for subnormal numbers on
-// amd64.
+// candidate is an index and the logarithm of its key; the logarithm doesn't overflow, whatever the
+// weights. The base is 2 because math.Log is wrong for subnormal numbers on amd64.
 type candidate struct {
 	key   float64
 	index int32

@@ -1,7 +1,7 @@
-// Package split divides a dataset by its classes, as [nwt.Split] divides it without them:
-// [Stratified] into parts that each have their share of every class, and [Fold] for
-// cross-validation. Both look at every class once, and take some 40 bytes of memory per sample
-// meanwhile. Each part is a [nwt.Subset].
+// Package split divides a dataset by classes; [nwt.Split] divides it without regard to them. [Stratified]
+// makes parts that each have their share of every class; [Fold] is for cross-validation. Both look at the
+// class of every sample once, and take about 40 bytes of memory per sample while they run. Each part is a
+// [nwt.Subset].
 package split
 
 import (
@@ -13,12 +13,12 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Stratified is [nwt.Split] by classes: of each class every part gets its share, rounded up or
-// down, at random and the same for the same seed. What rounding leaves goes to the parts that
-// lack most, so a class of one sample is in the part that is furthest below its share. class
-// returns the class of a sample, any number.
+// Stratified does what [nwt.Split] does, but within each class: every part gets its share of the class,
+// rounded up or down. The choice is random, and the same for the same seed. Samples that are left after
+// rounding go to the parts that lack most, so the only sample of a class goes to the part that is
+// furthest below its share. class returns the class of a sample, which may be any number.
 func Stratified(ds nwt.Dataset, seed uint64, class func(index int) int, shares ...float64) ([]nwt.Dataset, error) {
-	if _, err := nwt.Split(ds, seed, shares...); err != nil { // it checks both
+	if _, err := nwt.Split(ds, seed, shares...); err != nil { // Split checks both arguments
 		return nil, err
 	}
 	if class == nil {
@@ -39,10 +39,10 @@ func Stratified(ds nwt.Dataset, seed uint64, class func(index int) int, shares .
 	return parts, nil
 }
 
-// Fold returns fold i of k, 0 ≤ i < k: the samples that validate, a k-th of them, and those that
-// train, all others. With the same seed, each sample validates in one of the folds 0 … k−1.
-// If class isn't nil, every fold has a k-th of each class, rounded up or down. k may be 2 up to the
-// number of samples.
+// Fold returns fold i of k, 0 ≤ i < k: the samples for validation, a k-th of all, and the samples for
+// training, all others. With the same seed, each sample is used for validation in exactly one of the
+// folds 0 … k−1. If class isn't nil, every fold has a k-th of each class, rounded up or down. k may be 2
+// up to the number of samples.
 func Fold(ds nwt.Dataset, seed uint64, k, i int, class func(index int) int) (training, validation nwt.Dataset, err error) {
 	if _, err := nwt.Split(ds, seed, 1); err != nil {
 		return nil, nil, err
@@ -65,7 +65,7 @@ func Fold(ds nwt.Dataset, seed uint64, k, i int, class func(index int) int) (tra
 
 type sample struct{ index, class, part int }
 
-// collect returns the indices of the samples whose parts are kept.
+// collect returns the indices of the samples whose part is kept.
 func collect(all []sample, keep func(part int) bool) (indices []int) {
 	for _, s := range all {
 		if keep(s.part) {
@@ -75,7 +75,7 @@ func collect(all []sample, keep func(part int) bool) (indices []int) {
 	return indices
 }
 
-// deal returns the samples in an order drawn by seed, each with its part.
+// deal returns the samples in a random order that depends on seed, each with its part.
 func deal(n int, seed uint64, class func(index int) int, shares []float64) []sample {
 	perm, key := permute.New(n), permute.SeedKey(seed)
 	all, byClass := make([]sample, n), make([]*sample, n)
@@ -88,7 +88,7 @@ func deal(n int, seed uint64, class func(index int) int, shares []float64) []sam
 	for _, share := range shares {
 		sum += share
 	}
-	have, order := make([]int, len(shares)), make([]int, len(shares)) // samples of each part so far
+	have, order := make([]int, len(shares)), make([]int, len(shares)) // samples that each part has so far
 	for from := 0; from < n; {
 		to := from + 1
 		for to < n && byClass[to].class == byClass[from].class {
@@ -104,7 +104,7 @@ func deal(n int, seed uint64, class func(index int) int, shares []float64) []sam
 		}
 		lacks := func(p int) float64 { return shares[p]/sum*float64(to) - float64(have[p]) }
 		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(lacks(b), lacks(a)) })
-		for _, p := range order[:left] { // fewer than parts
+		for _, p := range order[:left] { // there are fewer of them than parts
 			gets[p]++
 			have[p]++
 		}

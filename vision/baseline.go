@@ -8,39 +8,38 @@ import (
 	"fmt"
 )
 
-// A baselineDecoder decodes baseline JPEG files in Go (ITU-T T.81) that have one scan,
-// as nearly all photographs do. It is for programs that find no libjpeg-turbo, and for
-// files of which libjpeg-turbo has something to say. It does less work than a general
-// decoder: of blocks that aren't needed it reads the codes only, and it keeps its memory
-// from one picture to the next.
+// A baselineDecoder decodes baseline JPEG files in Go (ITU-T T.81) that have one scan, as nearly all
+// photographs do. It is for programs that find no libjpeg-turbo, and for files about which libjpeg-turbo
+// has a warning or an error. It does less work than a general decoder: it only reads the codes of blocks
+// that aren't needed, and it keeps its memory from one picture to the next.
 type baselineDecoder struct {
 	tables  [2][4]huffman // for DC and AC
-	quant   [4][64]int32  // in the order of rows
-	defined [4]bool       // of quant
-	restart int           // MCUs between restart markers, 0: none
+	quant   [4][64]int32  // in row order
+	defined [4]bool       // which tables of quant are set
+	restart int           // MCUs between restart markers; 0: none
 
 	scan [4]component
 	n    int // components
 
-	markers int // restart markers that were passed
+	markers int // restart markers passed so far
 
-	// The upper n bits of acc are those that were read and aren't used yet.
+	// The upper n bits of acc have been read and aren't used yet.
 	data []byte
 	pos  int
 	acc  uint64
 	bits int
-	// How many zeros were appended after the end of the data.
+	// surplus counts the zeros that were appended after the end of the data.
 	surplus int
 
 	coefficients [64]int32
 }
 
-// A component is one of the scan's.
+// A component is one component of the scan.
 type component struct {
 	id, quant  byte
 	dc, ac     byte
-	h, v       int        // blocks of an MCU
-	factors    *[64]int32 // that coefficients are multiplied by as they are read
+	h, v       int        // blocks per MCU
+	factors    *[64]int32 // coefficients are multiplied by these as they are read
 	prediction int32
 }
 
@@ -50,9 +49,9 @@ var errOtherScans = errors.New("not one scan of all components in order")
 // A region is part of a picture: pixels left … right−1 of rows top … bottom−1.
 type region struct{ left, top, right, bottom int }
 
-// decode decodes a region of a picture to planes, and with it the rest of the blocks
-// that it touches, or less if ctx ends. damaged tells what is wrong with a picture of which
-// something could be decoded nonetheless.
+// decode decodes a region of a picture to planes, together with the other pixels of the blocks that it
+// touches. If ctx ends, it decodes less. damaged says what is wrong with a picture of which something
+// could be decoded nonetheless.
 func (d *baselineDecoder) decode(ctx context.Context, data []byte, h *jpegHeader, planes []plane, wanted region) (damaged, err error) {
 	d.reset()
 	if err := d.readTables(ctx, data, h); err != nil {
@@ -63,7 +62,7 @@ func (d *baselineDecoder) decode(ctx context.Context, data []byte, h *jpegHeader
 	return err, nil
 }
 
-// reset forgets what the last picture has defined.
+// reset forgets the definitions of the last picture.
 func (d *baselineDecoder) reset() {
 	d.restart, d.n, d.defined = 0, 0, [4]bool{}
 	for i := range d.tables {
@@ -73,7 +72,7 @@ func (d *baselineDecoder) reset() {
 	}
 }
 
-// readTables reads all up to the first block.
+// readTables reads everything before the first block.
 func (d *baselineDecoder) readTables(ctx context.Context, data []byte, h *jpegHeader) error {
 	s := segments{ctx: ctx, data: data, at: 2}
 	for {
@@ -118,7 +117,7 @@ func (d *baselineDecoder) frame(h *jpegHeader, segment []byte) {
 	}
 }
 
-// unit returns the pixels of an MCU of all components.
+// unit returns the size of an MCU with all components, in pixels.
 func (h *jpegHeader) unit() (width, height int) { return 8 * h.unitX, 8 * h.unitY }
 
 func (d *baselineDecoder) readScanHeader(segment []byte) error {
@@ -139,8 +138,8 @@ func (d *baselineDecoder) readScanHeader(segment []byte) error {
 	return nil
 }
 
-// checkTables reports whether a component of a baseline scan has its tables. As Motion JPEG
-// leaves them out, Huffman tables that no file defines are the standard's.
+// checkTables returns an error if a component of a baseline scan lacks a table. Huffman tables that no
+// segment defines are the standard's, because Motion JPEG leaves them out.
 func (d *baselineDecoder) checkTables(i int) error {
 	c := &d.scan[i]
 	if c.dc > 3 || c.ac > 3 || c.quant > 3 {
@@ -198,8 +197,8 @@ func (d *baselineDecoder) readHuffman(segment []byte) error {
 	return nil
 }
 
-// zigzag is the place of each coefficient (T.81, figure 5). As for libjpeg, those that
-// damage puts behind the last are in its place.
+// zigzag gives the place of each coefficient (T.81, figure 5). Coefficients that damage puts beyond the
+// last one are put in its place, as in libjpeg.
 var zigzag = func() (order [128]uint8) {
 	for k := range order {
 		order[k] = 63
@@ -227,15 +226,15 @@ const lookahead = 10
 // A huffman is a table of codes (T.81, annex C).
 type huffman struct {
 	defined bool
-	source  []byte // what it was made of
+	source  []byte // what the table was made from
 
-	// short is indexed by the next bits. It has a code's length and its symbol << 8.
-	// If the number after the code is short as well, it has both lengths together,
-	// the zeros before the number << 8 and the number << 16. 0: the code is longer.
+	// short is indexed by the next bits. An entry holds a code's length, and its symbol << 8. If the
+	// number after the code is also short, the entry holds both lengths together, the count of zeros
+	// before the number << 8, and the number << 16. 0 means that the code is longer.
 	short [1 << lookahead]int32
 
-	// For the codes of each length: the first code that is longer, as 16 bits, and
-	// what to add to a code to get its place in values.
+	// For each code length: the first code that is longer, as 16 bits, and what to add to a code to get
+	// its index in values.
 	end    [17]int32
 	offset [17]int32
 	values [256]uint8
@@ -272,7 +271,7 @@ func (t *huffman) make(source []byte) error {
 	return nil
 }
 
-// enter enters a short code.
+// enter adds a short code to the table.
 func (t *huffman) enter(code int32, length int, symbol uint8, ac bool) {
 	rest := lookahead - length
 	size := int(symbol & 15)
@@ -286,7 +285,7 @@ func (t *huffman) enter(code int32, length int, symbol uint8, ac bool) {
 	}
 }
 
-// extend returns the number that size bits stand for (T.81, F.12).
+// extend returns the number that is coded in size bits (T.81, F.12).
 func extend(v int32, size int) int32 {
 	if v < 1<<size>>1 {
 		return v - 1<<size + 1
@@ -294,7 +293,7 @@ func extend(v int32, size int) int32 {
 	return v
 }
 
-// long finds a code that isn't short in the next 16 bits.
+// long finds a code that isn't short at the beginning of the next 16 bits.
 func (t *huffman) long(next int32) (symbol uint8, length int) {
 	for length = lookahead + 1; length <= 16; length++ {
 		if next < t.end[length] {
@@ -309,8 +308,7 @@ var (
 	errCode = errors.New("a code that no table has")
 )
 
-// readScan reads the blocks down to the region's end, and makes pixels from those
-// that lie in the region.
+// readScan reads the blocks down to the end of the region, and makes pixels of the blocks in the region.
 func (d *baselineDecoder) readScan(ctx context.Context, h *jpegHeader, planes []plane, wanted region) error {
 	width, height := h.unit()
 	across, down := (h.width+width-1)/width, (h.height+height-1)/height
@@ -355,13 +353,13 @@ func (d *baselineDecoder) readScan(ctx context.Context, h *jpegHeader, planes []
 	return failed
 }
 
-// resume passes over a restart marker.
+// resume reads on after a restart marker.
 func (d *baselineDecoder) resume() error {
 	for i := range d.n {
 		d.scan[i].prediction = 0
 	}
 	d.acc, d.bits, d.surplus = 0, 0, 0
-	// Some cameras leave bytes before a marker, and fill bytes may stand there.
+	// Some cameras leave bytes before a marker, and fill bytes are allowed there.
 	for d.pos+2 < len(d.data) && (d.data[d.pos] != 0xff || d.data[d.pos+1] == 0 || d.data[d.pos+1] == 0xff) {
 		d.pos++
 	}
@@ -395,7 +393,7 @@ func (d *baselineDecoder) fill() {
 			if at < len(d.data) && d.data[at] == 0 {
 				next = 0xff
 				d.pos = at + 1
-			} else { // a marker, which isn't consumed
+			} else { // a marker, which stays unread
 				d.surplus += 8
 			}
 		}
@@ -428,7 +426,7 @@ func (d *baselineDecoder) mcu(planes []plane, x, y int) error {
 	return nil
 }
 
-// blank makes an MCU grey.
+// blank makes the pixels of an MCU grey.
 func (d *baselineDecoder) blank(planes []plane, x, y int) {
 	for i := range d.n {
 		c := &d.scan[i]
@@ -478,7 +476,7 @@ func (d *baselineDecoder) dc(c *component) error {
 	return nil
 }
 
-// refill makes sure that at least 32 bits are there.
+// refill makes sure that acc has at least 32 bits.
 func (d *baselineDecoder) refill() {
 	if d.pos+8 <= len(d.data) {
 		if v := binary.BigEndian.Uint64(d.data[d.pos:]); noMarker(v) {
@@ -491,7 +489,7 @@ func (d *baselineDecoder) refill() {
 	d.fill()
 }
 
-// block reads a block's coefficients, and tells the last that isn't 0.
+// block reads a block's coefficients, and returns the place of the last one that isn't 0.
 func (d *baselineDecoder) block(c *component) (last int, err error) {
 	if err := d.dc(c); err != nil {
 		return 0, err
@@ -548,7 +546,7 @@ func (d *baselineDecoder) block(c *component) (last int, err error) {
 	return last, nil
 }
 
-// skip reads the blocks of an MCU, and keeps only what the next blocks need.
+// skip reads the blocks of an MCU, but keeps only what the next blocks need.
 func (d *baselineDecoder) skip() error {
 	for i := range d.n {
 		c := &d.scan[i]

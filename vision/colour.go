@@ -6,16 +6,16 @@ import (
 	"math/rand/v2"
 )
 
-// A step works on the colours of a picture. Its draw tells what to do with one
-// picture; nil means nothing.
+// A step changes the colours of a picture. Its draw returns what to do with one picture; nil means
+// nothing.
 type step interface {
 	draw(r *rand.Rand, d *drawn)
 }
 
-// drawn has what is done with the pixels of a sample's pictures: what the colour steps do, in the
-// order in which they do it, and what is erased.
+// drawn holds what is done with the pixels of a sample's pictures: the colour changes, in order, and the
+// rectangle that is erased.
 type drawn struct {
-	id     int // of the Draw
+	id     int // number of the Draw
 	ops    []op
 	erased []erasure
 }
@@ -26,8 +26,7 @@ type erasure struct {
 	value                    float64
 }
 
-// op is a change of colours by a factor. A factor of 1 changes nothing, except for
-// grayscale.
+// op is a colour change with a factor. A factor of 1 changes nothing, except for grayscale.
 type op struct {
 	kind   opKind
 	factor float64
@@ -39,11 +38,11 @@ const (
 	brightness opKind = iota
 	contrast
 	saturation
-	hue // factor is a part of the circle
+	hue // factor is a share of the circle
 	grayscale
 )
 
-// colourful notes a step of colours.
+// colourful adds a colour step to the plan.
 func (p *plan) colourful(name string, s step) error {
 	if p.normalized || len(p.erasures) > 0 {
 		return optionError(name, "", "must come before Normalize and RandomErasing")
@@ -53,9 +52,8 @@ func (p *plan) colourful(name string, s step) error {
 	return nil
 }
 
-// ColorJitter changes brightness, contrast and saturation by random factors
-// max(0, 1−x) … 1+x, and hue by −x … x parts of the circle, in a random order. 0
-// leaves one as it is.
+// ColorJitter changes brightness, contrast and saturation by random factors from max(0, 1−x) to 1+x, and
+// turns hue by −x … x of the circle, in a random order. With 0, the property isn't changed.
 type ColorJitter struct{ Brightness, Contrast, Saturation, Hue float64 }
 
 func (t ColorJitter) check(p *plan) error {
@@ -88,8 +86,8 @@ func (t ColorJitter) draw(r *rand.Rand, d *drawn) {
 	}
 }
 
-// Grayscale takes the colour out of the picture. The result has one channel, or
-// three equal ones if Channels is 3.
+// Grayscale removes the colour of the picture. The result has one channel, or three equal channels if
+// Channels is 3.
 type Grayscale struct{ Channels int }
 
 func (t Grayscale) check(p *plan) error {
@@ -105,8 +103,8 @@ func (t Grayscale) check(p *plan) error {
 
 func (Grayscale) draw(_ *rand.Rand, d *drawn) { d.ops = append(d.ops, op{kind: grayscale}) }
 
-// RandomGrayscale takes the colour out of a share P of the pictures, which keep
-// their three channels; 0 means one tenth.
+// RandomGrayscale removes the colour of a share P of the pictures, which keep their three channels. P = 0
+// means one tenth.
 type RandomGrayscale struct{ P float64 }
 
 func (t RandomGrayscale) check(p *plan) error {
@@ -125,13 +123,13 @@ func (t RandomGrayscale) draw(r *rand.Rand, d *drawn) {
 	}
 }
 
-// pixelBand is how many pixels are changed between two looks at the context.
+// pixelBand is how many pixels are changed between two checks of the context.
 const pixelBand = 1 << 20
 
-// apply changes the colours of a picture, or of a part of it if ctx ends.
+// apply changes the colours of a picture; if ctx ends, only of a part of it.
 func (o op) apply(ctx context.Context, r, g, b []byte) {
 	g, b = g[:len(r)], b[:len(r)]
-	grey := 0.0 // what contrast blends with
+	grey := 0.0 // the grey that contrast blends with
 	if o.kind == contrast {
 		sum := 0
 		for from := 0; from < len(r) && ctx.Err() == nil; from += pixelBand {
@@ -191,7 +189,7 @@ func blendLevels(factor, other float64, planes ...[]byte) {
 	}
 }
 
-// turnHue turns a colour's hue by a part of the circle.
+// turnHue turns a colour's hue by a share of the circle.
 func turnHue(r, g, b byte, by float32) (byte, byte, byte) {
 	most, least := max(r, g, b), min(r, g, b)
 	if most == least {

@@ -7,12 +7,12 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// element is the element types of a result. Float16 and BFloat16 are uint16.
+// element constrains the element types of a result. Float16 and BFloat16 are uint16.
 type element interface{ float32 | uint16 | uint8 }
 
-// levels has what each level of a channel becomes in the result. Level v stands
-// at v+below. Places beyond 0 … 255 have the level of the nearer end, so that sums
-// needn't be clamped.
+// levels holds, for each level of a channel, the value in the result. The value of level v is at index
+// v+below. Indices beyond levels 0 … 255 hold the value of the nearer end, so that sums needn't be
+// clamped.
 type levels[T element] struct {
 	of [1024]T
 	affine
@@ -20,8 +20,8 @@ type levels[T element] struct {
 
 const below = 384
 
-// affine is how levels become numbers: level*scale + shift, rounded after each step.
-// A scale of 0 means that only the table knows.
+// affine says how levels become numbers: level*scale + shift, rounded after each step. If scale is 0,
+// only the table can be used.
 type affine struct{ scale, shift float32 }
 
 func newLevels[T element](of func(level int) T) *levels[T] {
@@ -35,7 +35,7 @@ func newLevels[T element](of func(level int) T) *levels[T] {
 // normalized returns the levels of a channel as numbers.
 func normalized(mean, std float64) *levels[float32] {
 	a := affine{float32(1 / (255 * std)), float32(-mean / std)}
-	if !(a.scale >= 0x1p-126 && a.scale <= math.MaxFloat32/512 && a.shift >= -math.MaxFloat32/2 && a.shift <= math.MaxFloat32/2) { // it isn't exact
+	if !(a.scale >= 0x1p-126 && a.scale <= math.MaxFloat32/512 && a.shift >= -math.MaxFloat32/2 && a.shift <= math.MaxFloat32/2) { // the formula isn't exact
 		return newLevels(func(level int) float32 { return float32((float64(level)/255 - mean) / std) })
 	}
 	t := newLevels(func(level int) float32 { return float32(float32(level)*a.scale) + a.shift })
@@ -46,18 +46,17 @@ func normalized(mean, std float64) *levels[float32] {
 // identity leaves levels as they are.
 var identity = newLevels(func(level int) uint8 { return uint8(level) })
 
-// chroma has what a pixel's components add to its levels, and lift besides, so that
-// nothing is negative. The lower 32 bits hold red from Cr and blue from Cb; the upper
-// hold green from both, in 1/65536ths.
+// chroma holds what a pixel's components add to its levels, plus lift, so that nothing is negative. The
+// lower 32 bits hold red from Cr and blue from Cb; the upper bits hold green from both, in 1/65536ths.
 type chroma struct {
 	cr, cb [256]uint64
-	full   bool       // JFIF's; only these the assembly knows
+	full   bool       // as in JFIF; the assembly handles only these
 	luma   [256]int32 // the grey part + below − lift; if full, that is y + below − lift
 }
 
 const lift = 256
 
-// The conversions of JFIF (ITU-T T.871, 7), as libjpeg rounds them, and of BT.601.
+// The conversions of JFIF (ITU-T T.871, 7), rounded as in libjpeg, and of BT.601.
 var (
 	fullRange  = newChroma(1, 1, 0)
 	videoRange = newChroma(255.0/219, 255.0/224, 16)
@@ -108,8 +107,8 @@ func fromLevelsPlain[T element](dst []T, src []byte, table *levels[T]) {
 
 // A writer writes rows of pixels to a result.
 type writer interface {
-	// begin makes picture k of a sample's field the one to write to, and fills it with black if
-	// blank is set, until ctx ends.
+	// begin selects picture k of a sample's field for writing, and fills it with black if blank is set,
+	// until ctx ends.
 	begin(ctx context.Context, dst *nwt.Sample, field, k int, blank bool)
 	// ycc and rgb write n pixels of row y, beginning at column x.
 	ycc(x, y, n int, luma, cb, cr []byte, t *chroma)
@@ -118,20 +117,20 @@ type writer interface {
 	erase(ctx context.Context, e erasure)
 }
 
-// format is what a result looks like.
+// format describes a result.
 type format struct {
 	Size
 	channels int
 	layout   Layout
 }
 
-// output is the writer of one element type. A worker has its own.
+// output is the writer of one element type. Each worker has its own.
 type output[T element] struct {
 	format
 	tables *[3]*levels[T]
 	of     func(float64) T
 	dst    []T
-	bytes  [3][]byte // a row
+	bytes  [3][]byte // one row
 }
 
 func (o *output[T]) begin(ctx context.Context, dst *nwt.Sample, field, k int, blank bool) {
@@ -151,7 +150,7 @@ func (o *output[T]) begin(ctx context.Context, dst *nwt.Sample, field, k int, bl
 	}
 }
 
-// rowsBetweenLooks is how many rows of a result are filled between two looks at the context.
+// rowsBetweenLooks is how many rows of a result are filled between two checks of the context.
 const rowsBetweenLooks = 64
 
 func (o *output[T]) at(c, x, y int) int {
@@ -161,7 +160,7 @@ func (o *output[T]) at(c, x, y int) int {
 	return (c*o.Height+y)*o.Width + x
 }
 
-// row is n elements of a channel of a result that is CHW.
+// row returns n elements of a channel of a result in CHW order.
 func (o *output[T]) row(c, x, y, n int) []T { return o.dst[o.at(c, x, y):][:n] }
 
 func (o *output[T]) ycc(x, y, n int, luma, cb, cr []byte, t *chroma) {

@@ -9,8 +9,8 @@ import (
 	"io"
 )
 
-// decode decodes the file in data, at least the part that g needs, to the picture,
-// and turns g to the picture's own axes.
+// decode decodes the file in data to the picture, at least the part that g needs, and changes g to the
+// picture's own axes.
 func (w *worker) decode(data []byte, h header, g *geometry) error {
 	width, height := h.width, h.height
 	sideways := h.orientation >= 5
@@ -36,16 +36,16 @@ func (w *worker) decode(data []byte, h header, g *geometry) error {
 	return err
 }
 
-// mirrored reports how a picture is mirrored after it was turned: CIPA DC-008, 4.6.4 A, Orientation.
+// mirrored reports along which axes a picture is mirrored after it was turned: CIPA DC-008, 4.6.4 A,
+// Orientation.
 func (h *header) mirrored() (x, y bool) {
 	const horizontally, vertically = 1<<2 | 1<<3 | 1<<6 | 1<<7, 1<<3 | 1<<4 | 1<<7 | 1<<8
 	return 1<<h.orientation&horizontally != 0, 1<<h.orientation&vertically != 0
 }
 
-// decodeJPEG decodes a JPEG file, as far down as it is needed if it can be told that the
-// file is whole. Whether all of the picture is there is decided in one place, the decoders
-// in Go: libjpeg-turbo's picture is taken if it decoded all rows without a word, or of
-// damaged files if asked.
+// decodeJPEG decodes a JPEG file. If it can tell that the file is whole, it decodes only down to the last
+// row needed. The decoders in Go alone decide whether the picture is complete: libjpeg-turbo's picture is
+// used if it decoded all rows without a warning or, if the program accepts damaged files, anyway.
 func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) error {
 	scans, whole, err := h.jpeg.rest(w.ctx, data)
 	if err != nil {
@@ -64,7 +64,7 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	var needed region
 	needed.left, needed.right = x.span(h.width)
 	needed.top, needed.bottom = y.span(h.height)
-	if !whole { // what is missing must be found, whatever the crop
+	if !whole { // missing parts must be found, whatever the crop is
 		needed.bottom = h.height
 	}
 	if w.turbo != nil && h.jpeg.planar() {
@@ -82,8 +82,8 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	return w.decodeColours(data, h)
 }
 
-// decodeByTurbo decodes a file by libjpeg-turbo: the rows that are needed, and at a
-// smaller size if enough pixels remain. done reports whether it made all of them.
+// decodeByTurbo decodes the rows that are needed by libjpeg-turbo, at a smaller size if enough pixels
+// remain. done reports whether it has made all of them.
 func (w *worker) decodeByTurbo(data []byte, h header, needed region, scale float64, scans int) (done bool) {
 	rows := h.height
 	if h.jpeg.baseline && h.jpeg.interleaved {
@@ -109,9 +109,8 @@ func (w *worker) decodeByTurbo(data []byte, h header, needed region, scale float
 		data = w.own(data)
 		defer w.cutAtEnd(data)()
 	}
-	// The library stops at the first word that it has to say. If it has made the last
-	// pixels by then, it is about what follows the picture: always something, if rows were
-	// left out.
+	// The library stops at its first warning. If it has made the last pixels by then, the warning is
+	// about what follows the picture: if rows were left out, there always is one.
 	unit := 8 * h.jpeg.subX
 	luma := &w.picture.planes[0]
 	last := luma.pix[(height-1)*luma.stride:][small((h.width-1)/unit*unit):width]
@@ -125,14 +124,13 @@ func (w *worker) decodeByTurbo(data []byte, h header, needed region, scale float
 	return done
 }
 
-// unwritten returns what the last pixels are before they are decoded. A picture may have the
-// same there: then it is decoded again in Go.
+// unwritten returns what the last pixels are set to before they are decoded. If a picture happens to have
+// the same values there, it is decoded again in Go.
 func unwritten(i int) byte { return byte(45 + 89*i) }
 
-// isLong reports whether libjpeg-turbo may take longer than some tenths of a second to
-// decode rows of a file, and whether the context may end it. Each scan takes time for every
-// pixel, and each byte takes some nanoseconds. With arithmetic coding, a pixel takes more
-// work the fewer bytes it has.
+// isLong reports whether libjpeg-turbo may take longer than some tenths of a second to decode rows of a
+// file, and whether the context can end at all. Each scan takes time for every pixel, and each byte takes
+// some nanoseconds. With arithmetic coding, the fewer bytes a pixel has, the more work it takes.
 func (w *worker) isLong(data []byte, h header, rows, scans int) bool {
 	work := int64(h.width) * int64(rows) * int64(scans)
 	if !h.jpeg.baseline && !h.jpeg.progressive {
@@ -141,7 +139,7 @@ func (w *worker) isLong(data []byte, h header, rows, scans int) bool {
 	return work+4*int64(len(data)) >= 1<<26 && w.ctx.Done() != nil
 }
 
-// own returns a copy of a file; data itself if that is the worker's copy already.
+// own returns a copy of a file, or data itself if it is the worker's copy already.
 func (w *worker) own(data []byte) []byte {
 	if len(w.file) == 0 || &w.file[0] != &data[0] {
 		w.file = append(w.file[:0], data...)
@@ -149,10 +147,10 @@ func (w *worker) own(data []byte) []byte {
 	return w.file
 }
 
-// cutAtEnd ends a call of libjpeg-turbo with the context, as far as that can be done: the
-// library asks nobody whether to go on, but it reads the file as it decodes. From then on
-// it reads an end of the picture wherever it is. What it hasn't decoded becomes grey, which
-// takes little time. done is called after the call. data must be the worker's own.
+// cutAtEnd ends a call of libjpeg-turbo with the context, as far as possible: the library has no way to
+// be stopped, but it reads the file while it decodes. After the context has ended, it finds an end of the
+// picture wherever it reads. The rest of the picture becomes grey, which takes little time. done must be
+// called after the call. data must be the worker's own copy.
 func (w *worker) cutAtEnd(data []byte) (done func()) {
 	cut := make(chan struct{})
 	stop := context.AfterFunc(w.ctx, func() {
@@ -168,7 +166,7 @@ func (w *worker) cutAtEnd(data []byte) (done func()) {
 
 var endOfImage = []byte{0xff, 0xd9}
 
-// cutEverywhere fills data with ends of pictures.
+// cutEverywhere fills data with end-of-picture markers.
 func cutEverywhere(data []byte) {
 	ends := data[:min(len(data), 1<<16)]
 	for n := copy(ends, endOfImage); n < len(ends); n *= 2 {
@@ -179,7 +177,7 @@ func cutEverywhere(data []byte) {
 	}
 }
 
-// judge reports whether what was decoded of a JPEG file can be used.
+// judge returns an error if what was decoded of a JPEG file can't be used.
 func (w *worker) judge(damaged, err error) error {
 	if err := ended(w.ctx); err != nil {
 		return err
@@ -199,7 +197,7 @@ func inked(ink, black byte) byte {
 	return black - byte((t+t>>8)>>8)
 }
 
-// decodeInGo decodes what is needed of a file that has planes, in Go.
+// decodeInGo decodes in Go what is needed of a file that has planes.
 func (w *worker) decodeInGo(data []byte, h header, needed region) error {
 	w.picture = picture{width: h.width, height: h.height, shrunk: 1, model: ycc,
 		subX: h.jpeg.subX, subY: h.jpeg.subY, smooth: h.jpeg.smooth()}
@@ -216,7 +214,7 @@ func (w *worker) decodeInGo(data []byte, h header, needed region) error {
 			pl.width, pl.height = up(h.width, h.jpeg.subX)/h.jpeg.subX, min(pl.height, up(h.height, h.jpeg.subY)/h.jpeg.subY)
 		}
 	}
-	// Chroma is smoothed with its neighbours.
+	// Chroma values are smoothed with their neighbours.
 	needed.left, needed.top = max(0, needed.left-2*h.jpeg.subX), max(0, needed.top-2*h.jpeg.subY)
 	needed.right, needed.bottom = needed.right+2*h.jpeg.subX, needed.bottom+2*h.jpeg.subY
 	return w.judge(w.decodeBlocks(data, &h.jpeg, w.picture.planes[:w.picture.count()], needed))
@@ -239,8 +237,7 @@ func (w *worker) decodeBlocks(data []byte, h *jpegHeader, planes []plane, needed
 	return w.progressive.decode(w.ctx, data, h, planes, needed, w.p.damaged)
 }
 
-// decodeColours decodes a JPEG file of other colours than YCbCr, or of unusual
-// sampling, in Go.
+// decodeColours decodes in Go a JPEG file with other colours than YCbCr, or with unusual sampling.
 func (w *worker) decodeColours(data []byte, h header) error {
 	j := &h.jpeg
 	across, down := up(h.width, 8*j.unitX)/j.unitX, up(h.height, 8*j.unitY)/j.unitY
@@ -279,7 +276,7 @@ func (w *worker) decodeColours(data []byte, h header) error {
 		if j.ycc {
 			fromYCCPlain(r, g, b, r, g, b, fullRange, &unchanged)
 		}
-		for x := range black { // as Pillow: the inks are inverted, as Adobe stores them
+		for x := range black { // as in Pillow: the inks are inverted, because Adobe stores them so
 			c, m, y, k := r[x], g[x], b[x], black[x]
 			if j.ycc {
 				c, m, y = 255-c, 255-m, 255-y
@@ -290,8 +287,8 @@ func (w *worker) decodeColours(data []byte, h header) error {
 	return nil
 }
 
-// grow makes row y of a picture that is byX × byY times as large as the plane, as libjpeg
-// does: doubling is smooth, with weights of 3/4 and 1/4 ("fancy upsampling").
+// grow makes row y of a picture that is byX × byY times as large as the plane, as libjpeg does. Doubling
+// is smooth, with weights of 3/4 and 1/4 ("fancy upsampling").
 func (p *plane) grow(dst []byte, y, byX, byY int) {
 	row := func(y int) []byte { return p.pix[min(max(y, 0), p.height-1)*p.stride:][:p.width] }
 	near := row(y / byY)
@@ -324,9 +321,9 @@ func (p *plane) grow(dst []byte, y, byX, byY int) {
 	}
 }
 
-// checkScans bounds the scans: each costs time for all pixels, however few bytes it
-// has. The bound is libjpeg-turbo's up to 4 megapixels; beyond, what is allowed in all
-// stays the same, but is never less than several times what encoders write.
+// checkScans bounds the number of scans, because each takes time for all pixels, however few bytes it
+// has. Up to 4 megapixels the bound is libjpeg-turbo's. For larger pictures the allowed total work stays
+// the same, but the bound is never less than several times what encoders write.
 func checkScans(h *header, n int) error {
 	most := int(max(64, min(500, 500*(4<<20)/(int64(h.width)*int64(h.height)))))
 	if n > most {
@@ -376,16 +373,15 @@ func (w *worker) decodeImage(data []byte, h header) error {
 	return nil
 }
 
-// surround makes the picture a part of one of width × height pixels, black elsewhere.
+// surround makes the picture a part of a picture of width × height pixels, which is black elsewhere.
 func (w *worker) surround(part image.Rectangle, width, height int) error {
 	all := output[uint8]{format: format{Size{height, width}, 3, CHW}, tables: &unchanged, dst: make([]byte, 3*width*height)}
 	w.resample(whole(part.Dx()), whole(part.Dy()), &all, part.Min.X, part.Min.Y)
 	return w.borrow(all.dst, height, width, CHW)
 }
 
-// take makes the picture of an image of width × height pixels. It uses the image's
-// own memory, or grows mem. What the image doesn't fill is of the colour empty. It stops if
-// ctx ends.
+// take makes the picture from an image of width × height pixels. It uses the image's own memory, or grows
+// mem. Pixels that the image doesn't fill get the colour empty. It stops if ctx ends.
 func (p *picture) take(ctx context.Context, mem []byte, img image.Image, width, height int, empty [3]byte) []byte {
 	whole := img.Bounds() == image.Rect(0, 0, width, height)
 	switch src := img.(type) {
@@ -393,7 +389,7 @@ func (p *picture) take(ctx context.Context, mem []byte, img image.Image, width, 
 		if whole && p.takeYCbCr(src) {
 			return mem
 		}
-	case *image.NYCbCrA: // the colours behind the transparency, as Pillow has them
+	case *image.NYCbCrA: // the colours behind the transparency, as in Pillow
 		if whole && p.takeYCbCr(&src.YCbCr) {
 			return mem
 		}
@@ -418,8 +414,7 @@ func (p *picture) take(ctx context.Context, mem []byte, img image.Image, width, 
 	return mem
 }
 
-// takeYCbCr uses the planes of an image, if their rows can be read eight bytes
-// at a time.
+// takeYCbCr uses the planes of an image directly, if their rows can be read eight bytes at a time.
 func (p *picture) takeYCbCr(src *image.YCbCr) bool {
 	ratios := map[image.YCbCrSubsampleRatio][2]int{
 		image.YCbCrSubsampleRatio444: {1, 1}, image.YCbCrSubsampleRatio422: {2, 1},
@@ -446,15 +441,15 @@ func (p *picture) takeYCbCr(src *image.YCbCr) bool {
 	return true
 }
 
-// put writes those pixels to a row that lie in the plane.
+// put writes pixels to a row, as far as they lie in the plane.
 func (p *plane) put(x, y int, pixels []byte) {
 	if x >= 0 && x < p.width && y >= 0 && y < p.height {
 		copy(p.pix[y*p.stride+x:][:p.width-x], pixels)
 	}
 }
 
-// paint writes an image to a picture of RGB. What is transparent keeps the colour
-// that it has in the file, as Pillow's convert("RGB") does.
+// paint writes an image to an RGB picture. Transparent pixels keep the colour that they have in the file,
+// as in Pillow's convert("RGB").
 func (p *picture) paint(ctx context.Context, img image.Image) {
 	area := img.Bounds().Intersect(image.Rect(0, 0, p.planes[0].width, p.planes[0].height))
 	r, g, b := p.planes[0].pix, p.planes[1].pix, p.planes[2].pix
@@ -531,7 +526,7 @@ func (p *picture) transpose(ctx context.Context, mem []byte) []byte {
 	return mem
 }
 
-// borrow makes the picture of pixels.
+// borrow makes a picture that uses the memory of pixels.
 func (w *worker) borrow(pixels []byte, height, width int, layout Layout) error {
 	w.picture = picture{width: width, height: height, shrunk: 1, model: rgb, subX: 1, subY: 1}
 	p, n := &w.picture, width*height

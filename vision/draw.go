@@ -10,35 +10,35 @@ import (
 	"github.com/nwt-go/nwt/internal/retry"
 )
 
-// A Draw is what [Pipeline.Draw] has drawn for a sample. It does the same to the sample's other
-// pictures, boxes and points. It is valid until Load returns.
+// A Draw holds the random choices that [Pipeline.Draw] has made for a sample. It applies them to the
+// sample's other pictures, boxes and points. It is valid until Load returns.
 type Draw struct {
-	p             *Pipeline // that drew
+	p             *Pipeline // the pipeline that made the choices
 	dst           *nwt.Sample
 	id            int
-	width, height int // of all pictures, as they are turned
+	width, height int // of all pictures, after turning
 	geometry      geometry
 }
 
-// Draw is [Pipeline.Load] for the first picture of a sample that has more, or that has boxes or
-// points: it returns what it has drawn. Several files are the pictures of one field, as
-// [Pipeline.Frames] describes it.
+// Draw loads the first picture of a sample, as [Pipeline.Load] does, and returns the random choices, for
+// the sample's other pictures, boxes or points. If there are several files, they become the pictures of
+// one field, as in [Pipeline.Frames].
 func (p *Pipeline) Draw(dst *nwt.Sample, field int, files ...[]byte) (Draw, error) {
 	d := Draw{dst: dst}
 	err := d.load(callctx.Of(dst), p, field, files)
 	return d, err
 }
 
-// DrawPixels is Draw for pictures that are decoded already: see [Draw.LoadPixels].
+// DrawPixels does what Draw does, for pictures that are decoded already: see [Draw.LoadPixels].
 func (p *Pipeline) DrawPixels(dst *nwt.Sample, field int, pixels []byte, height, width int, layout Layout) (Draw, error) {
 	d := Draw{dst: dst}
 	err := d.loadPixels(p, field, pixels, height, width, layout)
 	return d, err
 }
 
-// Load loads another picture of the sample, or the pictures of another field. They must have the
-// size of the first one. p is the pipeline that drew, which does the same to their colours too, or
-// one that its Beside or Masks returned.
+// Load loads another picture of the sample, or the pictures of another field. They must have the size of
+// the first one. p is the pipeline of the Draw, which then changes their colours in the same way, or a
+// pipeline that its Beside or Masks returned.
 func (d Draw) Load(p *Pipeline, field int, files ...[]byte) error {
 	if d.p == nil {
 		return errNotDrawn
@@ -46,9 +46,9 @@ func (d Draw) Load(p *Pipeline, field int, files ...[]byte) error {
 	return d.load(callctx.Of(d.dst), p, field, files)
 }
 
-// LoadPixels is Load for pictures that are decoded already: height × width pixels of three
-// bytes, or of one byte if they are grey, in the order of layout. The pictures of a field lie one
-// after the other.
+// LoadPixels does what Load does, for pictures that are decoded already: height × width pixels of three
+// bytes, or of one byte if they are grey, in the order of layout. The pictures of a field lie one after
+// the other.
 func (d Draw) LoadPixels(p *Pipeline, field int, pixels []byte, height, width int, layout Layout) error {
 	if d.p == nil {
 		return errNotDrawn
@@ -62,9 +62,9 @@ var errNotDrawn = errors.New("vision: a Draw that Pipeline.Draw didn't return, o
 // picture is {0, 0, width, height}.
 type Box [4]float32
 
-// Box returns where a box is in the result, as far as it can be seen there, and which share of its
-// area that is: 0 if nothing is left of it, or if it has no area. The box is in pixels of the file's
-// picture, turned if [WithOrientation] turns it.
+// Box returns where the visible part of a box is in the result, and which share of the box's area is
+// visible: 0 if none is, or if the box has no area. The box is in pixels of the file's picture, turned if
+// [WithOrientation] turns it.
 func (d Draw) Box(b Box) (in Box, share float64) {
 	share = 1
 	for i, a := range [2]*axis{&d.geometry.x, &d.geometry.y} {
@@ -84,24 +84,25 @@ func (d Draw) Box(b Box) (in Box, share float64) {
 	return in, share
 }
 
-// Point returns where a point is in the result, and reports whether it can be seen there. Its
-// coordinates are as those of a [Box]: the middle of the first pixel is at ½, ½.
+// Point returns where a point is in the result, and reports whether it is visible there. Its coordinates
+// are like those of a [Box]: the middle of the first pixel is at ½, ½.
 func (d Draw) Point(x, y float32) (inX, inY float32, seen bool) {
 	px, seenX := d.geometry.x.point(x)
 	py, seenY := d.geometry.y.point(y)
 	return px, py, seenX && seenY
 }
 
-// Frames is [Pipeline.Field] for n pictures, such as those of a clip: [n, channels, height, width].
+// Frames does what [Pipeline.Field] does, for n pictures, such as those of a clip: its shape is [n,
+// channels, height, width].
 func (p *Pipeline) Frames(name string, n int) nwt.Field {
 	f := p.Field(name)
 	f.Shape = append([]int{n}, f.Shape...)
 	return f
 }
 
-// Beside makes a pipeline for other pictures of the same samples, which [Draw.Load] loads: they are
-// cropped, resized and mirrored as those of p, and then get these transforms, of colours and
-// values, instead of p's. It has the options of p, unless opts change them.
+// Beside makes a pipeline for other pictures of the same samples, which [Draw.Load] loads. They are
+// cropped, resized and mirrored like the pictures of p. Then transforms, which may only change colours
+// and values, replace those of p. The new pipeline has the options of p, unless opts change them.
 func (p *Pipeline) Beside(transforms []Transform, opts ...Option) (*Pipeline, error) {
 	b := &Pipeline{dtype: p.dtype, layout: p.layout, orient: p.orient, damaged: p.damaged, inGo: p.inGo, maxPixels: p.maxPixels}
 	b.root = p.drawer()
@@ -110,7 +111,7 @@ func (p *Pipeline) Beside(transforms []Transform, opts ...Option) (*Pipeline, er
 	return b.complete(transforms, opts)
 }
 
-// drawer returns the pipeline that draws for p's pictures.
+// drawer returns the pipeline that makes the random choices for p's pictures.
 func (p *Pipeline) drawer() *Pipeline {
 	if p.root != nil {
 		return p.root
@@ -120,7 +121,7 @@ func (p *Pipeline) drawer() *Pipeline {
 
 var errBeside = errors.New("vision: a pipeline that Beside or Masks returned can't draw: load the sample's first picture by the Draw of the pipeline that they were called of, and this one by Draw.Load")
 
-// worker returns the worker for pictures of a pipeline, which has what is drawn for it.
+// worker returns the worker for pictures of a pipeline, with the random choices for that pipeline.
 func (d *Draw) worker(ctx context.Context, p *Pipeline, field, n int) (*worker, error) {
 	switch {
 	case p == nil:
@@ -161,7 +162,7 @@ func (d *Draw) load(ctx context.Context, p *Pipeline, field int, files [][]byte)
 			if len(files) > 1 {
 				err = fmt.Errorf("picture %d of field %d: %w", k, field, err)
 			}
-			return retry.As(err, false) // the same bytes will fail again
+			return retry.As(err, false) // the same bytes would fail again
 		}
 	}
 	return nil
@@ -206,8 +207,8 @@ func (d *Draw) loadPicture(ctx context.Context, w *worker, field, k int, pixels 
 	return d.write(w, field, k, header{width: width, height: height, orientation: 1}, nil)
 }
 
-// write draws if that is to be done, decodes what is needed of data, and writes picture k of a
-// field. If data is nil, the picture is decoded already.
+// write makes the random choices if they haven't been made, decodes what is needed of data, and writes
+// picture k of a field. If data is nil, the picture is decoded already.
 func (d *Draw) write(w *worker, field, k int, h header, data []byte) error {
 	width, height := h.width, h.height
 	if h.orientation >= 5 {

@@ -7,11 +7,11 @@ import (
 	"errors"
 )
 
-// exifPrefix stands before EXIF data in JPEG files, and sometimes in others.
+// exifPrefix precedes EXIF data in JPEG files, and sometimes in other files.
 var exifPrefix = []byte("Exif\x00\x00")
 
-// orientation finds the tag Orientation in EXIF data: 1 … 8, and 1 if it isn't
-// there. See CIPA DC-008 (Exif 2.3), 4.6.4.
+// orientation finds the tag Orientation in EXIF data, 1 … 8, and returns 1 if there is none. See CIPA
+// DC-008 (Exif 2.3), 4.6.4.
 func orientation(exif []byte) int {
 	if o, _ := tagOf(bytes.TrimPrefix(exif, exifPrefix), 0x0112); o >= 1 && o <= 8 {
 		return int(o)
@@ -19,7 +19,7 @@ func orientation(exif []byte) int {
 	return 1
 }
 
-// tagOf finds a tag's number in the first directory of a TIFF file, as EXIF data is one.
+// tagOf finds a tag's number in the first directory of a TIFF file; EXIF data has the same form.
 func tagOf(tiff []byte, tag uint16) (value uint32, found bool) {
 	if len(tiff) < 8 {
 		return 0, false
@@ -57,7 +57,7 @@ func tagOf(tiff []byte, tag uint16) (value uint32, found bool) {
 	return 0, false
 }
 
-// checkTIFF refuses what package tiff would decode to other pixels than libtiff.
+// checkTIFF refuses files that package tiff would decode to other pixels than libtiff does.
 func checkTIFF(data []byte) error {
 	const compression, photometric, fillOrder, samples, planar = 0x0103, 0x0106, 0x010a, 0x0115, 0x011c
 	number := func(tag uint16) uint32 {
@@ -76,7 +76,7 @@ func checkTIFF(data []byte) error {
 	return nil
 }
 
-// exifOf finds the EXIF data of a PNG or WebP file; nil: there is none, or ctx ends.
+// exifOf finds the EXIF data of a PNG or WebP file. It returns nil if there is none, or if ctx ends.
 func exifOf(ctx context.Context, data []byte) []byte {
 	seen := 0
 	switch {

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// A fileReader reads files into memory that it uses again. It calls the system
-// itself: os.Open allocates for each file.
+// A fileReader reads files into memory that it reuses. It makes the system calls itself, because os.Open
+// allocates for each file.
 type fileReader struct {
 	path []byte
 	data []byte
@@ -18,7 +18,7 @@ type fileReader struct {
 
 func newFileReader() (*fileReader, error) { return new(fileReader), nil }
 
-// read returns the content of a file, valid until the next call.
+// read returns the content of a file, which stays valid until the next call.
 func (r *fileReader) read(ctx context.Context, dir string, name []byte) ([]byte, error) {
 	r.path = append(append(append(append(r.path[:0], dir...), '/'), name...), 0)
 	failed := func(call string, err error) ([]byte, error) {
@@ -28,7 +28,7 @@ func (r *fileReader) read(ctx context.Context, dir string, name []byte) ([]byte,
 	var fd uintptr
 	for {
 		at := atWorkingDirectory
-		// O_NONBLOCK: a pipe among the files must not be waited for.
+		// O_NONBLOCK keeps the call from waiting for a pipe.
 		n, _, e := syscall.Syscall6(syscall.SYS_OPENAT, uintptr(at), uintptr(unsafe.Pointer(&r.path[0])),
 			syscall.O_RDONLY|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0, 0, 0)
 		if e == 0 {

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// A fileReader reads files into memory that it uses again.
+// A fileReader reads files into memory that it reuses.
 type fileReader struct {
 	data  bytes.Buffer
 	until untilEnd
@@ -31,10 +31,10 @@ func (r *untilEnd) Read(p []byte) (int, error) {
 
 func newFileReader() (*fileReader, error) { return new(fileReader), nil }
 
-// read returns the content of a file, valid until the next call.
+// read returns the content of a file, which stays valid until the next call.
 func (r *fileReader) read(ctx context.Context, dir string, name []byte) ([]byte, error) {
 	path := filepath.Join(dir, string(name))
-	info, err := os.Stat(path) // before it is opened: a pipe would block
+	info, err := os.Stat(path) // before opening, because opening a pipe would block
 	if err != nil {
 		return nil, err
 	}

@@ -9,18 +9,16 @@ import (
 	"github.com/nwt-go/nwt/internal/promise"
 )
 
-// Extensions are the extensions of the files that [OpenFolder] takes, in lower or
-// upper case.
+// Extensions are the extensions of the files that [OpenFolder] takes; they match in lower and upper case.
 var Extensions = []string{".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff"}
 
-// A Folder is a dataset of the pictures in a folder, as torchvision's
-// ImageFolder: what lies in dir/cat, or in folders below it, is of class "cat".
-// Its fields are "image", as its pipeline makes it, and "class", an Int64: a place in
-// Classes.
+// A Folder is a dataset of the pictures in a folder, like torchvision's ImageFolder: files in dir/cat, or
+// in folders below it, have class "cat". Its fields are "image", which its pipeline makes, and "class",
+// an Int64 that is an index in Classes.
 //
-// It takes 12 bytes of memory for each file, and the bytes of the file's name with
-// its folder: 45 MB for a million files named as ImageNet's, which are listed in some
-// three seconds if the system has their names in memory.
+// It takes 12 bytes of memory for each file, plus the bytes of the file's name with its folder: 45 MB for
+// a million files named like ImageNet's. They are listed in about three seconds if the system has their
+// names in memory.
 type Folder struct {
 	files    *classfolder.Files
 	pipeline *Pipeline
@@ -29,7 +27,7 @@ type Folder struct {
 
 func init() { promise.ToOverwrite[*Folder]() }
 
-// A FolderOption changes what [OpenFolder] takes.
+// A FolderOption changes which files [OpenFolder] takes, and how their fields are named.
 type FolderOption func(*folderOptions)
 
 type folderOptions struct {
@@ -37,9 +35,9 @@ type folderOptions struct {
 	image, class string // the names of the fields
 }
 
-// WithFieldNames names the fields, by default "image" and "class". So two folders can be put side
-// by side by [nwt.Zip]. Each draws by itself: for pictures that are to be cropped alike there is
-// [Pipeline.Draw].
+// WithFieldNames sets the names of the fields, by default "image" and "class". With other names, two
+// folders can be put side by side by [nwt.Zip]. Each folder then makes its own random choices; to crop
+// pictures alike, use [Pipeline.Draw].
 func WithFieldNames(image, class string) FolderOption {
 	return func(o *folderOptions) { o.image, o.class = image, class }
 }
@@ -48,15 +46,14 @@ func WithFieldNames(image, class string) FolderOption {
 // is an error: if it were left out, all later classes would get other numbers.
 func WithEmptyClasses() FolderOption { return func(o *folderOptions) { o.emptyClasses = true } }
 
-// OpenFolder lists the pictures of a folder, without reading any. It follows
-// symbolic links to folders, but lists each folder once per class.
+// OpenFolder lists the pictures of a folder, without opening them. It follows symbolic links to folders,
+// but lists each folder once per class.
 //
-// The order is torchvision's, and the same on each machine: classes by name; in each
-// class its folders by path, and in each folder the files by name. Each folder directly
-// in dir is a class and must have a picture, and dir itself must have none. Names that
-// begin with a dot, and what operating systems and file servers leave behind (__MACOSX,
-// @eaDir, Thumbs.db and the like), are neither classes nor pictures. ctx ends a listing
-// that takes too long.
+// The order is torchvision's, and the same on each machine: classes by name; within a class, its folders
+// by path; within a folder, its files by name. Each folder directly in dir is a class and must have a
+// picture, and dir itself must have none. Names that begin with a dot, and files that operating systems
+// and file servers leave behind (__MACOSX, @eaDir, Thumbs.db and the like), count neither as classes nor
+// as pictures. If ctx ends, so does the listing.
 func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOption) (*Folder, error) {
 	if err := checkAlone("vision.OpenFolder", p); err != nil {
 		return nil, err
@@ -78,8 +75,8 @@ func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOpti
 	return &Folder{files, p, []nwt.Field{p.Field(o.image), {Name: o.class, Type: nwt.Int64}}}, nil
 }
 
-// With returns the same files, loaded by another pipeline: for validation, say, by
-// one without random transforms.
+// With returns the same files, loaded by another pipeline, for example by one without random transforms
+// for validation.
 func (f *Folder) With(p *Pipeline) (*Folder, error) {
 	if err := checkAlone("Folder.With", p); err != nil {
 		return nil, err
@@ -100,10 +97,10 @@ func checkAlone(name string, p *Pipeline) error {
 	return nil
 }
 
-// Classes returns the names of the classes, sorted. It must not be changed.
+// Classes returns the names of the classes, sorted. The slice must not be changed.
 func (f *Folder) Classes() []string { return f.files.Classes }
 
-// Class returns the class of a file, a place in Classes.
+// Class returns the class of a file, as an index in Classes.
 func (f *Folder) Class(index int) int { return f.files.Class(index) }
 
 // Path returns the path of a file.
@@ -112,13 +109,13 @@ func (f *Folder) Path(index int) string { return f.files.Path(index) }
 // Len returns the number of files.
 func (f *Folder) Len() int { return f.files.Len() }
 
-// Fields returns "image", of the pipeline's type, and "class", of int64, or as [WithFieldNames] has named
-// them: see [nwt.ColumnOf].
+// Fields returns "image", with the pipeline's type, and "class", an Int64, or the names that
+// [WithFieldNames] has set: see [nwt.ColumnOf].
 func (f *Folder) Fields() []nwt.Field { return f.fields }
 
-// Fingerprint tells what the samples depend on: the names, sizes, times and classes of the
-// files, wherever the folder is, and the pipeline. The first call looks at all files, 32 side by
-// side, in about the time that listing them took. Later calls return what it found.
+// Fingerprint depends on what the samples depend on: the names, sizes, times and classes of the files,
+// wherever the folder is, and the pipeline. The first call looks at all files, 32 at a time, and takes
+// about as long as listing them took. Later calls return the same result.
 func (f *Folder) Fingerprint() string {
 	return "vision.Folder: " + f.files.Tell() + " " + f.pipeline.Fingerprint()
 }
@@ -131,7 +128,7 @@ func (f *Folder) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 	}
 	data, err := r.read(ctx, f.files.Dir(), f.files.Name(index))
 	if err != nil {
-		return err // it names the file
+		return err // it already names the file
 	}
 	if err := f.pipeline.load(ctx, dst, 0, data); err != nil {
 		return fmt.Errorf("%s: %w", f.Path(index), err)
@@ -140,8 +137,8 @@ func (f *Folder) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 	return nil
 }
 
-// maxFile bounds the bytes of a picture's file, and maxRead those that are read between
-// two looks at the context.
+// maxFile bounds the size of a picture's file, and maxRead bounds how much is read between two checks of
+// the context, both in bytes.
 const (
 	maxFile = 1 << 30
 	maxRead = 1 << 24

@@ -12,8 +12,8 @@ import (
 // A gifFrame is the first picture of a GIF file. See the GIF89a specification, sections
 // 18 to 23.
 type gifFrame struct {
-	at      int             // of its descriptor
-	control int             // of the extension that tells its transparency; 0: there is none
+	at      int             // of its descriptor in the data
+	control int             // of the extension that sets its transparency; 0: there is none
 	bounds  image.Rectangle // on the screen
 	screen  image.Point     // its size
 	palette []byte          // of the file
@@ -56,10 +56,10 @@ func frameOfGIF(ctx context.Context, data []byte) (f gifFrame, ok bool) {
 	return f, false
 }
 
-// opaqueGIF makes a GIF file whose first picture has no transparency, in mem, which it
-// grows if needed: package gif would forget the colours behind it. It also returns
-// the colour of what the picture doesn't fill: the transparent one, as in Pillow, or
-// else the background. file is nil if data can be used as it is, or ctx ends.
+// opaqueGIF makes a GIF file whose first picture has no transparency, in mem, which it grows if needed,
+// because package gif would lose the colours behind it. It also returns the colour of the pixels that the
+// picture doesn't fill: the transparent colour, as in Pillow, or else the background. file is nil if data
+// can be used as it is, or if ctx ends.
 func opaqueGIF(ctx context.Context, mem, data []byte) (file []byte, empty [3]byte) {
 	f, ok := frameOfGIF(ctx, data)
 	if !ok {
@@ -77,9 +77,9 @@ func opaqueGIF(ctx context.Context, mem, data []byte) (file []byte, empty [3]byt
 	return file, empty
 }
 
-// mendedGIF makes a file of the first picture, with what package gif needs: a screen around
-// it, codes of eight bits, all colours and pixels. If damage is borne, what is missing becomes
-// 0. It is nil if that can't be done.
+// mendedGIF makes a file of the first picture, with everything that package gif needs: a screen around
+// it, codes of eight bits, all colours and pixels. If the program accepts damaged files, missing pixels
+// become 0. The result is nil if no such file can be made.
 func mendedGIF(ctx context.Context, data []byte, damaged bool) []byte {
 	f, ok := frameOfGIF(ctx, data)
 	if !ok {
@@ -127,7 +127,7 @@ func mendedGIF(ctx context.Context, data []byte, damaged bool) []byte {
 		}
 		_, _ = w.Write(row)
 	}
-	_ = w.Close() // a buffer takes all
+	_ = w.Close() // a buffer doesn't fail
 	for packed.Len() > 0 {
 		block := packed.Next(255)
 		file = append(append(file, byte(len(block))), block...)
@@ -135,13 +135,13 @@ func mendedGIF(ctx context.Context, data []byte, damaged bool) []byte {
 	return append(file, 0, 0x3b)
 }
 
-// grown returns the size of the screen, or of what also holds the picture, as for Pillow.
+// grown returns the size of the screen, enlarged to hold the picture, as in Pillow.
 func (f *gifFrame) grown() image.Point {
 	return image.Pt(min(max(f.screen.X, f.bounds.Max.X), 1<<16-1), min(max(f.screen.Y, f.bounds.Max.Y), 1<<16-1))
 }
 
-// unpackGIF unpacks codes to pixels until either or ctx ends, or a code can't be, and returns
-// how many pixels are missing. Package lzw doesn't know literals of one bit.
+// unpackGIF unpacks codes to pixels until either end, until ctx ends, or until a code is invalid. It
+// returns how many pixels are missing. Package lzw can't be used: it doesn't support literals of one bit.
 func unpackGIF(ctx context.Context, pixels, codes []byte, literal int) (missing int) {
 	var prefix [1 << 12]int16
 	var suffix, text [1 << 12]byte
@@ -166,7 +166,7 @@ func unpackGIF(ctx context.Context, pixels, codes []byte, literal int) (missing 
 			return len(pixels)
 		}
 		at, from := code, len(text)
-		if code == next { // the last text, and its first pixel again
+		if code == next { // this code stands for the last text followed by its first pixel
 			at, from = last, from-1
 		}
 		for ; at > end; at = int(prefix[at]) {

@@ -1,7 +1,7 @@
 package vision
 
-// standardTables are the Huffman tables of ITU-T T.81, annex K.3, for DC and AC and then
-// for luma and chroma: a kind, how many codes have 1 … 16 bits, and their symbols.
+// standardTables are the Huffman tables of ITU-T T.81, annex K.3, for DC and then AC, each for luma and
+// then chroma. A table is its kind, the number of codes with 1 … 16 bits, and their symbols.
 var standardTables = [2][2][]byte{
 	{
 		{

@@ -14,20 +14,20 @@ type jpegHeader struct {
 	width, height int
 	components    int
 	sampling      [4]struct{ h, v int } // of each component, 1 … 4
-	unitX, unitY  int                   // the largest of sampling
-	subX, subY    int                   // pixels of the picture for each of a chroma plane; 0: unusual
+	unitX, unitY  int                   // the largest values in sampling
+	subX, subY    int                   // pixels of the picture for each pixel of a chroma plane; 0: unusual
 	baseline      bool
 	progressive   bool
-	ycc           bool // the components are grey, or grey and YCbCr, or these and black
-	orientation   int  // of EXIF, 1 … 8; 1 if there is none
-	heightAt      int  // where the height stands in the file
+	ycc           bool // the components are grey, or YCbCr, or YCbCr and black
+	orientation   int  // from EXIF, 1 … 8; 1 if there is none
+	heightAt      int  // where the height is in the file
 	restart       int  // MCUs between restart markers, 0: none
 	scanAt        int  // where the first scan's pixels begin
 	interleaved   bool // the first scan has all components
 
-	ids   [4]byte   // of the components
-	bands bool      // a scan may have some bits of some coefficients
-	told  [4]uint64 // of each component, the coefficients whose last bit the scans so far have
+	ids   [4]byte   // one for each component
+	bands bool      // a scan may contain only some bits of some coefficients
+	told  [4]uint64 // for each component, the coefficients whose last bit is in the scans so far
 }
 
 // planar reports whether the components can be resampled as they are.
@@ -35,12 +35,12 @@ func (h *jpegHeader) planar() bool { return h.ycc && h.subX > 0 }
 
 var errNoPicture = errors.New("the data ends before the picture begins")
 
-// segments goes over the segments of a JPEG file, until ctx ends.
+// segments iterates over the segments of a JPEG file, until ctx ends.
 type segments struct {
 	ctx  context.Context
 	data []byte
 	at   int
-	seen int // markers
+	seen int // markers so far
 }
 
 // next returns the next marker that has a segment, and the segment's content. Its
@@ -50,7 +50,7 @@ func (s *segments) next() (marker byte, segment []byte, err error) {
 		if hasEnded(s.ctx, &s.seen) {
 			return 0, nil, ended(s.ctx)
 		}
-		if i := bytes.IndexByte(s.data[s.at:], 0xff); i >= 0 { // libjpeg skips what isn't a marker
+		if i := bytes.IndexByte(s.data[s.at:], 0xff); i >= 0 { // like libjpeg, it skips what isn't a marker
 			s.at += i
 		} else {
 			s.at = len(s.data)
@@ -65,12 +65,12 @@ func (s *segments) next() (marker byte, segment []byte, err error) {
 		s.at++
 		switch {
 		case marker == 0 || marker == 0x01 || marker >= 0xd0 && marker <= 0xd8:
-			continue // no segment follows
+			continue // this marker has no segment
 		case marker == 0xd9, s.at+2 > len(s.data):
 			return marker, nil, errNoPicture
 		}
 		size := int(binary.BigEndian.Uint16(s.data[s.at:]))
-		if marker == 0xfe || marker&0xf0 == 0xe0 { // as libjpeg passes over comments of any length
+		if marker == 0xfe || marker&0xf0 == 0xe0 { // libjpeg, too, skips comments of any length
 			size = max(size, 2)
 		}
 		if size < 2 || s.at+size > len(s.data) {
@@ -82,10 +82,10 @@ func (s *segments) next() (marker byte, segment []byte, err error) {
 	}
 }
 
-// looks is how many markers or chunks are passed between two looks at the context.
+// looks is how many markers or chunks are passed between two checks of the context.
 const looks = 1 << 12
 
-// hasEnded counts what is passed, and tells now and then whether ctx has ended.
+// hasEnded counts what is passed, and checks from time to time whether ctx has ended.
 func hasEnded(ctx context.Context, seen *int) bool {
 	*seen++
 	return *seen%looks == 0 && ctx.Err() != nil
@@ -125,7 +125,7 @@ func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
 			}
 			h.scanAt, h.interleaved = s.at, len(segment) > 0 && int(segment[0]) == h.components
 			h.scanned(segment)
-			switch h.components { // as libjpeg's jdapimin.c
+			switch h.components { // as in libjpeg's jdapimin.c
 			case 1:
 				h.ycc = true
 			case 3:
@@ -142,10 +142,10 @@ func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
 // they have less than three columns.
 func (h *jpegHeader) smooth() bool { return h.subX != 2 || h.width > 4 }
 
-// scanned notes what the scan with this header has.
+// scanned records what the scan with this header contains.
 func (h *jpegHeader) scanned(segment []byte) {
 	if len(segment) < 1 || len(segment) < 4+2*int(segment[0]) {
-		return // decoding meets it
+		return // decoding will report it
 	}
 	components := segment[1 : 1+2*int(segment[0])]
 	from, to, low := 0, 63, 0
@@ -163,7 +163,7 @@ func (h *jpegHeader) scanned(segment []byte) {
 	}
 }
 
-// complete reports whether the scans so far have all bits of all components.
+// complete reports whether the scans so far contain all bits of all components.
 func (h *jpegHeader) complete() bool {
 	if h.interleaved && !h.bands {
 		return true
@@ -176,14 +176,14 @@ func (h *jpegHeader) complete() bool {
 	return true
 }
 
-// rest goes over the markers that follow the first scan's header. It counts and notes the
-// scans, and reports whether the end of the picture is there. A film behind that isn't looked at.
-// It is quick, since in a scan's codes 0xff is rare.
+// rest reads the markers that follow the first scan's header. It counts and records the scans, and
+// reports whether it has found the end of the picture. It ignores a film that is appended after that. It
+// is quick, since in a scan's codes 0xff is rare.
 func (h *jpegHeader) rest(ctx context.Context, data []byte) (scans int, whole bool, err error) {
 	s := segments{ctx: ctx, data: data, at: h.scanAt}
 	for scans = 1; ; {
 		marker, segment, err := s.next()
-		if err != nil { // the end, or damage that decoding meets too
+		if err != nil { // the end, or damage that decoding will report too
 			return scans, marker == 0xd9, ended(ctx)
 		}
 		if marker == 0xda {
@@ -214,7 +214,7 @@ func (h *jpegHeader) frame(marker byte, segment []byte) error {
 		if f.h < 1 || f.h > 4 || f.v < 1 || f.v > 4 {
 			return fmt.Errorf("component %d has sampling factors %d and %d: must be 1 … 4", i, f.h, f.v)
 		}
-		if h.components == 1 { // they mean nothing
+		if h.components == 1 { // the factors have no meaning then
 			f.h, f.v = 1, 1
 		}
 		h.unitX, h.unitY = max(h.unitX, f.h), max(h.unitY, f.v)

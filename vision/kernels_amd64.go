@@ -8,8 +8,8 @@ import (
 
 //go:generate go -C avo run . -out ../avx2_amd64.s -stubs ../avx2_amd64.go -pkg vision
 
-// What takes the time of a picture that is decoded has two forms, equal to the bit:
-// plain Go, and assembly for CPUs with AVX2.
+// The code that takes most of a decoded picture's time exists twice, with exactly the same results: in
+// plain Go, and in assembly for CPUs with AVX2.
 var avx2 = cpu.X86.HasAVX2
 
 func mixRows(dst, src []byte, stride int, weights []uint64) {

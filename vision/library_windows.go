@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// The names of the official builds by Visual C++ and by MinGW, and where their
+// These are the names of the official builds by Visual C++ and by MinGW, and the places where their
 // installers put them.
 var turboNames = []string{
 	"turbojpeg.dll", "libturbojpeg.dll",
 	`C:\libjpeg-turbo64\bin\turbojpeg.dll`, `C:\libjpeg-turbo-gcc64\bin\libturbojpeg.dll`,
 }
 
-// openLibrary looks in the program's folder, in those of Windows, and along PATH, but
-// never in the working directory: what lies there may be anybody's.
+// openLibrary looks in the program's folder, in the Windows folders, and along PATH, but never in the
+// working directory, because anybody may have put a file there.
 func openLibrary(name string) (uintptr, error) {
 	lib, err := windows.LoadLibraryEx(name, 0, windows.LOAD_LIBRARY_SEARCH_DEFAULT_DIRS)
 	if err == nil {
@@ -34,7 +34,7 @@ func openLibrary(name string) (uintptr, error) {
 		if found == nil {
 			return uintptr(lib), nil
 		}
-		if !errors.Is(found, os.ErrNotExist) { // it is there, but for another kind of CPU, say
+		if !errors.Is(found, os.ErrNotExist) { // it is there, but built for another kind of CPU, for example
 			err = found
 		}
 	}

@@ -8,13 +8,13 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// maskOf tells what a mask's pixels become.
+// maskOf says what a mask's pixels become.
 type maskOf struct{ outside int }
 
-// Masks makes a pipeline for masks of p's pictures, which [Draw.Load] loads: they are cropped,
-// resized and mirrored as those, and keep their values. A mask must be grey, or have a palette:
-// then its values are the colours' places in it. A value of the result is that of one pixel, as in
-// torchvision, so that no classes are mixed. Outside of the picture it is outside.
+// Masks makes a pipeline for the masks of p's pictures, which [Draw.Load] loads. Masks are cropped,
+// resized and mirrored like the pictures, and keep their values. A mask must be grey, or have a palette:
+// then its values are the indices of the colours in the palette. Pixels outside of the picture get the
+// value of the argument outside. Outside of the picture the value is outside.
 //
 // t is Uint8, Uint16, Int32, Int64 or Float32. A value that a Uint8 can't hold is an error. The
 // result has the shape [height, width].
@@ -93,7 +93,7 @@ func notGrey(x, y, r, g, b int) error {
 	return fmt.Errorf("vision: a mask of colours: its pixel at column %d of row %d is %d, %d, %d: a mask must be grey, or have a palette", x, y, r, g, b)
 }
 
-// onlyGrey leaves one plane of a picture without colours.
+// onlyGrey keeps one plane of a picture without colours.
 func (w *worker) onlyGrey() error {
 	p := &w.picture
 	if p.model == grey || p.model == wideGrey {
@@ -118,10 +118,10 @@ func (w *worker) onlyGrey() error {
 
 func (p *plane) row(y int) []byte { return p.pix[y*p.stride:][:p.width] }
 
-// writeMask is write for masks.
+// writeMask does what write does, for masks.
 func (w *worker) writeMask(dst *nwt.Sample, field, k int, h header, g geometry, data []byte) error {
 	if data != nil {
-		// All of it, turned but not mirrored yet.
+		// This is the whole picture, turned but not mirrored yet.
 		all := geometry{whole(h.width), whole(h.height)}
 		if h.orientation >= 5 {
 			all.x, all.y = all.y, all.x

@@ -9,21 +9,21 @@ type plane struct {
 	width, height int
 }
 
-// A model tells what the planes of a picture hold.
+// A model says what the planes of a picture hold.
 type model uint8
 
 const (
 	grey     model = iota // one plane
 	rgb                   // three planes
 	ycc                   // three planes, as in JFIF: all values 0 … 255
-	video                 // three planes, as in ITU-R BT.601: 16 … 235 and 16 … 240; WebP has this
-	wideGrey              // two planes, of a mask: the lower and the upper byte of a value
+	video                 // three planes, as in ITU-R BT.601: 16 … 235 and 16 … 240; used by WebP
+	wideGrey              // two planes, for a mask: the lower and the upper byte of a value
 )
 
 // A picture is decoded pixels.
 type picture struct {
 	width, height int // of the file's picture
-	// How many of the file's pixels, per side, one pixel here stands for: 1, 2, 4 or 8.
+	// shrunk is how many of the file's pixels, per side, one pixel here stands for: 1, 2, 4 or 8.
 	shrunk     int
 	model      model
 	planes     [3]plane
@@ -42,8 +42,8 @@ func (p *picture) count() int {
 	return 3
 }
 
-// shape gives the picture planes of width × height pixels in mem, which it grows
-// if needed. The planes have whole blocks of chroma pixels, as TurboJPEG has them.
+// shape gives the picture planes of width × height pixels in mem, which it grows if needed. The planes
+// have whole blocks of chroma pixels, as in TurboJPEG.
 func (p *picture) shape(mem []byte, width, height int) []byte {
 	sizes, total := [3]int{}, 0
 	for i := range p.count() {
@@ -67,8 +67,8 @@ func (p *picture) shape(mem []byte, width, height int) []byte {
 	return mem
 }
 
-// reduce makes one pixel, their mean, of byX × byY pixels of each plane, in mem and
-// with sums, which it grows if needed. It stops if ctx ends.
+// reduce replaces each byX × byY pixels of a plane by one pixel, their mean. It uses mem and sums, which
+// it grows if needed. It stops if ctx ends.
 func (p *picture) reduce(ctx context.Context, mem []byte, sums []uint64, byX, byY int) ([]byte, []uint64) {
 	smaller := func(n, by int) int { return (n + by - 1) / by }
 	p.width, p.height = smaller(p.width, byX), smaller(p.height, byY)
@@ -114,7 +114,7 @@ func (p *picture) reduce(ctx context.Context, mem []byte, sums []uint64, byX, by
 	return mem, sums
 }
 
-// sized is mem with a length of n bytes, or new memory if mem is too small.
+// sized returns mem with a length of n bytes, or new memory if mem is too small.
 func sized(mem []byte, n int) []byte {
 	if cap(mem) < n {
 		return make([]byte, n)
@@ -122,5 +122,5 @@ func sized(mem []byte, n int) []byte {
 	return mem[:n]
 }
 
-// up is n rounded up to a multiple of m.
+// up returns n rounded up to a multiple of m.
 func up(n, m int) int { return (n + m - 1) / m * m }

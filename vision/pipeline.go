@@ -25,7 +25,7 @@ func (l Layout) String() string {
 	return "CHW"
 }
 
-// An Option changes what [New] makes.
+// An Option changes the pipeline that [New] makes.
 type Option func(*Pipeline) error
 
 // WithType sets the element type of the result: Float32, the default, Float16,
@@ -42,7 +42,7 @@ func WithType(t nwt.DType) Option {
 	}
 }
 
-// WithLayout sets the order of the result's dimensions, by default [CHW].
+// WithLayout sets the order of the result's dimensions. The default is [CHW].
 func WithLayout(l Layout) Option {
 	return func(p *Pipeline) error {
 		if l > HWC {
@@ -53,9 +53,9 @@ func WithLayout(l Layout) Option {
 	}
 }
 
-// WithOrientation turns and mirrors pictures as the EXIF data of their JPEG, PNG
-// or WebP files says. Without it they stay as they are stored, as with torchvision's
-// ImageFolder. TIFF files are always turned, as there.
+// WithOrientation turns and mirrors pictures as the EXIF data of their JPEG, PNG or WebP files says.
+// Without it pictures are loaded as they are stored, as in torchvision's ImageFolder. TIFF files are
+// always turned, as in torchvision.
 func WithOrientation() Option {
 	return func(p *Pipeline) error {
 		p.orient = true
@@ -63,17 +63,17 @@ func WithOrientation() Option {
 	}
 }
 
-// WithDamaged loads what can be decoded of JPEG and GIF files that are cut or damaged, as
-// Pillow does with LOAD_TRUNCATED_IMAGES. The rest is grey, or in a GIF file the palette's
-// first colour. Without this option a cut JPEG file is an error, and so is a damaged one,
-// unless the damage lies below all that a crop needs. In baseline files libjpeg-turbo goes
-// on behind damage, while in Go all that follows is grey. If scans of a progressive file are
-// missing, libjpeg-turbo smooths its blocks, and Go doesn't.
+// WithDamaged loads what can be decoded of JPEG and GIF files that are cut or damaged, as Pillow does
+// with LOAD_TRUNCATED_IMAGES. The rest is grey or, in a GIF file, has the palette's first colour. Without
+// this option a cut JPEG file is an error. So is a damaged one, unless the damage lies below everything
+// that a crop needs. In baseline files libjpeg-turbo continues after damage, while the decoder in Go
+// makes everything after it grey. If scans of a progressive file are missing, libjpeg-turbo smooths its
+// blocks, while the decoder in Go doesn't.
 //
-// It also loads PNG files that lack no pixel, but their end, or that have a wrong checksum.
+// WithDamaged also loads PNG files whose end is missing but whose pixels are complete, and PNG files with
+// a wrong checksum.
 //
-// A JPEG file has no checksum: if flipped bits still make valid codes, its
-// pixels change and nothing notices it.
+// A JPEG file has no checksum: if flipped bits still make valid codes, its pixels change unnoticed.
 func WithDamaged() Option {
 	return func(p *Pipeline) error {
 		p.damaged = true
@@ -81,12 +81,12 @@ func WithDamaged() Option {
 	}
 }
 
-// DefaultMaxPixels is Pillow's bound, MAX_IMAGE_PIXELS.
+// DefaultMaxPixels is the limit of Pillow, MAX_IMAGE_PIXELS.
 const DefaultMaxPixels = 89_478_485
 
-// WithMaxPixels sets how many pixels a picture may have, by default
-// [DefaultMaxPixels]. If a file claims more, or a side of more than 2²⁰, it is an
-// error, before any memory is taken.
+// WithMaxPixels sets how many pixels a picture may have. The default is [DefaultMaxPixels]. If a file's
+// header says that it has more pixels, or a side of more than 2²⁰, that is an error, before any memory is
+// allocated.
 func WithMaxPixels(n int) Option {
 	return func(p *Pipeline) error {
 		if n < 1 || int64(n) > 1<<31 {
@@ -116,18 +116,17 @@ type Pipeline struct {
 	inGo      bool
 	maxPixels int
 
-	root *Pipeline // that draws for this one's pictures; nil: this one
-	mask *maskOf   // nil: its pictures aren't masks
+	root *Pipeline // the pipeline that makes the random choices for this one's pictures; nil: this one does
+	mask *maskOf   // nil if its pictures aren't masks
 
-	bytes     int // of the result
+	bytes     int // size of the result
 	newWriter func() writer
-	made      string // of which transforms
+	made      string // names the transforms that it was made from
 }
 
-// New makes a pipeline that does the transforms in this order. The transforms of
-// geometry come first, and one of them must fix the size of the result. Then come
-// those of colour, then Normalize and RandomErasing. Errors are
-// *[nwt.OptionError], joined.
+// New makes a pipeline that applies the transforms in this order. Transforms of geometry must come first,
+// and one of them must fix the size of the result. Transforms of colour must follow, and then Normalize
+// and RandomErasing. The error joins an *[nwt.OptionError] for each problem.
 func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
 	p := &Pipeline{dtype: nwt.Float32, maxPixels: DefaultMaxPixels}
 	return p.complete(transforms, opts)
@@ -184,7 +183,7 @@ func (p *Pipeline) complete(transforms []Transform, opts []Option) (*Pipeline, e
 	return p, nil
 }
 
-// tablesOf makes the tables of a type whose numbers are made one by one.
+// tablesOf makes the tables of an element type whose values are computed one by one.
 func tablesOf[T element](p *plan, scale float64, of func(float64) T) *[3]*levels[T] {
 	var tables [3]*levels[T]
 	for c := range tables {
@@ -198,13 +197,13 @@ func writers[T element](f format, tables *[3]*levels[T], of func(float64) T) fun
 	return func() writer { return &output[T]{format: f, tables: tables, of: of} }
 }
 
-// Fingerprint tells what the pipeline makes of a picture: its transforms, and the options that
-// change pixels. Whether libjpeg-turbo is there isn't part of it.
+// Fingerprint depends on what the pipeline makes of a picture: its transforms, and the options that
+// change pixels. It doesn't depend on whether libjpeg-turbo is found.
 func (p *Pipeline) Fingerprint() string {
 	return fmt.Sprintf("vision.Pipeline: %s%v %v orientation %v damaged %v", p.made, p.dtype, p.layout, p.orient, p.damaged)
 }
 
-// Field returns the layout of the result. A schema wants its shape:
+// Field returns the layout of the result. To declare it in a schema, pass its shape:
 // nwt.AddField[float32](&schema, name, p.Field(name).Shape...).
 func (p *Pipeline) Field(name string) nwt.Field {
 	channels := 3
@@ -221,14 +220,13 @@ func (p *Pipeline) Field(name string) nwt.Field {
 	return nwt.Field{Name: name, Type: p.dtype, Shape: shape}
 }
 
-// Load decodes the picture in data, transforms it as dst.Rand says, and writes
-// the result to a field of dst, which must have the layout of [Pipeline.Field]. It
-// neither keeps nor changes data. Its errors don't name the picture: the caller
-// adds the name.
+// Load decodes the picture in data, applies the transforms with random numbers from dst.Rand, and writes
+// the result to a field of dst, which must have the layout of [Pipeline.Field]. It neither keeps nor
+// changes data. Its errors don't name the picture: the caller adds the name.
 //
-// Load ends soon after the context of the call that dst is loaded by: when its epoch is
-// left, or when [nwt.WithTimeout] gives the call up. The error then wraps the context's
-// cause. The package documentation says what goes on for longer.
+// Load ends soon after the context of the call that loads dst: when the program leaves the epoch, or when
+// [nwt.WithTimeout] gives the call up. The error then wraps the context's cause. The package
+// documentation says which decoders go on for longer.
 func (p *Pipeline) Load(dst *nwt.Sample, field int, data []byte) error {
 	return p.load(callctx.Of(dst), dst, field, data)
 }
@@ -238,8 +236,8 @@ func (p *Pipeline) load(ctx context.Context, dst *nwt.Sample, field int, data []
 	return d.load(ctx, p, field, [][]byte{data})
 }
 
-// LoadPixels is Load for a picture that is decoded already: height × width pixels
-// of three bytes, or of one byte if it is grey, in the order of layout.
+// LoadPixels does what Load does, for a picture that is decoded already: height × width pixels of three
+// bytes, or of one byte if it is grey, in the order of layout.
 func (p *Pipeline) LoadPixels(dst *nwt.Sample, field int, pixels []byte, height, width int, layout Layout) error {
 	_, err := p.DrawPixels(dst, field, pixels, height, width, layout)
 	return err

@@ -9,9 +9,9 @@ import (
 
 var pngSignature = []byte("\x89PNG\r\n\x1a\n")
 
-// mendedPNG makes a file of the chunks that package png needs, with their right
-// checksums and an end. The pixels have a checksum of their own. See the PNG
-// specification, 5.3: chunks of a size, a name, as many bytes and a checksum.
+// mendedPNG makes a file of the chunks that package png needs, with right checksums and an end. The
+// pixels have their own checksum. See the PNG specification, 5.3: chunks of a size, a name, as many bytes
+// and a checksum.
 func mendedPNG(ctx context.Context, data []byte) []byte {
 	file, seen := bytes.Clone(pngSignature), 0
 	for rest := data[len(pngSignature):]; len(rest) > 8; {
@@ -30,8 +30,8 @@ func mendedPNG(ctx context.Context, data []byte) []byte {
 	return append(file, "\x00\x00\x00\x00IEND\xae\x42\x60\x82"...)
 }
 
-// cutPalette makes a PNG file without those colours of its palette that are more than its
-// pixels' bits can tell apart: libpng passes over them. It returns nil for any other file.
+// cutPalette makes a PNG file without the palette colours that are more than its pixels' bits can
+// address: libpng ignores these colours. It returns nil for any other file.
 func cutPalette(ctx context.Context, data []byte) []byte {
 	const bits, paletted, most = 24, 25, 3 * 256
 	if len(data) < 33 || data[paletted] != 3 {
@@ -60,8 +60,9 @@ func cutPalette(ctx context.Context, data []byte) []byte {
 	return nil
 }
 
-// mendedPicture returns a file of the same pixels without what package png or gif minds, and if
-// damage is borne, of the pixels that are there; nil if there is none.
+// mendedPicture returns a file with the same pixels, but without what package png or gif rejects. If the
+// program accepts damaged files, the file has the pixels that are left. It returns nil if no such file
+// can be made.
 func (w *worker) mendedPicture(data []byte) []byte {
 	switch {
 	case w.ctx.Err() != nil:

@@ -15,27 +15,26 @@ type progressiveDecoder struct {
 
 	sequential bool // the file is baseline
 	parts      [4]spectrum
-	// How many blocks of the scan's band, after the one just read, have nothing new.
+	// eobRun is how many blocks of the scan's band, after the one just read, have nothing new.
 	eobRun int
 }
 
-// A spectrum is what the scans so far tell of a component.
+// A spectrum holds what the scans so far contain of a component.
 type spectrum struct {
-	blocks       []int16 // 64 coefficients of each block, in the order of rows
+	blocks       []int16 // 64 coefficients of each block, in row order
 	across, down int     // blocks that have pixels
-	stride       int     // blocks of a row, with those that only fill an MCU
+	stride       int     // blocks per row, including those that only fill an MCU
 	quant        [64]int32
-	begun        bool     // quant is set: by the component's first scan
+	begun        bool     // quant is set, by the component's first scan
 	exact        [64]int8 // by place in a scan: the lowest bit that is known; −1: none
 }
 
-// A band is what one scan has: coefficients from … to of the components, down to the
-// bit low.
+// A band describes what one scan contains: coefficients from … to of the components, down to the bit low.
 type band struct {
 	components [4]int
 	n          int
 	from, to   int
-	high, low  int  // the bits before, 0: none, and now
+	high, low  int  // the lowest bit before this scan, 0 if there was none, and after it
 	first      bool // high is 0
 }
 
@@ -49,9 +48,9 @@ func (d *progressiveDecoder) bytes() (n int) {
 	return n
 }
 
-// decode decodes a region of a picture to planes, and with it the rest of the blocks
-// that it touches, or less if ctx ends. damaged is as baselineDecoder's: if it can be borne,
-// decoding goes on behind it.
+// decode decodes a region of a picture to planes, together with the other pixels of the blocks that it
+// touches. If ctx ends, it decodes less. damaged is as in baselineDecoder: if the damage can be
+// tolerated, decoding continues after it.
 func (d *progressiveDecoder) decode(ctx context.Context, data []byte, h *jpegHeader, planes []plane, wanted region, bears bool) (damaged, err error) {
 	d.reset()
 	d.data, d.sequential = data, h.baseline
@@ -107,7 +106,7 @@ func (d *progressiveDecoder) decode(ctx context.Context, data []byte, h *jpegHea
 	return damaged, nil
 }
 
-// layOut makes room for the coefficients.
+// layOut allocates the coefficients.
 func (d *progressiveDecoder) layOut(h *jpegHeader) {
 	width, height := h.unit()
 	across, down := (h.width+width-1)/width, (h.height+height-1)/height
@@ -174,8 +173,8 @@ func (d *progressiveDecoder) readBand(segment []byte) (b band, err error) {
 	return b, nil
 }
 
-// known notes which bits a scan tells. It is an error, after which decoding can go
-// on, if they aren't the next.
+// known records which bits a scan contains. If these aren't the next bits, it returns an error, after
+// which decoding can continue.
 func (d *progressiveDecoder) known(b *band) (err error) {
 	for _, i := range b.components[:b.n] {
 		p := &d.parts[i]
@@ -195,7 +194,7 @@ func (d *progressiveDecoder) known(b *band) (err error) {
 	return err
 }
 
-// unscaled leaves coefficients as they are.
+// unscaled leaves coefficients unchanged.
 var unscaled = func() (all [64]int32) {
 	for i := range all {
 		all[i] = 1
@@ -214,7 +213,7 @@ func (d *progressiveDecoder) readScanOf(ctx context.Context, b *band) error {
 	}
 	first := &d.parts[b.components[0]]
 	across, down := first.across, first.down
-	if b.n > 1 { // of MCUs
+	if b.n > 1 { // interleaved: MCUs
 		c := &d.scan[b.components[0]]
 		across, down = first.stride/c.h, len(first.blocks)/(64*first.stride*c.v)
 	}
@@ -304,9 +303,8 @@ func (d *progressiveDecoder) drop(n int) {
 	d.bits -= n
 }
 
-// next reads a code of a table for AC: how many zeros come before the next
-// coefficient, and the size of the number after the code. If the table has the number
-// as well, it is read too, and isn't 0.
+// next reads a code of a table for AC: how many zeros come before the next coefficient, and the size of
+// the number after the code. If the table entry contains the number as well, it is read too, and isn't 0.
 func (d *progressiveDecoder) next(t *huffman) (run, size int, number int32, err error) {
 	if d.bits < 32 {
 		d.refill()
@@ -382,8 +380,8 @@ func (d *progressiveDecoder) refineBand(block *[64]int16, t *huffman, b *band) e
 	return nil
 }
 
-// refine reads a bit of each coefficient from place k on that isn't 0, and returns
-// the place of the next that is 0 after as many as run.
+// refine reads one bit for each coefficient from place k on that isn't 0. It returns the place of the
+// first coefficient that is 0 after run others that are 0.
 func (d *progressiveDecoder) refine(block *[64]int16, k int, b *band, run int) int {
 	for ; k <= b.to; k++ {
 		c := &block[zigzag[k]]
@@ -404,7 +402,7 @@ func (d *progressiveDecoder) refine(block *[64]int16, k int, b *band, run int) i
 	return k
 }
 
-// paint makes the pixels.
+// paint makes the pixels from the coefficients.
 func (d *progressiveDecoder) paint(ctx context.Context, h *jpegHeader, planes []plane, wanted region) {
 	width, height := h.unit()
 	left, right := wanted.left/width, (min(wanted.right, h.width)+width-1)/width

@@ -5,18 +5,16 @@ import (
 	"math"
 )
 
-// Pixels are resampled as by Pillow and by torchvision with antialias=True: each
-// value of the result is the mean of the values around its place, weighted by a
-// triangle whose half width is one pixel of the source or of the result,
-// whichever is wider (https://pillow.readthedocs.io, Image.resize, BILINEAR).
+// Pixels are resampled as in Pillow, and in torchvision with antialias=True: each value of the result is
+// the mean of the values around its place, weighted by a triangle whose half width is one pixel of the
+// source or of the result, whichever is wider (https://pillow.readthedocs.io, Image.resize, BILINEAR).
 //
 // Planes are resampled one by one, before colours are converted: a chroma plane
 // that has a quarter of the pixels costs a quarter of the work. Weights are 1/256ths,
 // so that a weighted sum of bytes fits 16 bits and a uint64 holds four of them.
 
-// taps are the weights by which a line of one length becomes a line of another:
-// value i is the sum of weights[i*stride+k] × source[from[i]+k] over 0 ≤ k < count[i],
-// in 1/256ths.
+// taps are the weights that turn a line of one length into a line of another: value i is the sum of
+// weights[i*stride+k] × source[from[i]+k] over 0 ≤ k < count[i], in 1/256ths.
 type taps struct {
 	from    []int
 	count   []int
@@ -27,13 +25,13 @@ type taps struct {
 	most   int // the largest count; weights beyond a count are 0; hi−lo is at least as large
 
 	exact []float64 // weights of one value, before they are rounded
-	half  []float64 // the same of a subsampled plane
+	half  []float64 // the same, for a subsampled plane
 }
 
-// An axis is what happens to rows or to columns: the part from … to of a picture
-// becomes full pixels. Of these, first … first+n−1 are wanted, in reverse order if
-// flip is set. Pixels outside of left … end−1 are padding: there are none, or an earlier crop
-// has cut them off.
+// An axis describes what happens to rows or to columns: the part from … to of a picture becomes full
+// pixels. Of these, the pixels first … first+n−1 are wanted, in reverse order if flip is set. Pixels
+// outside of left … end−1 are padding: the picture has no such pixels, or an earlier crop has cut them
+// off.
 type axis struct {
 	from, to  float64
 	full      int
@@ -56,8 +54,8 @@ func (a *axis) crop(at, n int) {
 	a.left, a.end = max(a.left, a.first), min(a.end, a.first+n)
 }
 
-// resize makes n pixels of the pixels that are wanted. After an earlier resize it
-// doesn't resample again: the two steps become one.
+// resize makes n pixels from the pixels that are wanted. After an earlier resize it doesn't resample
+// again: the two steps become one.
 func (a *axis) resize(n int) {
 	scale := a.scale()
 	a.from, a.to = a.from+float64(a.first)*scale, a.from+float64(a.first+a.n)*scale
@@ -75,7 +73,7 @@ func (a axis) mirrored(size int) axis {
 	return a
 }
 
-// place returns where in the result a place in the picture is.
+// place returns where a place of the picture is in the result.
 func (a *axis) place(at float64) float64 {
 	at = (at-a.from)*float64(a.full)/(a.to-a.from) - float64(a.first)
 	if a.flip {
@@ -96,7 +94,7 @@ func (a *axis) point(at float32) (in float32, seen bool) {
 	return float32(place), from <= place && place <= to
 }
 
-// nearest notes which pixel of size pixels each pixel of the result is, −1 for padding. If mirrored
+// nearest computes, for each pixel of the result, which of size pixels it is; −1 is padding. If mirrored
 // is set, the pixels are in reverse order.
 func (a *axis) nearest(pixels []int, size int, mirrored bool) []int {
 	if cap(pixels) < a.n {
@@ -105,7 +103,7 @@ func (a *axis) nearest(pixels []int, size int, mirrored bool) []int {
 	pixels = pixels[:a.n]
 	for i := range pixels {
 		k, pixel := a.first+i, -1
-		if k >= a.left && k < a.end { // as torchvision, which takes the first of those that become one
+		if k >= a.left && k < a.end { // like torchvision, it takes the first of the pixels that become one
 			pixel = min(int(a.from+float64(k)*(a.to-a.from)/float64(a.full)), size-1)
 			if mirrored {
 				pixel = size - 1 - pixel
@@ -181,7 +179,7 @@ func (t *taps) plan(a axis, pixels, size, sub int, smooth bool) {
 			weights[k] = max(w, 0)
 			sum += weights[k]
 		}
-		if sum == 0 { // beside the picture: its edge
+		if sum == 0 { // beside the picture, take its edge
 			lo = min(max(int(at), first), last-1)
 			weights, sum = append(weights[:0], 1), 1
 		}
@@ -206,15 +204,15 @@ func (t *taps) plan(a axis, pixels, size, sub int, smooth bool) {
 	}
 }
 
-// tidy drops memory for more than most weights.
+// tidy frees memory for more than most weights.
 func (t *taps) tidy(most int) {
 	if cap(t.weights) > most || cap(t.exact) > most {
 		*t = taps{}
 	}
 }
 
-// subsampled turns the weights of pixels, from pixel lo on, into weights for a
-// plane of size values, each of which stands for sub pixels.
+// subsampled turns the weights of pixels, which begin at pixel lo, into weights for a plane of size
+// values, each of which stands for sub pixels.
 func (t *taps) subsampled(lo int, weights []float64, size, sub int, smooth bool) (int, []float64) {
 	from := min(lo/sub, size-1)
 	if smooth {
@@ -234,7 +232,7 @@ func (t *taps) subsampled(lo int, weights []float64, size, sub int, smooth bool)
 			add(at/sub, w)
 			continue
 		}
-		// The nearer of two values counts ¾, the other ¼.
+		// The nearer of two values gets weight ¾, the other ¼.
 		add(at/2, 0.75*w)
 		add(at/2+at%2*2-1, 0.25*w)
 	}
@@ -276,12 +274,11 @@ const (
 	rounding  = 0x0080008000800080 // one half, in 1/256ths, in each of four lanes
 )
 
-// joined returns the eight bytes whose even and odd ones are e and o, in 1/256ths.
+// joined returns the eight bytes whose even and odd bytes are e and o, in 1/256ths.
 func joined(e, o uint64) uint64 { return e>>8&evenBytes | o&^uint64(evenBytes) }
 
-// mixRowsPlain writes the weighted mean of rows to dst: row k begins at
-// src[k*stride]. It works on eight bytes at a time, so the length of dst is a
-// multiple of eight.
+// mixRowsPlain writes the weighted mean of rows to dst; row k begins at src[k*stride]. It works on eight
+// bytes at a time, so the length of dst must be a multiple of eight.
 func mixRowsPlain(dst, src []byte, stride int, weights []uint64) {
 	n := len(dst)
 	switch len(weights) {
@@ -329,11 +326,11 @@ func mixRowsPlain(dst, src []byte, stride int, weights []uint64) {
 	}
 }
 
-// A column is eight pixels, one below the other: the even ones and the odd ones,
-// each a byte in a lane of 16 bits. In assembly they are in their own order.
+// A column is eight pixels, one below the other: the even ones and the odd ones, each pixel a byte in a
+// lane of 16 bits. In assembly the lanes are in the order of the rows.
 type column struct{ e, o uint64 }
 
-// mixColumnsPlain is mixRows over columns.
+// mixColumnsPlain does what mixRows does, over columns.
 func mixColumnsPlain(dst []uint64, src []column, t *taps) {
 	n := t.most
 	weights, starts := t.weights, t.from[:len(dst)]
@@ -411,8 +408,8 @@ func transpose(a, b, c, d, e, f, g, h uint64) (uint64, uint64, uint64, uint64, u
 
 func split(v uint64) column { return column{v & evenBytes, v >> 8 & evenBytes} }
 
-// columnsOfPlain turns eight rows, each stride long, into len(dst) columns; len(dst)
-// is a multiple of eight.
+// columnsOfPlain turns eight rows, which are stride bytes apart, into len(dst) columns; len(dst) must be
+// a multiple of eight.
 func columnsOfPlain(dst []column, rows []byte, stride int) {
 	r0, r1, r2, r3 := rows[:stride], rows[stride:][:stride], rows[2*stride:][:stride], rows[3*stride:][:stride]
 	r4, r5, r6, r7 := rows[4*stride:][:stride], rows[5*stride:][:stride], rows[6*stride:][:stride], rows[7*stride:][:stride]
@@ -428,8 +425,7 @@ func columnsOfPlain(dst []column, rows []byte, stride int) {
 	}
 }
 
-// rowsOfPlain turns columns, eight bytes each, into eight rows; len(src) is a
-// multiple of eight.
+// rowsOfPlain turns columns, eight bytes each, into eight rows; len(src) must be a multiple of eight.
 func rowsOfPlain(rows []byte, stride int, src []uint64) {
 	r0, r1, r2, r3 := rows[:stride], rows[stride:][:stride], rows[2*stride:][:stride], rows[3*stride:][:stride]
 	r4, r5, r6, r7 := rows[4*stride:][:stride], rows[5*stride:][:stride], rows[6*stride:][:stride], rows[7*stride:][:stride]

@@ -15,14 +15,14 @@ type Transform interface {
 	check(*plan) error
 }
 
-// plan is what the steps so far do to every picture.
+// plan holds what the steps so far do to every picture.
 type plan struct {
-	size       Size // of the picture; 0: it depends on the file
-	fixed      bool // by another pipeline's plan
+	size       Size // of the picture; 0 if it depends on the file
+	fixed      bool // size was set by another pipeline's plan
 	padded     bool
 	normalized bool
 	pixels     bool // steps that work on pixels have begun
-	grey       bool // one channel is left
+	grey       bool // only one channel is left
 
 	geometric []func(g *geometry, r *rand.Rand) error
 	colour    []step
@@ -30,7 +30,7 @@ type plan struct {
 	mean, std [3]float64
 }
 
-// geometry tells where in the picture the pixels of a result come from.
+// geometry says where in the picture the pixels of a result come from.
 type geometry struct{ x, y axis }
 
 func (g *geometry) resize(width, height int) error {
@@ -61,8 +61,8 @@ func (s Size) check(name string) error {
 	return nil
 }
 
-// geometrical notes a step of geometry after which the picture has the given size.
-// resizes reports whether the step resamples.
+// geometrical adds a geometry step, after which the picture has the given size. resizes reports whether
+// the step resamples.
 func (p *plan) geometrical(name string, size Size, resizes bool, f func(*geometry, *rand.Rand) error) error {
 	if p.fixed {
 		return optionError(name, size, "must be given to vision.New: pictures beside others are cropped, resized and mirrored as those")
@@ -78,9 +78,8 @@ func (p *plan) geometrical(name string, size Size, resizes bool, f func(*geometr
 	return nil
 }
 
-// RandomResizedCrop takes a random part of the picture, of a random area and
-// ratio of width to height, and resizes it. If none of ten draws fits, it takes
-// the middle.
+// RandomResizedCrop takes a part of the picture with a random area and a random ratio of width to height,
+// and resizes it. If ten random parts don't fit, it takes the middle.
 type RandomResizedCrop struct {
 	Size  Size
 	Scale [2]float64 // share of the picture's area, from … to; default 0.08 … 1
@@ -103,7 +102,7 @@ func (t RandomResizedCrop) check(p *plan) error {
 	})
 }
 
-// orDefault returns a range of numbers; from … to if none is given.
+// orDefault returns the given range of numbers, or from … to if none is given.
 func orDefault(given [2]float64, from, to float64) [2]float64 {
 	if given == [2]float64{} {
 		return [2]float64{from, to}
@@ -111,7 +110,7 @@ func orDefault(given [2]float64, from, to float64) [2]float64 {
 	return given
 }
 
-// checkPart checks the ranges that a random part's area and ratio are drawn from.
+// checkPart checks the ranges from which a random part's area and ratio are drawn.
 func checkPart(name string, scale, ratio [2]float64) error {
 	if !(0 < scale[0] && scale[0] <= scale[1] && scale[1] <= 1) {
 		return optionError(name+".Scale", scale, "must be 0 < from ≤ to ≤ 1")
@@ -122,7 +121,7 @@ func checkPart(name string, scale, ratio [2]float64) error {
 	return nil
 }
 
-// draw is RandomResizedCrop.get_params.
+// draw corresponds to RandomResizedCrop.get_params.
 func (t *RandomResizedCrop) draw(r *rand.Rand, w, h int) (left, top, width, height int) {
 	area := float64(w) * float64(h)
 	least, most := math.Log(t.Ratio[0]), math.Log(t.Ratio[1])
@@ -180,8 +179,7 @@ func (t Resize) check(p *plan) error {
 	})
 }
 
-// CenterCrop takes the middle of the picture. A picture that is smaller gets
-// black around it.
+// CenterCrop takes the middle of the picture. If the picture is smaller, it is surrounded by black.
 type CenterCrop struct{ Size Size }
 
 func (t CenterCrop) check(p *plan) error {
@@ -202,9 +200,9 @@ func (t CenterCrop) check(p *plan) error {
 	})
 }
 
-// RandomCrop takes a part of a given size at a random place of the picture, after
-// padding the picture with Padding black pixels on each side. A picture that is
-// smaller than the part is an error; with PadIfNeeded it gets black around it.
+// RandomCrop takes a part of a given size at a random place of the picture, after padding the picture
+// with Padding black pixels on each side. If the picture is smaller than the part, that is an error; with
+// PadIfNeeded, it is surrounded by black instead.
 type RandomCrop struct {
 	Size        Size
 	Padding     int
@@ -234,7 +232,7 @@ func (t RandomCrop) check(p *plan) error {
 	})
 }
 
-// place draws the pixel at which n pixels begin on a side of size pixels.
+// place draws the pixel at which a part of n pixels begins, on a side of size pixels.
 func (t *RandomCrop) place(r *rand.Rand, size, n int) (int, error) {
 	padding := t.Padding
 	if size+2*padding < n {
@@ -246,12 +244,10 @@ func (t *RandomCrop) place(r *rand.Rand, size, n int) (int, error) {
 	return r.IntN(size+2*padding-n+1) - padding, nil
 }
 
-// RandomHorizontalFlip mirrors a share P of the pictures left to right; 0 means
-// one half.
+// RandomHorizontalFlip mirrors a share P of the pictures left to right. P = 0 means one half.
 type RandomHorizontalFlip struct{ P float64 }
 
-// RandomVerticalFlip turns a share P of the pictures upside down; 0 means one
-// half.
+// RandomVerticalFlip turns a share P of the pictures upside down. P = 0 means one half.
 type RandomVerticalFlip struct{ P float64 }
 
 func (t RandomHorizontalFlip) check(p *plan) error {
@@ -286,7 +282,7 @@ func checkShare(name string, share *float64) error {
 	return nil
 }
 
-// Normalize replaces each value, 0 … 1, by (value − Mean) / Std of its channel.
+// Normalize replaces each value, 0 … 1, by (value − Mean) / Std, with the Mean and Std of its channel.
 type Normalize struct{ Mean, Std [3]float64 }
 
 // ImageNet is the usual normalization of photographs.
@@ -333,7 +329,7 @@ func (t RandomErasing) check(p *plan) error {
 	return nil
 }
 
-// draw is RandomErasing.get_params; height 0: nothing is erased.
+// draw corresponds to RandomErasing.get_params. If height is 0, nothing is erased.
 func (t *RandomErasing) draw(r *rand.Rand, size Size) (left, top, width, height int) {
 	if r.Float64() >= t.P {
 		return 0, 0, 0, 0

@@ -12,8 +12,8 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// turbo is libjpeg-turbo's TurboJPEG library, found at run time. The functions
-// are those of its API 2, which 3.x has too (turbojpeg.h).
+// turbo is libjpeg-turbo's TurboJPEG library, found at run time. The functions are those of its API 2,
+// which version 3 also has (turbojpeg.h).
 type turbo struct {
 	initDecompress        uintptr
 	destroy               uintptr
@@ -22,7 +22,7 @@ type turbo struct {
 
 // openTurbo finds the library, once.
 var openTurbo = sync.OnceValues(func() (*turbo, error) {
-	// dlerror tells only the thread on which dlopen failed.
+	// dlerror reports a failure only to the thread on which dlopen failed.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var errs []error
@@ -37,7 +37,7 @@ var openTurbo = sync.OnceValues(func() (*turbo, error) {
 			"tjInitDecompress":        &t.initDecompress,
 			"tjDestroy":               &t.destroy,
 			"tjDecompressToYUVPlanes": &t.decompressToYUVPlanes,
-			"tjGetErrorCode":          &since2, // as is TJFLAG_STOPONWARNING
+			"tjGetErrorCode":          &since2, // introduced together with TJFLAG_STOPONWARNING
 		} {
 			if *fn, err = symbolOf(lib, symbol); err != nil {
 				return nil, fmt.Errorf("vision: %s is older than libjpeg-turbo 2.0: %w", name, err)
@@ -55,19 +55,18 @@ func Turbo() (found bool, why error) {
 	return err == nil, err
 }
 
-// A turboDecoder is a decompressor of the library. One goroutine at a time uses
-// it.
+// A turboDecoder is a decompressor of the library. Only one goroutine may use it at a time.
 type turboDecoder struct {
 	lib    *turbo
 	handle uintptr
 
-	// What C reads and writes lies on the heap: there nothing moves it.
+	// The memory that C reads and writes is on the heap, because nothing moves it there.
 	args    [8]uintptr
 	planes  [3]*byte
 	strides [3]int32
 }
 
-// newTurboDecoder makes a decompressor; nil, nil: there is no library.
+// newTurboDecoder makes a decompressor. It returns nil, nil if there is no library.
 func newTurboDecoder() (*turboDecoder, error) {
 	lib, err := openTurbo()
 	if err != nil {
@@ -80,22 +79,22 @@ func newTurboDecoder() (*turboDecoder, error) {
 	return d, nil
 }
 
-// close gives the decompressor back.
+// close frees the decompressor.
 func (d *turboDecoder) close() {
 	if d != nil {
 		purego.SyscallN(d.lib.destroy, d.handle)
 	}
 }
 
-// TJFLAG_ACCURATEDCT, TJFLAG_LIMITSCANS and TJFLAG_STOPONWARNING.
+// These are TJFLAG_ACCURATEDCT, TJFLAG_LIMITSCANS and TJFLAG_STOPONWARNING.
 const (
 	turboFlags  = 4096 | 32768
 	stopAtFirst = 8192
 )
 
-// decode decodes data to planes of width × height pixels, a size that the library
-// can scale to. clean reports whether the library had nothing to say, not even a warning.
-// Else it stopped there, or if all is set, it went on behind what it only warns of.
+// decode decodes data to planes of width × height pixels, a size that the library can scale to. clean
+// reports whether the library gave no error and no warning. Otherwise it has stopped there or, if all is
+// set, continued after what is only a warning.
 func (d *turboDecoder) decode(data []byte, planes *[3]plane, width, height int, all bool) (clean bool) {
 	for i := range planes {
 		d.planes[i], d.strides[i] = unsafe.SliceData(planes[i].pix), int32(planes[i].stride)

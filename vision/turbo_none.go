@@ -8,7 +8,7 @@ import "errors"
 // files are decoded in Go.
 func Turbo() (found bool, why error) { return false, turboError() }
 
-// Without cgo a program stays static, and can open no library.
+// A program without cgo is static and can't open a library.
 func newTurboDecoder() (*turboDecoder, error) { return nil, nil }
 
 func turboError() error {

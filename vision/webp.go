@@ -7,10 +7,10 @@ import (
 	"image"
 )
 
-// firstOfWebP makes a file of the first picture of an animated WebP file, in mem,
-// which it grows if needed, and tells which part of the frame the picture is. It
-// returns nil for any other file. See the WebP Container Specification, "Extended File
-// Format": chunks of a name, a size, and as many bytes, padded to an even number.
+// firstOfWebP makes a file of the first picture of an animated WebP file, in mem, which it grows if
+// needed. It also returns which part of the frame the picture covers. It returns nil for any other file.
+// See the WebP Container Specification, "Extended File Format": chunks of a name, a size, and as many
+// bytes, padded to an even number.
 func firstOfWebP(ctx context.Context, mem, data []byte) (file []byte, part image.Rectangle, err error) {
 	const animated, transparent = 0x02, 0x10
 	if len(data) < 30 || string(data[8:16]) != "WEBPVP8X" || data[20]&animated == 0 {
@@ -22,7 +22,7 @@ func firstOfWebP(ctx context.Context, mem, data []byte) (file []byte, part image
 		name, content, after := chunkOfWebP(rest)
 		if name != "ANMF" {
 			if name == "" || hasEnded(ctx, &seen) {
-				return nil, part, nil // image.Decode tells what is wrong
+				return nil, part, nil // image.Decode reports what is wrong
 			}
 			rest = after
 			continue
@@ -35,7 +35,7 @@ func firstOfWebP(ctx context.Context, mem, data []byte) (file []byte, part image
 		if !part.In(whole) {
 			return nil, part, fmt.Errorf("the first picture of an animation, %v, isn't in its frame, %v", part, whole)
 		}
-		// The header tells the size: the decoder refuses pixels of another.
+		// The header must have the picture's size, because the decoder refuses pixels of another size.
 		flags := byte(0)
 		if name, _, _ := chunkOfWebP(content[16:]); name == "ALPH" {
 			flags = transparent

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
-	_ "image/gif" // formats that image.Decode knows
+	_ "image/gif" // registers a format for image.Decode
 	_ "image/png" //
 	"io"
 	"math/rand/v2"
@@ -18,43 +18,42 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// A worker is what one call needs: a decoder and buffers, which it keeps for the
-// next picture.
+// A worker holds what one call needs: a decoder and buffers, which it keeps for the next picture.
 type worker struct {
 	p     *Pipeline
 	ctx   context.Context // of the call under way
-	turbo *turboDecoder   // nil: there is none
-	// These decode what turbo doesn't; each is made when it is first needed.
+	turbo *turboDecoder   // nil if there is no library
+	// These decode what turbo can't; each is made when it is first needed.
 	baseline    *baselineDecoder
 	progressive *progressiveDecoder
 	out         writer
 
 	geometry geometry
 	picture  picture
-	mem      []byte // of the picture's planes
-	turned   []byte // of planes whose rows became columns
-	packed   []byte // components of other colours
-	reduced  []byte // of planes whose pixels were averaged
+	mem      []byte // for the picture's planes
+	turned   []byte // for planes whose rows became columns
+	packed   []byte // for components of other colours
+	reduced  []byte // for planes whose pixels were averaged
 	sums     []uint64
 	file     []byte // a copy of the file, which may be changed
 	reader   reader
 
-	x, y    [2]taps // of the first plane, and of chroma planes
+	x, y    [2]taps // for the first plane, and for chroma planes
 	rows    []byte  // eight rows
 	columns []column
 	mixed   []uint64
 	strip   [3][]byte     // eight rows of the result
 	levels  output[uint8] // the result's levels, if colours change
-	nearest [2][]int      // of a mask: the column and the row that each one of the result is
+	nearest [2][]int      // for a mask: the source column and the source row of each column and row of the result
 	drawn   drawn
 }
 
-// bench has the workers that one of the loader's workers uses, one per pipeline.
+// bench holds the workers for one of the loader's workers, one per pipeline.
 type bench struct{ workers []*worker }
 
 func newBench() (*bench, error) { return new(bench), nil }
 
-// Close gives back what isn't Go's.
+// Close frees the memory that Go doesn't manage.
 func (b *bench) Close() error {
 	for _, w := range b.workers {
 		w.turbo.close()
@@ -90,7 +89,7 @@ func (p *Pipeline) worker(ctx context.Context, s *nwt.Sample) (*worker, error) {
 // maxKept is how many bytes of a buffer are kept for the next picture.
 const maxKept = 1 << 26
 
-// tidy drops the picture, and memory that only few pictures need.
+// tidy drops the picture, and frees memory that only few pictures need.
 func (w *worker) tidy() {
 	w.picture = picture{}
 	for _, mem := range [...]*[]byte{&w.mem, &w.turned, &w.packed, &w.reduced, &w.file} {
@@ -101,7 +100,7 @@ func (w *worker) tidy() {
 	if w.progressive.bytes() > maxKept {
 		w.progressive = nil
 	}
-	if len(w.columns) > maxKept/16 { // of pictures that are extremely wide
+	if len(w.columns) > maxKept/16 { // only extremely wide pictures need so many
 		w.rows, w.columns = nil, nil
 	}
 	for i := range w.x {
@@ -112,7 +111,7 @@ func (w *worker) tidy() {
 	w.ctx = nil
 }
 
-// ended tells why a call's context has ended; nil: it hasn't.
+// ended returns why a call's context has ended, or nil if it hasn't.
 func ended(ctx context.Context) error {
 	err := ctx.Err()
 	if err == nil {
@@ -124,14 +123,14 @@ func ended(ctx context.Context) error {
 	return fmt.Errorf("vision: given up: %w", err)
 }
 
-// A reader reads a file in memory until a context ends. That ends every decoder that
-// reads the file bit by bit.
+// A reader reads a file in memory until a context ends. It stops every decoder that reads the file piece
+// by piece.
 type reader struct {
 	ctx  context.Context
 	rest bytes.Reader
 }
 
-// from returns the worker's reader of data.
+// from returns the worker's reader, set to data.
 func (w *worker) from(data []byte) io.Reader {
 	w.reader.ctx = w.ctx
 	w.reader.rest.Reset(data)
@@ -145,7 +144,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	return r.rest.Read(p)
 }
 
-// ReadAt is for TIFF, whose parts lie anywhere.
+// ReadAt is for TIFF, whose parts may be anywhere in the file.
 func (r *reader) ReadAt(p []byte, at int64) (int, error) {
 	if err := ended(r.ctx); err != nil {
 		return 0, err
@@ -157,7 +156,7 @@ func (r *reader) ReadAt(p []byte, at int64) (int, error) {
 type header struct {
 	width, height int
 	orientation   int
-	jpeg          jpegHeader // components is 0 if it isn't one
+	jpeg          jpegHeader // components is 0 if the file isn't a JPEG
 }
 
 var errEmpty = errors.New("vision: the file is empty")
@@ -173,7 +172,7 @@ func (p *Pipeline) checkSize(width, height int) error {
 	if width > maxLength || height > maxLength {
 		return fmt.Errorf("vision: a picture of %d × %d pixels: each side must be at most %d", width, height, maxLength)
 	}
-	if width > p.maxPixels/height { // a product might overflow
+	if width > p.maxPixels/height { // written so that the product can't overflow
 		return fmt.Errorf("vision: a picture of %d × %d pixels: must be at most %d in all (WithMaxPixels)", width, height, p.maxPixels)
 	}
 	return nil
@@ -195,7 +194,7 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 		}
 	default:
 		config, format, err := image.DecodeConfig(w.from(data))
-		if err != nil && bytes.HasPrefix(data, pngSignature) { // of a GIF file the size isn't known yet
+		if err != nil && bytes.HasPrefix(data, pngSignature) { // the size of a GIF file isn't known yet
 			if file := w.mendedPicture(data); file != nil {
 				config, format, err = image.DecodeConfig(w.from(file))
 			}
@@ -205,7 +204,7 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 		}
 		h.width, h.height = config.Width, config.Height
 		switch {
-		case format == "tiff": // as Pillow, which never leaves it as it is stored
+		case format == "tiff": // as in Pillow, which always turns TIFF files
 			h.orientation = orientation(data)
 			if err := checkTIFF(data); err != nil {
 				return h, err
@@ -220,8 +219,8 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 	return h, w.p.checkSize(h.width, h.height)
 }
 
-// failed returns the error of what couldn't be decoded: it wasn't the file's fault if the
-// context has ended.
+// failed returns the error for a file that couldn't be decoded. If the context has ended, that is the
+// reason, not the file.
 func (w *worker) failed(format string, err error) error {
 	if over := ended(w.ctx); over != nil {
 		return over
@@ -229,7 +228,7 @@ func (w *worker) failed(format string, err error) error {
 	return fmt.Errorf(format, err)
 }
 
-// draw draws the transforms for pictures of a size. It returns those of geometry.
+// draw makes the random choices for pictures of a size. It returns the resulting geometry.
 func (w *worker) draw(r *rand.Rand, width, height int) (geometry, error) {
 	w.geometry = geometry{whole(width), whole(height)}
 	for _, draw := range w.p.geometric {
@@ -242,7 +241,7 @@ func (w *worker) draw(r *rand.Rand, width, height int) (geometry, error) {
 	return w.geometry, nil
 }
 
-// drawLook draws the transforms of colours and values.
+// drawLook makes the random choices for colours and values.
 func (w *worker) drawLook(r *rand.Rand) {
 	d := &w.drawn
 	d.ops, d.erased = d.ops[:0], d.erased[:0]
@@ -284,13 +283,12 @@ func (w *worker) write(dst *nwt.Sample, field, k int, h header, of geometry, dat
 	return ended(w.ctx)
 }
 
-// finest is the scale up to which weights are exact enough: those of more pixels
-// would be so small that 1/256ths can't tell them apart.
+// finest is the largest scale at which weights are exact enough: if more pixels were averaged, their
+// weights would be too small for 1/256ths.
 const finest = 16
 
-// reduce averages the pixels of a picture that becomes more than finest times
-// smaller. It returns how many of the file's pixels one pixel stands for then, per
-// row and per column.
+// reduce averages the pixels of a picture that is made smaller by more than the factor finest. It returns
+// how many of the file's pixels one pixel then stands for, per row and per column.
 func (w *worker) reduce(scaleX, scaleY float64) (across, down int) {
 	shrunk := w.picture.shrunk
 	factor := func(scale float64) int {
@@ -307,7 +305,7 @@ func (w *worker) reduce(scaleX, scaleY float64) (across, down int) {
 	return byX * shrunk, byY * shrunk
 }
 
-// colours does what resample does, and changes colours on the way.
+// colours does what resample does, and also changes colours.
 func (w *worker) colours(x, y axis, left, top int) {
 	o, size := &w.levels, w.p.size
 	n := size.Width * size.Height
@@ -340,7 +338,7 @@ func (w *worker) resample(x, y axis, out writer, left, top int) {
 		if i > 0 && p.model != rgb {
 			subX, subY = p.subX, p.subY
 		}
-		smooth := p.smooth && subX <= 2 && subY <= 2 // libjpeg repeats the values of wider pixels
+		smooth := p.smooth && subX <= 2 && subY <= 2 // for larger factors, libjpeg only repeats the values
 		w.x[i].plan(x, p.width, pl.width, subX, smooth && subX == 2)
 		w.y[i].plan(y, p.height, pl.height, subY, smooth && subY == 2)
 	}

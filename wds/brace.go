@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// maxShards keeps a slip in a brace list from taking all memory.
+// maxShards keeps a mistyped brace list from taking all memory.
 const maxShards = 10_000_000
 
 var errMany = fmt.Errorf("more than %d shards", maxShards)
 
-// expandAll returns the names, at most most, that brace lists stand for.
+// expandAll returns the names that brace lists stand for; most is the most that it returns.
 func expandAll(lists []string, most int) (names []string, err error) {
 	for _, list := range lists {
 		more, err := expand(list, most-len(names))
@@ -23,8 +23,8 @@ func expandAll(lists []string, most int) (names []string, err error) {
 	return names, nil
 }
 
-// expand returns the names that a brace list stands for, as in a shell. Braces that are no list
-// stand for themselves.
+// expand returns the names that a brace list stands for, as in a shell. Braces that aren't a list stand
+// for themselves.
 func expand(list string, most int) (names []string, err error) {
 	if most < 1 {
 		return nil, errMany
@@ -58,8 +58,8 @@ func expand(list string, most int) (names []string, err error) {
 	return []string{list}, nil
 }
 
-// alternatives returns what lies between the commas of the braces that s begins with, and where
-// they end: none if it doesn't, or they don't.
+// alternatives returns the items between the commas of the braces at the beginning of s, and where the
+// braces end. It returns none if s doesn't begin with a brace, or if the brace isn't closed.
 func alternatives(s string) (items []string, end int) {
 	depth, from := 0, 1
 	for i := range len(s) {
@@ -81,8 +81,8 @@ func alternatives(s string) (items []string, end int) {
 	return nil, 0
 }
 
-// sequence returns the numbers or letters of "000..127", or with a step of "0..9..3": nil if item
-// is no sequence.
+// sequence returns the numbers or letters of "000..127", or with a step of "0..9..3". It returns nil if
+// item isn't a sequence.
 func sequence(item string, most int) (all []string, err error) {
 	parts := strings.Split(item, "..")
 	if len(parts) < 2 || len(parts) > 3 {

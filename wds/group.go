@@ -20,12 +20,12 @@ type grouper struct {
 	shard string
 	in    *ended
 	tar   *tar.Reader
-	begun bool                // a header was read
+	begun bool                // a header has been read
 	done  bool                // the shard's end is proved
 	seen  map[uint64]struct{} // hashes of the keys so far
-	left  string              // a file that was taken for a leftover; "": none
-	// ahead is a file whose content is still to be read: the first file of the next
-	// record. The fields after it are its key and extension.
+	left  string              // a file that was skipped as a leftover; "": none
+	// ahead is the header of a file whose content hasn't been read: the first file of the next record.
+	// The fields below are its key and extension.
 	ahead    *tar.Header
 	key, ext string
 }
@@ -35,12 +35,11 @@ func (s *stream) newGrouper(shard string, r *source) (grouper, error) {
 	return grouper{of: s, shard: shard, in: in, tar: tar.NewReader(in), seen: map[uint64]struct{}{}}, err
 }
 
-// next reads the next record into r, and reuses r's memory. After the last record it
-// returns io.EOF if the shard's end is proved. If the files are readable but make no
-// record, r says so.
+// next reads the next record into r, and reuses r's memory. After the last record it returns io.EOF if
+// the shard's end is proved. If files are readable but make no record, r holds the error.
 func (g *grouper) next(r *Record) error {
 	r.reset(g.shard)
-	key := "" // of the record, however long
+	key := "" // of the record, however long it is
 	for {
 		if more, err := g.another(key); !more {
 			return err
@@ -54,7 +53,7 @@ func (g *grouper) next(r *Record) error {
 		h := g.ahead
 		g.ahead = nil
 		if r.err != nil {
-			continue // the rest is skipped
+			continue // the rest of the record is skipped
 		}
 		if r.err = g.unfit(r, h); r.err != nil {
 			continue
@@ -77,9 +76,9 @@ func (g *grouper) skip() error {
 	}
 }
 
-// another makes sure that ahead is another file of the record with this key; of any
-// record if the key is "". If there is none, the record is complete, or the error is
-// io.EOF or why the shard can't be read on.
+// another makes sure that ahead is another file of the record with this key or, if the key is "", of any
+// record. If it returns false, the record is complete or there is an error: io.EOF, or the reason why the
+// shard can't be read on.
 func (g *grouper) another(key string) (bool, error) {
 	switch err := g.advance(); {
 	case err == io.EOF && key != "":
@@ -101,7 +100,7 @@ func (g *grouper) another(key string) (bool, error) {
 // maxSeen is how many keys of a shard are remembered.
 const maxSeen = 100_000
 
-// note notes the key of a record that begins, and warns if the shard had it before.
+// note records the key of a record that begins, and warns if the shard has had it before.
 func (g *grouper) note() {
 	hash := maphash.String(g.of.seed, g.key)
 	if _, again := g.seen[hash]; again {
@@ -114,7 +113,7 @@ func (g *grouper) note() {
 	}
 }
 
-// unfit tells why the file ahead can't belong to the record r.
+// unfit returns why the file ahead can't belong to the record r.
 func (g *grouper) unfit(r *Record, h *tar.Header) error {
 	size := int64(len(r.data)) + h.Size
 	switch {
@@ -127,7 +126,7 @@ func (g *grouper) unfit(r *Record, h *tar.Header) error {
 	case kinds[h.Typeflag] != "":
 		return fmt.Errorf("its file %s is %s, which holds no data", short(g.ext), kinds[h.Typeflag])
 	case h.Typeflag == tar.TypeGNUSparse || isSparse(h):
-		// Its header may claim any size, with nothing behind it.
+		// Its header may claim any size without any data.
 		return fmt.Errorf("its file %s is sparse: pack it without holes (GNU tar: without --sparse)", short(g.ext))
 	case h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeCont:
 		return fmt.Errorf("its file %s is of the unknown type %q", short(g.ext), h.Typeflag)
@@ -151,8 +150,8 @@ func isSparse(h *tar.Header) bool {
 	return false
 }
 
-// typeLabel is the type of an archive's label, which GNU tar writes first if it is told to.
-// The label's name may look like a sample's file.
+// typeLabel is the type of an archive's label, which GNU tar writes first if asked to. The label's name
+// may look like a sample's file.
 const typeLabel = 'V'
 
 // advance makes sure that ahead is a file of a sample. It returns io.EOF if there is
@@ -184,13 +183,13 @@ func (g *grouper) advance() error {
 	return nil
 }
 
-// maxPadding is how many zeros may follow tar's end marker. Tar pads with a few
-// kilobytes; a hole, or a disk that was full, leaves more.
+// maxPadding is how many zeros may follow tar's end marker. Tar pads with a few kilobytes; a file with a
+// hole, or one from a full disk, has more.
 const maxPadding = 16 << 20
 
-// end checks whether the shard is really over, and notes it if so: tar's reader takes
-// the end of the data for the end of the archive, and doesn't look at what comes
-// after the end marker.
+// end checks whether the shard has really ended, and records it if so. It must check, because tar's
+// reader takes the end of the data for the end of the archive, and ignores what comes after the end
+// marker.
 func (g *grouper) end() error {
 	if g.in.over {
 		if g.in.n == 0 {
@@ -220,8 +219,7 @@ func (g *grouper) end() error {
 	}
 }
 
-// noEnd is err, but never an io.EOF: the loader would take that for the end of the
-// shard.
+// noEnd returns err, but never an io.EOF, which the loader would take for the end of the shard.
 func noEnd(err error) error {
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("%w: %v", io.ErrUnexpectedEOF, err)
@@ -238,13 +236,13 @@ func short(name string) string {
 	return name
 }
 
-// isMeta reports whether WebDataset's readers skip a file, as what is about the shard.
+// isMeta reports whether WebDataset's readers skip a file because it describes the shard.
 func isMeta(name string) bool {
 	top, _, _ := strings.Cut(name, "/")
 	return len(top) > 3 && strings.HasPrefix(top, "__") && strings.HasSuffix(top, "__")
 }
 
-// isLeftover reports whether a system or a server left a file behind, or the folder it lies in.
+// isLeftover reports whether an operating system or a server left a file, or its folder, behind.
 func isLeftover(name string) bool {
 	for element := range strings.SplitSeq(name, "/") {
 		if element != "." && element != ".." && files.IsLeftover(element) {
@@ -264,8 +262,8 @@ func split(name string) (key, ext string, ok bool) {
 	return name[:base+dot], strings.ToLower(name[base+dot+1:]), true
 }
 
-// appendFrom appends n bytes of r. It takes memory as they come, and doesn't trust
-// the size in a header.
+// appendFrom appends n bytes of r. It allocates memory as they come, and doesn't trust the size in a
+// header.
 func appendFrom(data []byte, r io.Reader, n int) ([]byte, error) {
 	for n > 0 {
 		part := min(n, max(cap(data)-len(data), 1<<20))

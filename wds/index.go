@@ -13,11 +13,11 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// A Shard is what an index says of a shard.
+// A Shard is an index's entry for a shard.
 type Shard struct {
 	Name    string `json:"url"` // relative to the folder of the index
 	Samples int    `json:"nsamples"`
-	Bytes   int64  `json:"filesize"` // as stored, so compressed if it is
+	Bytes   int64  `json:"filesize"` // size of the file, compressed if the file is
 }
 
 type index struct {
@@ -25,11 +25,11 @@ type index struct {
 	Shards  []Shard `json:"shardlist"`
 }
 
-// maxIndex keeps a file that is no index from taking all memory.
+// maxIndex keeps a file that is not an index from taking all memory.
 const maxIndex = 1 << 30
 
-// WriteIndex writes an index in the format of webdataset's wids. [Writer.Shard] and [Index]
-// say what is in it.
+// WriteIndex writes an index in the format of webdataset's wids. [Writer.Shard] and [Index] return its
+// entries.
 func WriteIndex(w io.Writer, shards []Shard) error {
 	data, err := json.MarshalIndent(index{1, shards}, "", " ")
 	if err == nil {
@@ -38,10 +38,11 @@ func WriteIndex(w io.Writer, shards []Shard) error {
 	return err
 }
 
-// WithIndex names the index of the shards, a file in fsys. With it the stream is an
-// nwt.CountedStream: it goes on with any number of ranks. It is an error if the index doesn't
-// say how many samples a shard has, and a shard that hasn't the index's size can't be opened:
-// its index is that of another version. New opens a shard that is said to have none.
+// WithIndex sets the name of the index of the shards, a file in fsys. With it the stream is an
+// nwt.CountedStream: it can be resumed with any number of ranks. If the index doesn't say how many
+// samples a shard has, that is an error. A shard whose size differs from the index's can't be opened,
+// because the index is that of another version. If the index says that a shard has no samples, New opens
+// the shard to check.
 func WithIndex(name string) Option { return func(s *stream) { s.index = name } }
 
 // readIndex finds the stream's shards in its index.
@@ -98,8 +99,8 @@ func (s *stream) readIndex() error {
 	return nil
 }
 
-// checkEmpty returns an error if a shard has samples: the loader would never open it, since its index
-// says that it has none.
+// checkEmpty returns an error if a shard has samples. The loader would never open the shard, since its
+// index says that it has none.
 func (s *stream) checkEmpty(shard int) error {
 	ctx := context.Background()
 	r, err := s.Open(ctx, shard)
@@ -115,7 +116,7 @@ func (s *stream) checkEmpty(shard int) error {
 	return errors.Join(err, r.Close())
 }
 
-// Records returns what the index says; −1 without one.
+// Records returns the number in the index, or −1 if there is no index.
 func (s *stream) Records(shard int) int {
 	if s.counts == nil {
 		return -1
@@ -123,14 +124,14 @@ func (s *stream) Records(shard int) int {
 	return s.counts[shard].Samples
 }
 
-// Fingerprint tells which shards there are, and what the index says of them.
+// Fingerprint depends on the names of the shards, and on their entries in the index.
 func (s *stream) Fingerprint() string {
 	return fmt.Sprintf("wds: %x", sha256.Sum256(fmt.Appendf(nil, "%q %v", s.shards, s.counts)))
 }
 
-// fresh returns an error if the shard isn't the one that the index is of.
+// fresh returns an error if the shard isn't the one that the index describes.
 func (s *stream) fresh(shard int, file fs.File) error {
-	if s.counts == nil || s.counts[shard].Bytes == 0 { // not every index tells
+	if s.counts == nil || s.counts[shard].Bytes == 0 { // not every index has sizes
 		return nil
 	}
 	info, err := file.Stat()
@@ -140,8 +141,8 @@ func (s *stream) fresh(shard int, file fs.File) error {
 	return err
 }
 
-// Index reads shards, which are named as for [New], and says what an index for [WithIndex]
-// must say of them. The index must then be written to the root of fsys.
+// Index reads shards, which are named as for [New], and returns their entries in an index for
+// [WithIndex]. The index must be written to the root of fsys.
 func Index(ctx context.Context, fsys fs.FS, shards []string, opts ...Option) (all []Shard, err error) {
 	made, err := New(fsys, shards, nil, func(context.Context, *Record, *nwt.Sample) error { return nil }, append(opts, WithIndex(""))...)
 	if err != nil {
@@ -172,11 +173,11 @@ func Index(ctx context.Context, fsys fs.FS, shards []string, opts ...Option) (al
 	return all, nil
 }
 
-// Shard returns what an index must say of the shard, once the Writer is closed. If what the Writer
-// writes to compresses, set Bytes to the size of the file, or to 0: then it isn't checked.
+// Shard returns the shard's entry in an index, once the Writer is closed. If the Writer's output is
+// compressed, set Bytes to the size of the file, or to 0, which turns the check off.
 func (w *Writer) Shard(name string) Shard { return Shard{name, w.samples, w.out.n} }
 
-// A counter counts what is written.
+// A counter counts the bytes that are written.
 type counter struct {
 	w io.Writer
 	n int64

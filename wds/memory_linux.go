@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory reads the part of a local file that the system has in memory. It never waits for a
-// disk or a network, so nobody needs to abandon its calls.
+// memory reads the part of a local file that is in the system's memory. It never waits for a disk or a
+// network, so its calls need never be abandoned.
 type memory struct {
 	file   syscall.RawConn
 	vector [1][]byte
@@ -21,7 +21,7 @@ type memory struct {
 
 // newMemory returns nil if the file can't be read in this way.
 func newMemory(file fs.File) *memory {
-	f, ok := file.(*os.File) // itself: a file that embeds one may read something else
+	f, ok := file.(*os.File) // exactly this type, because a file that embeds one may read something else
 	if !ok {
 		return nil
 	}
@@ -37,8 +37,7 @@ func newMemory(file fs.File) *memory {
 	return m
 }
 
-// read reads into p. It returns 0 if nothing is in memory, or nothing left in the
-// file.
+// read reads into p. It returns 0 if nothing is in memory, or if the file has ended.
 func (m *memory) read(p []byte) int {
 	if m == nil || m.file == nil {
 		return 0
@@ -50,7 +49,7 @@ func (m *memory) read(p []byte) int {
 	case err == nil && m.err == nil:
 		return m.n
 	case err == nil && (errors.Is(m.err, unix.EAGAIN) || errors.Is(m.err, unix.EINTR)):
-	default: // the file system can't, or the file is bad: an ordinary read tells
+	default: // the file system doesn't support this, or the file is bad, which an ordinary read reports
 		m.file = nil
 	}
 	return 0

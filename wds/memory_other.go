@@ -4,7 +4,7 @@ package wds
 
 import "io/fs"
 
-// memory is for Linux.
+// memory exists only on Linux.
 type memory struct{}
 
 func newMemory(fs.File) *memory { return nil }

@@ -15,32 +15,31 @@ import (
 	"github.com/nwt-go/nwt/internal/retry"
 )
 
-// A source reads a shard's file ahead into a buffer. A call of the file system may
-// not return for hours, and takes no context. So each call runs in a goroutine of
-// its own, except for reading what the system has in memory. If the context ends
-// first, the source abandons the call. The buffer and the file then belong to the call
+// A source reads a shard's file ahead into a buffer. A call of the file system may take hours, and takes
+// no context. So each call runs in its own goroutine, except reads of what is in the system's memory. If
+// the context ends first, the source abandons the call. The buffer and the file then belong to the call
 // alone, and it closes the file when it returns.
 type source struct {
 	fsys fs.FS
 	name string
 
 	mu      sync.Mutex
-	ctx     context.Context // guarded by mu; of the call under way: when it ends, waiting ends
+	ctx     context.Context // guarded by mu; for the call under way: when it ends, waiting ends
 	file    fs.File
 	info    fs.FileInfo // of the file when it was first opened; may be nil
 	at      int64       // where in the file the next read begins
-	failed  int         // how often reading has failed since something came
+	failed  int         // failures of reading since data last came
 	memory  *memory     // of the file; may be nil
 	bufs    *sync.Pool  // of *[bufferSize]byte
 	buf     *[bufferSize]byte
-	from    int             // what is read ahead begins at buf[from] …
+	from    int             // the data read ahead begins at buf[from] …
 	to      int             // … and ends before buf[to]
-	err     error           // what reading ended with
-	skipped int64           // bytes that Seek has skipped, in all
-	far     int64           // up to that many bytes are read rather than skipped by seeking
+	err     error           // the error that reading ended with
+	skipped int64           // bytes that Seek has skipped in all
+	far     int64           // up to this many bytes are read rather than skipped by seeking
 	piece   int             // how much is read after a seek
-	sought  bool            // nothing was read since the last seek
-	left    <-chan struct{} // not nil once a call was abandoned; closed when that call has returned
+	sought  bool            // nothing has been read since the last seek
+	left    <-chan struct{} // set once a call was abandoned; closed when that call has returned
 }
 
 const (
@@ -48,14 +47,14 @@ const (
 	// farSkip bytes or fewer are read rather than skipped by seeking: in an object store a
 	// seek costs another request.
 	farSkip = 4 << 20
-	// nearSkip is the same for a local file while records are skipped. Then only headSize
-	// bytes are read after a seek: enough for a header.
+	// nearSkip is the same for a local file while records are skipped. After a seek only headSize bytes
+	// are read then, which is enough for a header.
 	nearSkip = 64 << 10
 	headSize = 4 << 10
 )
 
-// openSource opens a file that can be read to an end: not a directory or a FIFO, for
-// instance. If fsys can tell without opening the file, it isn't opened.
+// openSource opens a file that has an end: a directory or a FIFO, for instance, is an error. If fsys can
+// report this without opening the file, the file isn't opened.
 func openSource(ctx context.Context, fsys fs.FS, name string, bufs *sync.Pool) (*source, error) {
 	s := &source{fsys: fsys, name: name, ctx: ctx, bufs: bufs}
 	if err := s.open(); err != nil {
@@ -69,15 +68,15 @@ func openSource(ctx context.Context, fsys fs.FS, name string, bufs *sync.Pool) (
 	return s, nil
 }
 
-// open opens the file to be read from s.at on. If it is open already, what is there now must be the
-// same file.
+// open opens the file for reading from s.at. If the file was open before, the file that is there now must
+// be the same.
 func (s *source) open() error {
 	at, before := s.at, s.info
-	var file fs.File // the call's, if it is abandoned
+	var file fs.File // belongs to the call if that is abandoned
 	var info fs.FileInfo
 	_, err := await(s.context(), func() (err error) {
 		if file, err = openRegular(s.fsys, s.name); err != nil {
-			if before != nil && errors.Is(err, fs.ErrNotExist) { // a bucket says so if it can't tell
+			if before != nil && errors.Is(err, fs.ErrNotExist) { // a bucket also returns this if it can't find out
 				err = retry.As(err, true)
 			}
 			return err
@@ -108,8 +107,8 @@ func (s *source) open() error {
 	return nil
 }
 
-// again reports whether reading goes on after an error that may pass: the file is opened again,
-// where reading stood, so that what unpacks it notices nothing.
+// again reports whether reading continues after a temporary error. The file is then opened again at the
+// place that reading had reached, so the code that unpacks it notices nothing.
 func (s *source) again() bool {
 	ctx := s.context()
 	policy := retry.Of(ctx)
@@ -125,8 +124,7 @@ func (s *source) again() bool {
 	return true
 }
 
-// use says which context the calls from now on end with. A decompressor may be reading ahead
-// meanwhile.
+// use sets the context that ends the following calls. A decompressor may be reading ahead meanwhile.
 func (s *source) use(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +137,7 @@ func (s *source) context() context.Context {
 	return s.ctx
 }
 
-// skipping says whether only headers are read from now on.
+// skipping sets whether only headers are read from now on.
 func (s *source) skipping(on bool) {
 	s.far, s.piece = farSkip, bufferSize
 	if _, local := s.file.(syscall.Conn); on && local { // an *os.File, or what embeds one
@@ -161,7 +159,7 @@ func openRegular(fsys fs.FS, name string) (fs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if info, err := file.Stat(); err == nil { // if it fails, reading will tell what is wrong
+	if info, err := file.Stat(); err == nil { // if it fails, reading will report the error
 		if err := checkType(info); err != nil {
 			file.Close()
 			return nil, err
@@ -170,8 +168,8 @@ func openRegular(fsys fs.FS, name string) (fs.File, error) {
 	return file, nil
 }
 
-// checkType refuses what can't be read to an end. It allows fs.ModeIrregular, which buckets
-// set for their objects.
+// checkType returns an error for a file that has no end. It allows fs.ModeIrregular, which buckets set
+// for their objects.
 func checkType(info fs.FileInfo) error {
 	if mode := info.Mode(); mode.Type()&^fs.ModeIrregular != 0 {
 		return fmt.Errorf("not a regular file: %v", mode)
@@ -179,7 +177,7 @@ func checkType(info fs.FileInfo) error {
 	return nil
 }
 
-// peek returns the next n bytes, or fewer if there are no more.
+// peek returns the next n bytes, or fewer if the file ends before.
 func (s *source) peek(n int) ([]byte, error) {
 	for s.to-s.from < n {
 		if err := s.more(); err == io.EOF {
@@ -200,7 +198,7 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// ReadByte spares package gzip a buffer of its own.
+// ReadByte saves package gzip its own buffer.
 func (s *source) ReadByte() (byte, error) {
 	if s.from == s.to {
 		if err := s.fill(); err != nil {
@@ -217,7 +215,7 @@ func (s *source) UnreadByte() error {
 	return nil
 }
 
-// fill makes sure that something is in the buffer.
+// fill makes sure that the buffer isn't empty.
 func (s *source) fill() error {
 	if s.from < s.to {
 		return nil
@@ -226,7 +224,7 @@ func (s *source) fill() error {
 	return s.more()
 }
 
-// more adds to what is in the buffer.
+// more reads more into the buffer.
 func (s *source) more() error {
 	for range 100 {
 		for s.err != nil {
@@ -244,7 +242,7 @@ func (s *source) more() error {
 				return nil
 			}
 		}
-		var n int // the call's, if it is abandoned
+		var n int // belongs to the call if that is abandoned
 		err := s.call(func() (err error) {
 			n, err = s.file.Read(room)
 			return err
@@ -260,12 +258,12 @@ func (s *source) more() error {
 	return cmp.Or(s.err, io.ErrNoProgress)
 }
 
-// came notes n bytes that were read.
+// came records that n bytes were read.
 func (s *source) came(n int) {
 	s.to, s.at, s.sought, s.failed = s.to+n, s.at+int64(n), false, 0
 }
 
-// Seek skips ahead from the place at which reading is.
+// Seek skips ahead from the place that reading has reached.
 func (s *source) Seek(offset int64, whence int) (int64, error) {
 	file, ok := s.file.(io.Seeker)
 	if !ok || whence != io.SeekCurrent || offset < 0 {
@@ -285,7 +283,7 @@ func (s *source) Seek(offset int64, whence int) (int64, error) {
 		return err
 	})
 	if s.left == nil {
-		s.err, err = err, nil // the next read tells
+		s.err, err = err, nil // the next read returns it
 	}
 	return s.skipped, err
 }
@@ -304,8 +302,7 @@ func (s *source) Close() error {
 	return s.file.Close()
 }
 
-// call calls the file. If the context ends first, file and buffer belong to the
-// call.
+// call runs a call of the file. If the context ends first, the file and the buffer belong to the call.
 func (s *source) call(f func() error) error {
 	if s.left != nil {
 		return fs.ErrClosed
@@ -318,8 +315,8 @@ func (s *source) call(f func() error) error {
 	return err
 }
 
-// await returns what f returns. If the context ends first, f goes on by itself:
-// late gets what it returns, and then left is closed.
+// await returns the result of f. If the context ends first, f continues alone: late gets its result, and
+// then left is closed.
 func await(ctx context.Context, f func() error, late func(error)) (left <-chan struct{}, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -335,7 +332,7 @@ func await(ctx context.Context, f func() error, late func(error)) (left <-chan s
 			select {
 			case returned <- err:
 			case <-gone:
-				defer func() { _ = recover() }() // nobody is left to tell
+				defer func() { _ = recover() }() // nobody is left to report it to
 				late(err)
 			}
 		}()

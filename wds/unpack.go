@@ -14,10 +14,10 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// WithDecompressor makes open unpack the shards whose names end with suffix, such as ".bz2".
-// The longest suffix that fits decides, and comes before gzip and Zstandard, which need no
-// option. open gets the shard's file; what it returns is closed before the file. How much
-// memory it takes is its own affair.
+// WithDecompressor makes the stream unpack shards whose names end with suffix, such as ".bz2", by open.
+// The longest matching suffix decides. It takes precedence over gzip and Zstandard, which need no option.
+// open gets the shard's file; its result is closed before the file. The memory that open takes isn't
+// bounded.
 //
 //	wds.WithDecompressor(".bz2", func(r io.Reader) (io.ReadCloser, error) {
 //		return io.NopCloser(bzip2.NewReader(r)), nil
@@ -31,14 +31,14 @@ type decompressor struct {
 	open   func(io.Reader) (io.ReadCloser, error)
 }
 
-// maxWindow is how far back a Zstandard frame may refer, which is what a shard takes of
-// memory: zstd's own tool allows as much.
+// maxWindow is how far back a Zstandard frame may refer, and so how much memory a shard takes: zstd's own
+// tool allows the same.
 const maxWindow = 128 << 20
 
-// A members unpacks gzip. Like Python's gzip, and unlike Go's, it takes zeros behind a member:
-// what writes whole blocks pads with them.
+// A members unpacks gzip. Like Python's gzip, and unlike Go's, it accepts zeros after a member: programs
+// that write whole blocks pad with them.
 type members struct {
-	*gzip.Reader // of one member
+	*gzip.Reader // reads one member
 	from         io.ByteScanner
 }
 
@@ -55,7 +55,7 @@ func (m members) Read(p []byte) (n int, err error) {
 	for n == 0 && err == nil && len(p) > 0 {
 		switch n, err = m.Reader.Read(p); {
 		case err == io.EOF && n > 0:
-			return n, nil // the next Read returns it again
+			return n, nil // the next Read returns the error again
 		case err == io.EOF:
 			err = m.next()
 		}
@@ -63,7 +63,7 @@ func (m members) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// next turns to the next member, or returns io.EOF if there is none.
+// next moves to the next member, or returns io.EOF if there is none.
 func (m members) next() error {
 	for range maxPadding {
 		b, err := m.from.ReadByte()
@@ -88,17 +88,17 @@ func unpackZstd(r io.Reader) (io.ReadCloser, error) {
 	return d.IOReadCloser(), nil
 }
 
-// shown is how much of a file's beginning is looked at, and shown if it is no tar file.
+// shown is how much of a file's beginning is examined, and shown in the error if it isn't a tar file.
 const shown = 48
 
-// An ended is a tar file, unpacked, that knows whether it is over. Tar's reader returns io.EOF
-// after two blocks of zeros, or if it got io.EOF here: over tells which.
+// An ended reads a tar file, unpacked, and knows whether it has ended. Tar's reader returns io.EOF after
+// two blocks of zeros, but also if it gets io.EOF here: over says which.
 type ended struct {
 	r      io.Reader
-	packed *source // what r unpacks; nil: nothing
+	packed *source // what r unpacks; nil: nothing is unpacked
 	close  func() error
-	file   []byte // what the file begins with
-	head   []byte // and what it unpacks to
+	file   []byte // the beginning of the file
+	head   []byte // the beginning of what it unpacks to
 	n      int64  // bytes read
 	over   bool
 }
@@ -117,7 +117,7 @@ func (s *stream) newEnded(shard string, r *source) (*ended, error) {
 		from = gate
 	case bytes.HasPrefix(head, []byte("\x1f\x8b")):
 		open = unpackGzip
-	case bytes.HasPrefix(head, []byte("\x28\xb5\x2f\xfd")), len(head) > 4 && head[0]>>4 == 5 && string(head[1:4]) == "\x2a\x4d\x18": // a frame, or one to skip
+	case bytes.HasPrefix(head, []byte("\x28\xb5\x2f\xfd")), len(head) > 4 && head[0]>>4 == 5 && string(head[1:4]) == "\x2a\x4d\x18": // a frame, or one that is skipped
 		open = unpackZstd
 	default:
 		return e, nil
@@ -135,7 +135,7 @@ func (s *stream) newEnded(shard string, r *source) (*ended, error) {
 	return e, nil
 }
 
-// decompressor returns the option for a shard; nil: none.
+// decompressor returns the option for a shard, or nil if it needs none.
 func (s *stream) decompressor(shard string) (open func(io.Reader) (io.ReadCloser, error)) {
 	longest := 0
 	for _, d := range s.unpack {
@@ -147,7 +147,7 @@ func (s *stream) decompressor(shard string) (open func(io.Reader) (io.ReadCloser
 }
 
 func (e *ended) Read(p []byte) (int, error) {
-	if e.packed != nil { // what its buffer holds may unpack to a thousand times as much
+	if e.packed != nil { // its buffered data may unpack to a thousand times as much
 		if err := e.packed.context().Err(); err != nil {
 			return 0, err
 		}
@@ -158,14 +158,14 @@ func (e *ended) Read(p []byte) (int, error) {
 		e.head = append(e.head, p[:min(n, more)]...)
 	}
 	if err == io.EOF && n > 0 {
-		err = nil // the next Read returns it again
+		err = nil // the next Read returns the error again
 	}
 	e.over = err == io.EOF
 	return n, err
 }
 
-// Seek lets tar's reader skip the content of a file that isn't compressed. If the content is
-// cut, that isn't the shard's end.
+// Seek lets tar's reader skip the content of a file that isn't compressed. If the content is cut, Seek
+// doesn't mistake that for the shard's end.
 func (e *ended) Seek(offset int64, whence int) (int64, error) {
 	s, ok := e.r.(*source)
 	if !ok {
@@ -177,7 +177,7 @@ func (e *ended) Seek(offset int64, whence int) (int64, error) {
 
 func (e *ended) Close() error { return e.close() }
 
-// explain adds to an error that came before the first header what the file is instead.
+// explain adds to an error before the first header what kind of file it is instead.
 func (e *ended) explain(err error) error {
 	err = noEnd(err)
 	it, head := "it", e.head
@@ -200,10 +200,10 @@ func (e *ended) explain(err error) error {
 	return fmt.Errorf("%s begins with %q: %w", it, bytes.Trim(head, around+"\x00"), err)
 }
 
-const around = "\ufeff \t\r\n" // what may stand before a page
+const around = "\ufeff \t\r\n" // what may precede a page
 
-// kind tells what a file that is no tar file is, from how it begins, and whether it is
-// compressed: "" if that isn't known.
+// kind says what a file that isn't a tar file is, judging by its beginning, and whether it is compressed.
+// It returns "" if that isn't known.
 func kind(head []byte) (what string, packed bool) {
 	for _, k := range []struct{ magic, name, suffix string }{
 		{"\x1f\x8b", "gzip", ".gz"}, {"\x28\xb5\x2f\xfd", "Zstandard", ".zst"}, {"\xfd7zXZ\x00", "xz", ".xz"},
@@ -225,8 +225,8 @@ func kind(head []byte) (what string, packed bool) {
 	return "", false
 }
 
-// A gate lets a decompressor read a source until the shard is closed: one that reads ahead may
-// go on after that, when the source's buffer belongs to another shard.
+// A gate lets a decompressor read a source until the shard is closed. A decompressor that reads ahead may
+// continue after that, when the source's buffer belongs to another shard.
 type gate struct {
 	mu     sync.Mutex
 	r      *source

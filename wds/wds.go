@@ -6,21 +6,19 @@
 //	cat/0002.jpg
 //	cat/0002.cls
 //
-// A key is the path up to the first dot of its last element; what comes after
-// that dot is the extension, in lower case. Files without a key or an extension
-// belong to no sample, nor does what is named __…__ at the top, or what systems leave
-// behind: files and folders whose names begin with a dot, __MACOSX, @eaDir, Thumbs.db and
-// the like. Shards may be compressed by gzip or Zstandard; [WithDecompressor] adds other
-// compressions.
+// A key is the path up to the first dot of its last element; the part after that dot is the extension, in
+// lower case. Files without a key or an extension belong to no sample. Neither do files named __…__ at
+// the top level, or files that systems leave behind: files and folders whose names begin with a dot,
+// __MACOSX, @eaDir, Thumbs.db and the like. Shards may be compressed by gzip or Zstandard;
+// [WithDecompressor] adds other compressions.
 //
-// What is read is checked as far as the format allows. A shard must have tar's end
-// marker, with nothing but zeros after it. A compressed shard must also be complete,
-// and its checksum right, which Zstandard may lack. A shard that was cut or damaged ends with an error, and its
-// last sample, which may lack files, isn't delivered. The checksum of a compressed
-// shard comes only at its end: if it is wrong, samples that were delivered before may
-// be wrong too. Tar itself has no checksum for the content of files. If a key comes back
-// later in a shard, its files make another sample; the first time, a warning is logged to
-// [slog.Default]. The first 100 000 keys of a shard are compared.
+// Shards are checked as far as the format allows. A shard must have tar's end marker, with nothing but
+// zeros after it. A compressed shard must also be complete and have the right checksum, unless Zstandard
+// wrote none. A shard that was cut or damaged ends with an error, and its last sample, which may lack
+// files, isn't delivered. The checksum of a compressed shard comes only at its end: if it is wrong,
+// samples that were delivered before may be wrong too. Tar itself has no checksum for the content of
+// files. If a key occurs again later in a shard, its files make another sample; the first time, a warning
+// is logged to [slog.Default]. This is checked for the first 100 000 keys of a shard.
 //
 // Format: https://github.com/webdataset/webdataset
 package wds
@@ -46,13 +44,11 @@ import (
 // such paths, as in a shell: "train-{000..127}.tar", "{a,b}/{0..9}.tar". nwt.Streamed makes
 // a dataset of it.
 //
-// load turns a record into a sample, under the rules of nwt.Dataset's Load. The
-// record is valid during the call only. New adds the names of shard and key to
-// load's errors.
+// load turns a record into a sample, under the rules of nwt.Dataset's Load. The record is valid only
+// during the call. New adds the names of shard and key to the errors of load.
 //
-// Opening and reading end with the loader's context, even if fsys doesn't return
-// by then. If reading breaks off, the file is opened again and read on from that place, as
-// nwt.WithRetry says.
+// Opening and reading end with the loader's context, even if a call of fsys hasn't returned by then. If
+// reading breaks off, the file is opened again and read on from that place, as nwt.WithRetry says.
 func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.Context, r *Record, dst *nwt.Sample) error, opts ...Option) (nwt.Stream, error) {
 	s := &stream{fsys: fsys, fields: slices.Clone(fields), load: load, seed: maphash.MakeSeed()}
 	WithLimits(Limits{})(s)
@@ -98,8 +94,8 @@ func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.
 // An Option changes how shards are read. If an option is repeated, the last one wins.
 type Option func(*stream)
 
-// Limits are the most that a record may have; 0 stands for the default. A record
-// that has more is a bad sample, and its content is skipped.
+// Limits bound the size of a record; 0 means the default. A record beyond a limit is a bad sample, and
+// its content is skipped.
 type Limits struct {
 	Bytes int64 // of all its files together; default: 1 GiB
 	Files int   // default: 1000
@@ -124,8 +120,8 @@ type stream struct {
 	bufs   sync.Pool // of *[bufferSize]byte: one for each shard that is open
 	seed   maphash.Seed
 	index  string
-	counts []Shard   // from the index, of each shard; nil without
-	torn   sync.Once // tells of a key that comes back
+	counts []Shard   // the index's entry for each shard; nil without an index
+	torn   sync.Once // for the warning about a repeated key
 }
 
 func (s *stream) Fields() []nwt.Field { return s.fields }
@@ -182,12 +178,12 @@ func (r *shardReader) Next(ctx context.Context, nr *nwt.Record) error {
 	r.source.use(ctx)
 	rec.data = nr.Data
 	err := r.next(rec)
-	nr.Data = rec.data // from it the loader learns how much it has read ahead
+	nr.Data = rec.data // tells the loader how much it has read ahead
 	return err
 }
 
-// Skip passes over records without keeping what is in their files. It seeks over
-// large files of a local tar file.
+// Skip passes over records without keeping the contents of their files. It seeks over large files of a
+// local tar file.
 func (r *shardReader) Skip(ctx context.Context, n int) (skipped int, err error) {
 	r.source.use(ctx)
 	r.source.skipping(true)
@@ -203,35 +199,34 @@ func (r *shardReader) Skip(ctx context.Context, n int) (skipped int, err error) 
 
 func (r *shardReader) Close() error { return errors.Join(r.in.Close(), r.source.Close()) }
 
-// A Record is the files of a sample.
+// A Record holds the files of a sample.
 type Record struct {
 	Shard string
 	Key   string
 
 	files []file
-	data  []byte // of all files, one after the other; the nwt.Record's Data
-	err   error  // why there is no sample in it
+	data  []byte // of all files, one after the other; it is the nwt.Record's Data
+	err   error  // why it contains no sample
 }
 
 func (r *Record) reset(shard string) {
 	if cap(r.data) > maxKept {
-		r.data = nil // so that one huge record doesn't hold its memory for ever
+		r.data = nil // so that one huge record doesn't keep its memory for ever
 	}
 	clear(r.files) // so that their names can be collected
 	r.Shard, r.Key, r.files, r.data, r.err = shard, "", r.files[:0], r.data[:0], nil
 }
 
-// maxKept is how much memory a record may keep for the next.
+// maxKept is how much memory a record may keep for the next one.
 const maxKept = 64 << 20
 
 type file struct {
 	ext string
-	end int // in data
+	end int // its end in data
 }
 
-// File returns the content of one of the record's files: the first of these
-// extensions that the record has decides. If it has none of them, the error says
-// which it has.
+// File returns the content of one of the record's files: the file with the first of these extensions that
+// the record has. If it has none of them, the error lists the extensions that it has.
 func (r *Record) File(exts ...string) ([]byte, error) {
 	for _, ext := range exts {
 		from := 0

@@ -17,7 +17,7 @@ type Writer struct {
 	last    string // key that was written last
 }
 
-// NewWriter makes a Writer to w.
+// NewWriter makes a Writer that writes to w.
 func NewWriter(w io.Writer) *Writer {
 	out := &counter{w: w}
 	return &Writer{tar: tar.NewWriter(out), out: out}
@@ -29,7 +29,7 @@ type File struct {
 	Data []byte
 }
 
-// Write appends a sample. Its key must differ from the key of the sample before.
+// Write appends a sample. Its key must differ from the key of the previous sample.
 func (w *Writer) Write(key string, files ...File) error {
 	if got, _, ok := split(key + ".x"); !ok || got != key {
 		return fmt.Errorf("wds: key %q: its last element must not be empty nor have a dot", short(key))
@@ -51,7 +51,7 @@ func (w *Writer) Write(key string, files ...File) error {
 			return fmt.Errorf("wds: key %q: two files %s", short(key), short(f.Ext))
 		}
 	}
-	// A header that can't be must be known before anything of the sample is written.
+	// An impossible header must be found before any part of the sample is written.
 	headers := make([]*tar.Header, len(files))
 	for i, f := range files {
 		h := &tar.Header{Typeflag: tar.TypeReg, Name: key + "." + f.Ext, Mode: 0o644, Size: int64(len(f.Data))}
@@ -74,5 +74,5 @@ func (w *Writer) Write(key string, files ...File) error {
 	return nil
 }
 
-// Close ends the shard. It doesn't close what the Writer writes to.
+// Close ends the shard. It doesn't close the io.Writer that the Writer writes to.
 func (w *Writer) Close() error { return w.tar.Close() }

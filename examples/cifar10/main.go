@@ -1,7 +1,6 @@
-// Cifar10 tunes the loading of CIFAR-10 as it is usually trained on: batches of
-// 128, randomly cropped and mirrored, normalized. With -strategy exhaustive it
-// is the sweep of Synn and Kim's "Num Worker Tuner" (2021): time and peak memory
-// at every worker count.
+// Cifar10 tunes the loading of CIFAR-10 in the way that is usual for training: batches of 128, randomly
+// cropped and mirrored, normalized. With -strategy exhaustive it repeats the sweep of Synn and Kim's "Num
+// Worker Tuner" (2021): time and peak memory at every worker count.
 package main
 
 import (
@@ -53,7 +52,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		opts = append(opts, nwt.WithAlpha(d))
 		return err
 	})
-	_ = flags.Parse(args) // exits if it fails
+	_ = flags.Parse(args) // exits if parsing fails
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected %q: the folder is named by -dir", flags.Arg(0))
 	}
@@ -114,7 +113,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// train stands for a model that learns from n × 3 × 32 × 32 pixels and n labels. If
-// it is also given to nwt.WithStep, the choice is the fewest workers at which train
-// doesn't wait.
+// train stands for a model that learns from n × 3 × 32 × 32 pixels and n labels. If it is also given to
+// nwt.WithStep, the choice is the fewest workers at which train doesn't wait.
 func train(images []float32, labels []int64) {}

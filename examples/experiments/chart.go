@@ -14,16 +14,16 @@ import (
 	"gonum.org/v1/plot/vg/vgimg"
 )
 
-// A figure is lines over an axis of few values.
+// A figure has lines over an axis of few values.
 type figure struct {
 	title, x, y string
-	ticks       []string // the values of the x axis
-	log         bool     // the y axis
+	ticks       []string // the values on the x axis
+	log         bool     // of the y axis
 	lines       []line
 	marks       []mark
 }
 
-// A line is a y for each tick.
+// A line has a y for each tick.
 type line struct {
 	name   string
 	y      []float64

@@ -12,9 +12,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// choice tunes the same dataset without a step, with one that computes on all CPUs,
-// as XLA does on the host, and with one that only takes as long, as an accelerator
-// does.
+// choice tunes the same dataset three times: without a step, with a step that computes on all CPUs, as
+// XLA does on the host, and with a step that only waits, as for an accelerator.
 func choice(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o := newOptions("choice")
 	batch := o.Int("batch", 256, "`images` per batch")

@@ -15,9 +15,9 @@ import (
 	"github.com/nwt-go/nwt/examples/internal/cifar"
 )
 
-// grid measures worker counts × batch sizes on CIFAR-10: loading alone, beside a
-// step that computes on the CPUs, and beside one that leaves them to the workers,
-// as an accelerator does, and takes longer than one worker needs to load.
+// grid measures worker counts × batch sizes on CIFAR-10: loading alone, beside a step that computes on
+// the CPUs, and beside a step that leaves the CPUs to the workers, as an accelerator does, and takes
+// longer than one worker needs to load.
 func grid(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o := newOptions("grid")
 	dir := o.String("dir", "", "`folder` with data_batch_*.bin (default: noise of the same format)")
@@ -75,8 +75,8 @@ type table struct {
 	ms               [][]float64
 }
 
-// measure fills the table. It goes through all of it in each round, so that a
-// disturbance doesn't fall on one cell alone.
+// measure fills the table. It goes through the whole table in each round, so that a disturbance doesn't
+// affect one cell alone.
 func (t *table) measure(ctx context.Context, ds nwt.Dataset, step func(*nwt.Batch), rounds int) error {
 	for range t.workers {
 		t.ms = append(t.ms, slices.Repeat([]float64{math.Inf(1)}, len(t.batches)))
@@ -96,15 +96,15 @@ func (t *table) measure(ctx context.Context, ds nwt.Dataset, step func(*nwt.Batc
 	return nil
 }
 
-// This much is measured at once: nothing is computed while the first batch is loaded,
-// so few batches would mislead.
+// So many batches are measured at once: nothing is computed while the first batch is loaded, so few
+// batches would mislead.
 const (
 	fewestEpochs  = 2
 	fewestBatches = 10
 )
 
-// epochs returns the time that n epochs take, from the start of the first on. Some
-// batches are loaded before, so that their memory is there.
+// epochs returns the time that n epochs take, from the start of the first. Some batches are loaded before
+// that, so that their memory is allocated.
 func epochs(ctx context.Context, ds nwt.Dataset, n int, step func(*nwt.Batch), opts ...nwt.Option) (time.Duration, error) {
 	loader, err := nwt.NewLoader(ds, append(opts, nwt.WithShuffle(1))...)
 	if err != nil {
@@ -116,7 +116,7 @@ func epochs(ctx context.Context, ds nwt.Dataset, n int, step func(*nwt.Batch), o
 		if err != nil {
 			return 0, err
 		}
-		if warm++; warm == 8 { // more than are ever loaded ahead here
+		if warm++; warm == 8 { // more batches than are ever loaded ahead here
 			break
 		}
 	}
@@ -134,12 +134,11 @@ func epochs(ctx context.Context, ds nwt.Dataset, n int, step func(*nwt.Batch), o
 // fewest workers in the table.
 func (t *table) oneWorker() float64 { return slices.Max(t.ms[max(0, slices.Index(t.workers, 1))]) }
 
-// near is how much slower than the best of its batch size a count may be and still
-// count as good.
+// near is how many times slower than the best of its batch size a count may be and still count as good.
 const near = 1.05
 
-// best returns the row of the quickest count of a column, and of the fewest workers
-// that are as good.
+// best returns the row of the fastest count of a column, and the row of the fewest workers that are as
+// good.
 func (t *table) best(column int) (quickest, fewest int) {
 	for w := range t.workers {
 		if t.ms[w][column] < t.ms[quickest][column] {
@@ -155,7 +154,7 @@ func (t *table) best(column int) (quickest, fewest int) {
 	return quickest, fewest
 }
 
-// String returns a column for each batch size, its best cell marked ◄ and the fewest
+// String returns the table with a column for each batch size: its best cell is marked ◄, and the fewest
 // workers that are as good ✓.
 func (t *table) String() string {
 	var s strings.Builder

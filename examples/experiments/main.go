@@ -1,5 +1,4 @@
-// Experiments repeats what is known of loading data beside training, on this
-// machine:
+// Experiments repeats, on this machine, what is known of loading data beside training:
 //
 //	sweep     time and memory of every worker count, on CIFAR-10: the figures of
 //	          Synn and Kim's "Num Worker Tuner" (2021)
@@ -10,7 +9,7 @@
 //	waiting   a dataset that waits, kept in memory, augmented beforehand
 //	overlap   loading beside computing: the longer of the two, not their sum
 //
-// Each prints its table; with -plot it draws it too.
+// Each experiment prints its table; with -plot it also draws it.
 package main
 
 import (
@@ -47,7 +46,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return experiments[args[0]](ctx, args[1:], stdout, stderr)
 }
 
-// options is an experiment's flags.
+// options holds an experiment's flags.
 type options struct {
 	*flag.FlagSet
 	plot *string
@@ -89,8 +88,7 @@ func (o options) parse(args []string) error {
 	return nil
 }
 
-// openCIFAR reads a folder of CIFAR-10 into memory, or noise of the same format
-// if dir is empty.
+// openCIFAR reads a folder of CIFAR-10 into memory. If dir is empty, it makes noise in the same format.
 func openCIFAR(dir string, stdout io.Writer) (*cifar.Set, error) {
 	if dir != "" {
 		return cifar.Open(dir)

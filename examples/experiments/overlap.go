@@ -13,8 +13,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// overlap measures loading beside computing, at several ratios of the two.
-// Loading waits, as for a disk; computing is steps of a softmax regression.
+// overlap measures loading beside computing, at several ratios of the two. Loading waits, as for a disk;
+// computing consists of steps of a softmax regression.
 func overlap(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o := newOptions("overlap")
 	batches := o.Int("batches", 40, "`batches` to measure")
@@ -59,13 +59,13 @@ that, and less with more batches.`))
 	return drawTo(*o.plot, f)
 }
 
-// A pair is loading and computing, each alone and both together.
+// A pair holds the times of loading and computing, each alone and both together.
 type pair struct {
 	loading, computing time.Duration
 	together           [2]time.Duration // by worker count
 }
 
-// times measures a pair, the quickest of each in some rounds.
+// times measures a pair: the shortest time of each in several rounds.
 func times(ctx context.Context, ds nwt.Dataset, compute func(), rounds int) (pair, error) {
 	best := pair{math.MaxInt64, math.MaxInt64, [2]time.Duration{math.MaxInt64, math.MaxInt64}}
 	for range rounds {
@@ -100,8 +100,8 @@ func slowly(batches int, wait time.Duration) nwt.Dataset {
 	})
 }
 
-// computation is work that is always the same. It takes about the given time if
-// nothing disturbs it.
+// computation returns a function whose work is always the same. It takes about the given time if nothing
+// disturbs it.
 func computation(d time.Duration) func() {
 	const samples, inputs, classes = 16, 512, 10
 	model, images, labels := newSoftmax(classes, inputs), make([]float32, samples*inputs), make([]int64, samples)

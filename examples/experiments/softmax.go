@@ -8,8 +8,8 @@ import (
 
 // softmax is a softmax regression, trained by gradient descent.
 type softmax struct {
-	weights, gradient []blas32.Vector // of each class
-	odds              []float32       // of each class, for one sample
+	weights, gradient []blas32.Vector // for each class
+	odds              []float32       // for each class, for one sample
 }
 
 func newSoftmax(classes, inputs int) *softmax {
@@ -25,7 +25,7 @@ func vector(data []float32) blas32.Vector {
 	return blas32.Vector{N: len(data), Inc: 1, Data: data}
 }
 
-// step trains on a batch and returns its mean loss before that.
+// step trains on a batch and returns the mean loss before the step.
 func (s *softmax) step(images []float32, labels []int64) float32 {
 	for _, g := range s.gradient {
 		clear(g.Data)

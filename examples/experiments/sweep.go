@@ -13,8 +13,8 @@ import (
 	"github.com/nwt-go/nwt/examples/internal/progress"
 )
 
-// sweep measures every worker count, as the paper does: 0 … N−1 on N CPUs, 100
-// batches of 128 each, and the fewest within half a second of the fastest.
+// sweep measures every worker count, as the paper does: 0 … N−1 on N CPUs, 100 batches of 128 each. It
+// finds the fewest workers within half a second of the fastest.
 func sweep(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o := newOptions("sweep")
 	dir := o.String("dir", "", "`folder` with data_batch_*.bin (default: noise of the same format)")
@@ -43,7 +43,7 @@ func sweep(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return drawTo(*o.plot, sweepFigures(result)...)
 }
 
-// sweepFigures returns the paper's two: time, and memory.
+// sweepFigures returns the paper's two figures: time and memory.
 func sweepFigures(r *nwt.Result) []figure {
 	seconds := figure{
 		title: fmt.Sprintf("Time of %d batches of %d", r.Iterations, r.BatchSize),

@@ -15,12 +15,11 @@ import (
 	"github.com/nwt-go/nwt/internal/host"
 )
 
-// side is the width and height of the images that wait.
+// side is the width and height of the images that are loaded with a wait.
 const side = 64
 
-// waiting loads samples that each wait, as samples from a store in the network do.
-// It measures the first epoch, one from the in-memory cache, and one over samples
-// that were augmented beforehand.
+// waiting loads samples that each wait, as samples from a network store do. It measures the first epoch,
+// an epoch from the in-memory cache, and an epoch over samples that were augmented beforehand.
 func waiting(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o := newOptions("waiting")
 	n := o.Int("samples", 1000, "`number` of samples")
@@ -59,7 +58,7 @@ func waiting(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		if err != nil {
 			return err
 		}
-		done, err := twice(ctx, beforehand, opts) // in the first one each sample's checksum is compared
+		done, err := twice(ctx, beforehand, opts) // in the first epoch each sample's checksum is compared
 		if err != nil {
 			return err
 		}
@@ -82,7 +81,7 @@ var (
 	intensities        = nwt.AddField[float32](&normalized, "image", side, side)
 )
 
-// read is n images that take their time.
+// read returns a dataset of n images, each of which takes some time to load.
 func read(n int, wait time.Duration) nwt.Dataset {
 	return nwt.NewDataset(n, stored.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 		time.Sleep(wait)
@@ -94,8 +93,7 @@ func read(n int, wait time.Duration) nwt.Dataset {
 	})
 }
 
-// augmented turns images by a random angle of four, changes their contrast and
-// normalizes them.
+// augmented turns images by a random one of four angles, changes their contrast and normalizes them.
 func augmented(ds nwt.Dataset) nwt.Dataset {
 	return nwt.Map(ds, normalized.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
 		in, out := pixels.Of(src), intensities.Of(dst)
@@ -113,10 +111,10 @@ func augmented(ds nwt.Dataset) nwt.Dataset {
 	})
 }
 
-// An epoch is what one epoch took.
+// An epoch holds what was measured in one epoch.
 type epoch struct {
 	took time.Duration
-	cpu  float64 // share of the CPUs in use
+	cpu  float64 // share of the CPUs that is in use
 }
 
 // twice iterates over two epochs.

@@ -8,8 +8,8 @@ import (
 	"github.com/nwt-go/nwt/examples/internal/cifar"
 )
 
-// writeImages writes n images that a network can learn to tell apart: there are
-// five colours, striped along or across, under noise.
+// writeImages writes n images that a network can learn to tell apart: they have one of five colours, and
+// stripes along or across, under noise.
 func writeImages(dir string, n int) error {
 	colours := [cifar.Classes / 2][cifar.Channels]int{{200, 60, 60}, {60, 200, 60}, {60, 60, 200}, {180, 180, 40}, {120, 120, 120}}
 	rng := rand.New(rand.NewPCG(1, 2))

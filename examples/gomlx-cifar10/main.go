@@ -2,8 +2,8 @@
 // loop, on images in the format of CIFAR-10. At start-up it finds, with the real
 // training step, how many workers must load so that training doesn't wait.
 //
-// GOMLX_BACKEND names GoMLX's backend, for example xla:cpu or go. By default it
-// is XLA if a plugin of it is installed, and GoMLX's own in Go if not.
+// GOMLX_BACKEND names GoMLX's backend, for example xla:cpu or go. By default it is XLA if an XLA plugin
+// is installed, else GoMLX's own backend in Go.
 package main
 
 import (
@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	batch := flags.Int("batch", 32, "`images` per batch")
 	epochs := flags.Int("epochs", 4, "`epochs` to train")
 	budget := flags.Duration("budget", 5*time.Second, "`time` to spend on tuning")
-	_ = flags.Parse(args) // exits if it fails
+	_ = flags.Parse(args) // exits if parsing fails
 	if *n < 1 || *epochs < 1 {
 		return fmt.Errorf("-images %d, -epochs %d: must be at least 1", *n, *epochs)
 	}
@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	opts := []nwt.Option{nwt.WithBatchSize(*batch), nwt.WithShuffle(1), nwt.WithDropLast()}
 
-	// A trainer of its own, thrown away: what is tuned with isn't trained on.
+	// This trainer is used for tuning only and then dropped, so that tuning doesn't train the real model.
 	trial := newTrainer(backend)
 	report, done := progress.Show(stderr)
 	loader, err := nwt.NewTunedLoader(ctx, images, append(opts, nwt.WithTuningTime(*budget), nwt.WithProgress(report),
@@ -119,8 +119,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// newBackend returns the backend that GOMLX_BACKEND names; by default XLA or, if that
-// can't be had, GoMLX's own.
+// newBackend returns the backend that GOMLX_BACKEND names. By default it is XLA or, if XLA isn't
+// installed, GoMLX's own.
 func newBackend() (b compute.Backend, err error) {
 	defer func() {
 		if unknown := recover(); unknown != nil { // GoMLX panics if no backend has the name
@@ -136,7 +136,7 @@ func newBackend() (b compute.Backend, err error) {
 	return gobackend.GetBackend(), nil
 }
 
-// newTrainer makes an untrained network and what trains it.
+// newTrainer makes an untrained network and its trainer.
 func newTrainer(backend compute.Backend) *train.Trainer {
 	store := model.NewStore()
 	store.SetParam(model.ParamInitialSeed, int64(1))
@@ -145,8 +145,8 @@ func newTrainer(backend compute.Backend) *train.Trainer {
 		[]metric.Interface{metric.NewMovingAverageSparseCategoricalAccuracy("accuracy", "acc", 0.05)}, nil)
 }
 
-// network is two convolutions, a mean over what is left of the image, and a
-// dense layer: n × 3 × 32 × 32 pixels to n × 10 logits.
+// network has two convolutions, a mean over what is left of the image, and a dense layer: n × 3 × 32 × 32
+// pixels become n × 10 logits.
 func network(scope *model.Scope, _ any, inputs []*graph.Node) []*graph.Node {
 	x := graph.TransposeAllAxes(inputs[0], 0, 2, 3, 1) // the backend is faster with channels last
 	x = layers.Convolution(scope.In("patches"), x).Channels(8).KernelSize(4).Strides(4).NoPadding().Done()

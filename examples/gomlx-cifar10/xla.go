@@ -7,7 +7,7 @@ import (
 	"github.com/gomlx/go-xla/compute/xla"
 )
 
-// installedXLA is XLA on the CPU if a plugin is installed; it downloads none.
+// installedXLA returns XLA on the CPU if a plugin is installed; it downloads none.
 func installedXLA() (compute.Backend, bool) {
 	xla.EnableAutoInstall(false)
 	b, err := xla.New("cpu")

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Of each topic: what is judged, and words of praise and of blame.
+// For each topic: what is judged, words of praise, and words of blame.
 var topics = map[string][3][]string{
 	"films": {{"plot", "film", "ending", "music"}, {"good", "great", "gripping", "moving", "witty"}, {"bad", "awful", "dull", "shallow", "predictable"}},
 	"food":  {{"soup", "bread", "service", "dessert"}, {"good", "great", "fresh", "tasty", "crisp"}, {"bad", "awful", "stale", "greasy", "cold"}},
@@ -33,7 +33,7 @@ func writeReviews(name, topic string, n int, seed uint64) error {
 	return os.WriteFile(name, text.Bytes(), 0o644)
 }
 
-// review returns a verdict, which may be negated, among up to eight asides.
+// review returns a verdict, which may be negated, among up to eight digressions.
 func review(rng *rand.Rand, topic [3][]string) (text string, label int) {
 	pick := func(from []string) string { return from[rng.IntN(len(from))] }
 	label = rng.IntN(2)

@@ -1,9 +1,9 @@
-// Gomlx-text fine-tunes a small text classifier from JSON lines, on GoMLX's backend in Go:
-// first it learns from film reviews, then it goes on with fewer reviews of food. Sentences
-// are tokenized while they load, shuffled, and batched with others of about their length.
+// Gomlx-text fine-tunes a small text classifier from JSON lines, on GoMLX's backend in Go: it first
+// learns from film reviews, then continues with fewer reviews of food. Sentences are tokenized while they
+// load, shuffled, and batched with others of similar length.
 //
-// Kill it whenever you like: the same command goes on. The reviews are made up by the
-// program, so that it needs no network.
+// You may kill it at any time: the same command continues where it was. The program makes up the reviews,
+// so it needs no network.
 package main
 
 import (
@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	dir := flags.String("dir", filepath.Join(os.TempDir(), "gomlx-text"), "`folder` of the reviews and checkpoints")
 	n := flags.Int("reviews", 3000, "`number` of film reviews; a fifth as many are of food")
 	every := flags.Int("every", 25, "`steps` between checkpoints")
-	_ = flags.Parse(args) // exits if it fails
+	_ = flags.Parse(args) // exits if parsing fails
 	if *n < 100 || *every < 1 {
 		return fmt.Errorf("-reviews %d, -every %d: must be at least 100 and 1", *n, *every)
 	}
@@ -71,14 +71,14 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// progress is saved beside the model. To resume, State is enough; Seen shows that it is.
+// progress is saved together with the model. State is enough to resume; Seen shows that resuming works.
 type progress struct {
 	State nwt.State `json:"state"`
-	Seen  []int     `json:"seen"` // how often each review was trained on
+	Seen  []int     `json:"seen"` // how many times each review was trained on
 }
 
-// fit trains on dir/train.jsonl. It goes on from the checkpoint in dir; if there is none, it
-// begins with the model of the checkpoint in pretrained.
+// fit trains on dir/train.jsonl. It continues from the checkpoint in dir; if there is none, it begins
+// with the model of the checkpoint in pretrained.
 func fit(ctx context.Context, dir, pretrained string, every int, stdout io.Writer) error {
 	reviews, length, err := openReviews(filepath.Join(dir, "train.jsonl"))
 	if err != nil {
@@ -151,7 +151,7 @@ func fit(ctx context.Context, dir, pretrained string, every int, stdout io.Write
 	return evaluate(ctx, trainer, adapter, dir, "after", stdout)
 }
 
-// evaluate tells how many of the reviews held back the model judges right.
+// evaluate returns how many of the held-back reviews the model judges correctly.
 func evaluate(ctx context.Context, trainer *train.Trainer, adapter *gomlx.Adapter, dir, when string, stdout io.Writer) error {
 	reviews, _, err := openReviews(filepath.Join(dir, "test.jsonl"))
 	if err != nil {
@@ -170,8 +170,8 @@ func evaluate(ctx context.Context, trainer *train.Trainer, adapter *gomlx.Adapte
 	return nil
 }
 
-// classifier returns the mean of a review's tokens, each a vector that is learned, and a dense
-// layer. It gets the fields that aren't labels: the tokens, padded, and how many are real.
+// classifier computes the mean of a review's token vectors, which are learned, and applies a dense layer.
+// It gets the fields that aren't labels: the padded tokens, and how many of them are real.
 func classifier(scope *model.Scope, tokens, lengths *graph.Node) *graph.Node {
 	vectors := layers.Embedding(scope.In("tokens"), tokens, dtypes.Float32, vocabulary, 16)
 	places := graph.Iota(tokens.Graph(), shapes.Make(dtypes.Int32, tokens.Shape().Dimensions...), 1)

@@ -14,7 +14,7 @@ import (
 
 const (
 	vocabulary = 1 << 13
-	longest    = 128 // tokens of a review; the rest is left out
+	longest    = 128 // tokens per review; further tokens are left out
 )
 
 var (
@@ -23,7 +23,8 @@ var (
 	label  = nwt.AddField[int32](schema, "label")
 )
 
-// openReviews returns a dataset of a file of JSON lines, and about how many tokens each has.
+// openReviews returns a dataset of the reviews in a file of JSON lines, and a function that returns about
+// how many tokens each has.
 func openReviews(name string) (nwt.Dataset, func(int) int, error) {
 	file, err := os.ReadFile(name)
 	if err != nil {
@@ -31,7 +32,7 @@ func openReviews(name string) (nwt.Dataset, func(int) int, error) {
 	}
 	lines := bytes.Split(bytes.TrimSpace(file), []byte("\n"))
 	ds := nwt.NewDataset(len(lines), schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
-		var review struct { // pointers: else a label that is missing or null would be 0
+		var review struct { // pointers, because a label that is missing or null would otherwise be 0
 			Text  *string
 			Label *int32
 		}
@@ -48,13 +49,13 @@ func openReviews(name string) (nwt.Dataset, func(int) int, error) {
 		tokens.SetLen(dst, tokenize(*review.Text, tokens.Of(dst)))
 		return nil
 	})
-	// Two tokens per word. Rounded up, there are few shapes for GoMLX to compile for.
+	// There are two tokens per word. The number is rounded up, so that GoMLX compiles for few shapes.
 	length := func(i int) int { return min((2*len(bytes.Fields(lines[i]))+15)/16*16, longest) }
 	return nwt.Sized(ds, func(i int, sizes []int) { sizes[0] = length(i) }), length, nil
 }
 
-// tokenize writes two tokens for each word, as many as fit: the word, and the word with
-// the one before it, hashed. Replace it by your tokenizer.
+// tokenize writes two tokens for each word, as many as fit: a hash of the word, and a hash of the word
+// and the one before it. Replace it by your tokenizer.
 func tokenize(text string, to []int32) (n int) {
 	before := ""
 	for word := range strings.FieldsSeq(strings.ToLower(text)) {

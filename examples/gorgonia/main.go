@@ -1,6 +1,5 @@
-// Gorgonia trains a small network with Gorgonia on tensors that are the batches'
-// own memory. At start-up it finds, with the real training step, how many
-// workers must load so that training doesn't wait.
+// Gorgonia trains a small network with Gorgonia, on tensors that use the batches' own memory. At start-up
+// it finds, with the real training step, how many workers must load so that training doesn't wait.
 //
 // Gorgonia's tensor v0.9.24 panics at start on Go 1.26 unless the module
 // go4.org/unsafe/assume-no-moving-gc is at v0.0.0-20231121144256-b99613f794b6, as
@@ -35,13 +34,13 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	batch := flags.Int("batch", 64, "`points` per batch")
 	epochs := flags.Int("epochs", 5, "`epochs` to train")
 	budget := flags.Duration("budget", 2*time.Second, "`time` to spend on tuning")
-	_ = flags.Parse(args) // exits if it fails
+	_ = flags.Parse(args) // exits if parsing fails
 	if *batch < 1 {
 		return fmt.Errorf("-batch %d: must be at least 1", *batch)
 	}
 
 	opts := []nwt.Option{nwt.WithBatchSize(*batch), nwt.WithShuffle(1), nwt.WithDropLast()}
-	trial, err := newNetwork(*batch, 2, 32, rings) // thrown away: tuning changes it
+	trial, err := newNetwork(*batch, 2, 32, rings) // used for tuning only, because tuning changes it
 	if err != nil {
 		return err
 	}
@@ -87,17 +86,17 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// rings is how many rings around the origin there are to tell apart.
+// rings is how many rings around the origin the network learns to tell apart.
 const rings = 3
 
-// The fields of a sample.
+// These are the fields of a sample.
 var (
 	schema nwt.Schema
 	point  = nwt.AddField[float32](&schema, "point", 2)
-	oneHot = nwt.AddField[float32](&schema, "ring", rings) // 1 for the ring that the point lies in, else 0
+	oneHot = nwt.AddField[float32](&schema, "ring", rings) // 1 for the ring in which the point lies, else 0
 )
 
-// points is n points of a plane, new ones in each epoch.
+// points returns n points of a plane, new ones in each epoch.
 func points(n int) nwt.Dataset {
 	return nwt.NewDataset(n, schema.Fields(), func(_ context.Context, _ int, dst *nwt.Sample) error {
 		rng := dst.Rand()

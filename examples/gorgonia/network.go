@@ -10,7 +10,7 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// A network is a perceptron with one hidden layer, for batches of one size.
+// A network is a perceptron with one hidden layer, for batches of a fixed size.
 type network struct {
 	x, y    *gorgonia.Node
 	loss    gorgonia.Value
@@ -32,7 +32,7 @@ func newNetwork(batch, inputs, hidden, classes int) (*network, error) {
 	w1, b1 := weights("w1", inputs, hidden), weights("b1", 1, hidden)
 	w2, b2 := weights("w2", hidden, classes), weights("b2", 1, classes)
 
-	// Must panics if shapes don't fit, which no argument can cause.
+	// Must panics if shapes don't match, which no argument can cause.
 	layer := func(x, w, b *gorgonia.Node) *gorgonia.Node {
 		return gorgonia.Must(gorgonia.BroadcastAdd(gorgonia.Must(gorgonia.Mul(x, w)), b, nil, []byte{0}))
 	}
@@ -51,7 +51,7 @@ func newNetwork(batch, inputs, hidden, classes int) (*network, error) {
 	return n, nil
 }
 
-// step trains on a batch and returns its loss before that.
+// step trains on a batch and returns the loss before the step.
 func (n *network) step(b *nwt.Batch) (loss float32, err error) {
 	if err := errors.Join(gorgonia.Let(n.x, over(b, point)), gorgonia.Let(n.y, over(b, oneHot))); err != nil {
 		return 0, err
@@ -67,9 +67,9 @@ func (n *network) step(b *nwt.Batch) (loss float32, err error) {
 	return loss, n.solver.Step(n.weights)
 }
 
-// over returns a tensor over the memory of a batch's field, a row for each sample,
-// without a copy. It is valid as long as the batch is: until the next iteration,
-// or until Release if the batch is retained.
+// over returns a tensor that uses the memory of a batch's field, with a row for each sample, without a
+// copy. It is valid as long as the batch is: until the next iteration or, if the batch is retained, until
+// Release.
 func over(b *nwt.Batch, field nwt.Column[float32]) *tensor.Dense {
 	values := field.Of(b)
 	return tensor.New(tensor.WithShape(b.Len(), len(values)/b.Len()), tensor.WithBacking(values))

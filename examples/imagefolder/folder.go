@@ -10,12 +10,12 @@ import (
 	"github.com/nwt-go/nwt/vision"
 )
 
-// images is the pictures of a folder that can be decoded.
+// images is the dataset of the pictures in a folder that can be decoded.
 type images struct {
 	*vision.Folder
-	good   []int // places in the folder
+	good   []int // their indices in the folder
 	size   int   // width and height of a sample
-	repeat int   // how often an epoch goes over the files
+	repeat int   // how many times an epoch goes through the files
 }
 
 // recipe returns the usual training pipeline for ImageNet: a random part of the picture,
@@ -41,15 +41,15 @@ func open(ctx context.Context, dir string, size int, opts ...vision.FolderOption
 	return &images{Folder: folder, size: size, repeat: 1}, nil
 }
 
-// check leaves out the files that can't be decoded, and says why (for 10 000 files at
-// most). That takes an epoch. If a dataset is too large for that, train with
-// nwt.WithErrorBudget, which leaves such files out when it meets them.
+// check leaves out the files that can't be decoded, and says why (for 10 000 files at most). This takes
+// an epoch. If a dataset is too large for that, train with nwt.WithErrorBudget instead, which leaves such
+// files out during training.
 func (f *images) check(ctx context.Context, report func(nwt.Progress)) (bad []error, err error) {
 	pipeline, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(8)}}, vision.WithType(nwt.Uint8))
 	if err != nil {
 		return nil, err
 	}
-	files, err := f.With(pipeline) // looks at the whole of each
+	files, err := f.With(pipeline) // it looks at each picture as a whole
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +80,8 @@ func (f *images) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 	return f.Folder.Load(ctx, f.good[index%len(f.good)], dst)
 }
 
-// moments are of the values added so far: Welford's method, in the form of
-// Chan, Golub and LeVeque that adds many at a time.
+// moments describe the values added so far. They use Welford's method, in the form of Chan, Golub and
+// LeVeque that adds many values at a time.
 type moments struct{ n, mean, squares float64 }
 
 func (m *moments) add(values []float32) {

@@ -1,6 +1,6 @@
-// Imagefolder tunes the loading of a folder of images, and then goes over them
-// once as a training program would. It prints the means and deviations of their
-// channels, with which such a program would normalize them.
+// Imagefolder tunes the loading of a folder of images, and then goes through them once as a training
+// program would. It prints the means and deviations of their channels, which such a program would use to
+// normalize them.
 package main
 
 import (
@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	batch := flags.Int("batch", 32, "`images` per batch")
 	repeat := flags.Int("repeat", 0, "`times` that an epoch goes over the files (default: until it has 1000 images)")
 	strategy := flags.String("strategy", "greedy", "greedy or exhaustive")
-	_ = flags.Parse(args) // exits if it fails
+	_ = flags.Parse(args) // exits if parsing fails
 	search, known := strategies[*strategy]
 	switch {
 	case flags.NArg() > 0:
@@ -96,7 +96,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return epoch(ctx, images, append(opts, nwt.WithWorkers(result.Workers)), stdout)
 }
 
-// epoch goes over the images once, and prints what it saw.
+// epoch goes through the images once, and prints what it has found.
 func epoch(ctx context.Context, images *images, opts []nwt.Option, stdout io.Writer) error {
 	loader, err := nwt.NewLoader(images, opts...)
 	if err != nil {
@@ -129,7 +129,7 @@ func epoch(ctx context.Context, images *images, opts []nwt.Option, stdout io.Wri
 	fmt.Fprintf(stdout, "An epoch, workers: %d: %d images in %v, %.0f images/s, %.0f %% of the time waiting.\n",
 		loader.Workers(), images.Len(), took.Round(time.Millisecond), float64(images.Len())/took.Seconds(), 100*waited.Seconds()/took.Seconds())
 	for c, m := range channels {
-		// What was seen is normalized: undo that.
+		// The values are normalized: undo that.
 		fmt.Fprintf(stdout, "%-5s  mean %.4f  deviation %.4f\n", [...]string{"red", "green", "blue"}[c],
 			vision.ImageNet.Mean[c]+vision.ImageNet.Std[c]*m.mean, vision.ImageNet.Std[c]*m.deviation())
 	}

@@ -15,7 +15,7 @@ import (
 // It trusts its network.
 type group struct {
 	rank  int
-	peers []peer // rank 0: of rank 1, 2, …; the others: of rank 0
+	peers []peer // on rank 0: ranks 1, 2, …; on the others: rank 0
 }
 
 type peer struct {
@@ -25,11 +25,11 @@ type peer struct {
 }
 
 const (
-	joinTime   = time.Minute      // for all ranks to come
-	gatherTime = 10 * time.Minute // for the slowest rank, the first time after its tuning
+	joinTime   = time.Minute      // for all ranks to arrive
+	gatherTime = 10 * time.Minute // for the slowest rank; the first time this includes its tuning
 )
 
-// hello is what a rank sends first.
+// hello is the first message of a rank.
 type hello struct {
 	Magic       [4]byte
 	Rank, World uint32
@@ -37,8 +37,8 @@ type hello struct {
 
 var magic = [4]byte{'r', 'n', 'k', '1'}
 
-// join meets the other ranks of the world at an address of rank 0. A signal doesn't
-// end it: the ranks stop together, after their first step.
+// join connects to the other ranks of the world at an address of rank 0. A signal doesn't interrupt it:
+// the ranks stop together, after their first step.
 func join(address string, rank, world int) (*group, error) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), joinTime, fmt.Errorf("not all %d ranks came in %v", world, joinTime))
 	defer cancel()
@@ -78,7 +78,7 @@ func (g *group) accept(ctx context.Context, address string, world int) error {
 		conn.SetDeadline(time.Now().Add(5 * time.Second))
 		err = binary.Read(conn, binary.BigEndian, &h)
 		if err != nil || h.Magic != magic || int(h.World) != world || h.Rank < 1 || int(h.Rank) >= world || g.peers[h.Rank-1].conn != nil {
-			conn.Close() // a stranger
+			conn.Close() // not one of the ranks
 			continue
 		}
 		g.peers[h.Rank-1] = newPeer(conn)
@@ -87,8 +87,7 @@ func (g *group) accept(ctx context.Context, address string, world int) error {
 	return nil
 }
 
-// listen tries until the name is known: a pod's may be so only after the pod has
-// started.
+// listen retries until the name is known: a pod's name may become known only after the pod has started.
 func listen(ctx context.Context, address string) (net.Listener, error) {
 	for {
 		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
@@ -102,7 +101,7 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	}
 }
 
-// dial tries until rank 0 listens.
+// dial retries until rank 0 listens.
 func (g *group) dial(ctx context.Context, address string, world int) error {
 	for {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
@@ -130,8 +129,8 @@ func (g *group) close() {
 	}
 }
 
-// gather gives every rank the values of all ranks, in the order of the ranks. If a
-// rank has gone, gather fails, so that no rank waits for it.
+// gather gives every rank the values of all ranks, in the order of the ranks. If a rank has ended, gather
+// fails, so that no rank waits for it.
 func gather[T any](g *group, mine T) (all []T, err error) {
 	for _, p := range g.peers {
 		p.conn.SetDeadline(time.Now().Add(gatherTime))

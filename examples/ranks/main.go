@@ -1,7 +1,6 @@
-// Ranks trains one model with several processes. Start it with torchrun, mpirun or
-// srun, or by itself. On SIGTERM, or SIGUSR1, all ranks finish the same step, rank 0 saves the
-// state, and all exit with 85. Started again, with any number of ranks, they go on
-// after that step.
+// Ranks trains one model with several processes. Start it with torchrun, mpirun or srun, or by itself. On
+// SIGTERM, or SIGUSR1, all ranks finish the same step, rank 0 saves the state, and all exit with 85. If
+// they are started again, with any number of ranks, they continue after that step.
 //
 //	mpirun -n 4 ./ranks -state state.json
 //
@@ -24,15 +23,15 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// stopped is the exit status when all ranks have stopped after the same step and the
-// state is saved. It means: start the program again.
+// stopped is the exit status if all ranks have stopped after the same step and the state is saved. It
+// means: start the program again.
 const stopped = 85
 
 var errStopped = errors.New("told to stop; the state is saved")
 
 func main() {
-	// A launcher may signal again as soon as the first rank has exited: only a second
-	// Ctrl-C ends a rank that is stopping.
+	// A launcher may signal again as soon as the first rank has exited. So only a second Ctrl-C ends a
+	// rank that is stopping.
 	ctx, stop := signal.NotifyContext(context.Background(), stopSignals...)
 	defer stop()
 	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt) })
@@ -44,22 +43,22 @@ func main() {
 	case err == nil:
 	case errors.Is(err, errStopped):
 		os.Exit(stopped)
-	default: // after a signal too: a rank that failed may be why the launcher sent it
+	default: // also after a signal: the launcher may have sent it because another rank failed
 		os.Exit(1)
 	}
 }
 
-// A checkpoint is all that training needs to go on.
+// A checkpoint is everything that training needs to continue.
 type checkpoint struct {
 	State   nwt.State
 	Weights []float64
 }
 
-// A report is what a rank tells the others in each step.
+// A report is what a rank sends to the others in each step.
 type report struct {
-	Stop     bool // it was told to stop
+	Stop     bool // the rank was asked to stop
 	Samples  int
-	Gradient []float64 // summed over its samples
+	Gradient []float64 // sum over its samples
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
@@ -73,7 +72,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	rendezvous := flags.String("rendezvous", "127.0.0.1:29400", "`host:port` of rank 0, where the others find it")
 	tuning := flags.String("tuning", filepath.Join(os.TempDir(), "ranks-tuning.json"), "`file` that keeps the tuning result of this host")
 	logs := flags.String("log", "", "`folder` where each rank logs which samples it trained on")
-	_ = flags.Parse(args) // exits if it fails
+	_ = flags.Parse(args) // exits if parsing fails
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
@@ -92,7 +91,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	defer group.close()
 
-	// Rank 0 reads the file and tells the others: all start from the same state.
+	// Rank 0 reads the file and sends it to the others, so all start from the same state.
 	var at checkpoint
 	if rank.Rank == 0 {
 		if at, err = read(*state); err != nil {
@@ -114,7 +113,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	switch {
 	case err == nil:
 		opts = append(opts, nwt.WithWorkers(result.Workers))
-	case ctx.Err() == nil: // else the first step tells the others that this rank must stop
+	case ctx.Err() == nil: // else this rank tells the others in the first step that it must stop
 		return err
 	}
 	loader, err := nwt.NewLoader(ds, opts...)
@@ -131,12 +130,12 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 
 	for steps := 1; at.State.Epoch < *epochs; at.State = (nwt.State{Epoch: at.State.Epoch + 1}) {
-		// The context isn't ctx: each rank goes on loading until all agree to stop.
+		// The context isn't ctx, because each rank continues loading until all agree to stop.
 		for b, err := range loader.Resume(context.Background(), at.State) {
 			if err != nil {
 				return err
 			}
-			time.Sleep(*compute) // a larger model
+			time.Sleep(*compute) // stands for a larger model
 			all, err := gather(group, report{ctx.Err() != nil, b.Len(), gradient(at.Weights, b)})
 			if err != nil {
 				return err
@@ -166,8 +165,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// read returns the checkpoint in a file. If there is none, it returns that of
-// untrained weights.
+// read returns the checkpoint in a file. If there is none, it returns a checkpoint with untrained
+// weights.
 func read(name string) (checkpoint, error) {
 	at := checkpoint{Weights: make([]float64, len(truth))}
 	data, err := os.ReadFile(name)
@@ -186,9 +185,8 @@ func read(name string) (checkpoint, error) {
 	return at, err
 }
 
-// save has rank 0 write the checkpoint, which is the same on every rank, and
-// returns when it is on the disk: a launcher may kill the other ranks as soon as
-// one has exited.
+// save makes rank 0 write the checkpoint, which is the same on every rank, and returns when it is on the
+// disk. A launcher may kill the other ranks as soon as one has exited.
 func save(g *group, name string, at checkpoint) error {
 	failed := ""
 	if g.rank == 0 {
@@ -203,7 +201,7 @@ func save(g *group, name string, at checkpoint) error {
 	return err
 }
 
-// write replaces the file at once: a process that dies here leaves the old one.
+// write replaces the file in one step: if the process dies here, the old file remains.
 func write(name string, at checkpoint) error {
 	data, err := json.Marshal(at)
 	if err != nil {
@@ -221,7 +219,7 @@ func write(name string, at checkpoint) error {
 	return os.Rename(f.Name(), name)
 }
 
-// What a rank logs: first how it started, then each step.
+// These are the lines that a rank logs: first how it started, then each step.
 type (
 	started struct {
 		Rank    nwt.Rank

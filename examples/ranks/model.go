@@ -50,8 +50,8 @@ func gradient(weights []float64, b *nwt.Batch) []float64 {
 	return sum
 }
 
-// descend makes the step that the reports of all ranks add up to, and tells
-// whether one of them was told to stop. Every rank computes the same.
+// descend makes the step from the sum of all ranks' reports, and returns whether one of them was asked to
+// stop. Every rank computes the same.
 func descend(weights []float64, all []report) (stop bool) {
 	samples := 0
 	for _, r := range all {

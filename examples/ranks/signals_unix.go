@@ -7,5 +7,5 @@ import (
 	"syscall"
 )
 
-// Open MPI kills its ranks a second or two after SIGTERM, but hands SIGUSR1 on.
+// Open MPI kills its ranks a second or two after SIGTERM, but passes SIGUSR1 on.
 var stopSignals = []os.Signal{syscall.SIGTERM, syscall.SIGUSR1, os.Interrupt}

@@ -11,17 +11,17 @@ import (
 	"github.com/nwt-go/nwt/sampler"
 )
 
-// Audio: a random window of each recording, its spectrum by an FFT whose tables and
-// buffers each worker keeps, and clips of similar length in a batch.
+// Audio: a random window of each recording, its spectrum by an FFT whose tables and buffers each worker
+// keeps, and batches of clips of similar length.
 
-const frame = 64 // samples of a frame; a power of 2
+const frame = 64 // samples per frame; a power of 2
 
 var (
 	audioSchema nwt.Schema
 	spectrum    = nwt.AddRagged[float32](&audioSchema, "spectrum", 20, frame/2) // frames of a clip, at most 20
 )
 
-// plan is what an FFT of a frame needs.
+// plan holds what an FFT of a frame needs.
 type plan struct {
 	turns  [frame / 2]complex128
 	buffer [frame]complex128
@@ -60,10 +60,10 @@ func (p *plan) magnitudes(dst []float32, signal func(i int) float64) {
 	}
 }
 
-// framesOf returns the length of a recording, known without opening it.
+// framesOf returns the length of a recording, which is known without opening it.
 func framesOf(i int) int { return 1 + i*7%20 }
 
-// recordings is n tones, a pitch for each.
+// recordings returns n tones, each of its own pitch.
 func recordings(n int) (nwt.Dataset, []nwt.Option, error) {
 	ds := nwt.NewDataset(n, audioSchema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 		fft, err := nwt.Scratch(dst, newPlan)

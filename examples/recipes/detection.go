@@ -14,8 +14,8 @@ import (
 	"github.com/nwt-go/nwt/vision"
 )
 
-// Detection: photographs and the boxes of what is on them, cropped and mirrored alike. A box that
-// becomes less than a pixel wide or high is left out, as by torchvision's SanitizeBoundingBoxes.
+// Detection: photographs and the boxes of the objects in them, cropped and mirrored alike. A box that
+// becomes less than a pixel wide or high is left out, as torchvision's SanitizeBoundingBoxes does.
 
 const mostFound = 10
 
@@ -31,7 +31,7 @@ var detectionTransforms = []vision.Transform{
 	vision.RandomHorizontalFlip{}, vision.ColorJitter{Brightness: .2}, vision.ImageNet,
 }
 
-// An annotated is a JPEG file and what is known of it.
+// An annotated is a JPEG file with its boxes.
 type annotated struct {
 	file  []byte
 	boxes []vision.Box
@@ -52,7 +52,7 @@ func detected(all []annotated, transforms ...vision.Transform) (nwt.Dataset, err
 		n := 0
 		for k, b := range all[i].boxes {
 			box, share := drawn.Box(b)
-			if share == 0 || box[2]-box[0] < 1 || box[3]-box[1] < 1 { // share < 0.3 would also leave out what is mostly cut off
+			if share == 0 || box[2]-box[0] < 1 || box[3]-box[1] < 1 { // share < 0.3 would also leave out boxes that are mostly cut off
 				continue
 			}
 			if n == mostFound {
@@ -96,7 +96,7 @@ func detection(ctx context.Context, _ string, out io.Writer) error {
 	return nil
 }
 
-// madeRoads is n photographs in memory, with up to three boxes each.
+// madeRoads returns n photographs in memory, with up to three boxes each.
 func madeRoads(n int) (all []annotated, err error) {
 	for i := range n {
 		img, a := image.NewRGBA(image.Rect(0, 0, 120, 90)), annotated{}

@@ -15,10 +15,10 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// JSON lines, compressed by Zstandard: reading decompresses and splits, loading parses and
-// tokenizes. Replace tokenize by your tokenizer: workers call it side by side.
+// JSON lines, compressed by Zstandard: reading decompresses and splits, loading parses and tokenizes.
+// Replace tokenize by your tokenizer: several workers call it at once.
 
-// The files that Python libraries wrote: see testdata/make.py.
+// Python libraries wrote these files: see testdata/make.py.
 //
 //go:embed testdata
 var testdata embed.FS
@@ -63,7 +63,7 @@ func stories(fsys fs.FS, files []string) nwt.Stream {
 		}
 	}
 	return nwt.NewStream(storySchema.Fields(), len(files), read, func(_ context.Context, line []byte, dst *nwt.Sample) error {
-		var story struct { // pointers: json makes 0 of a number that is missing or null, without a word
+		var story struct { // pointers, because json silently makes 0 of a number that is missing or null
 			ID     *int64   `json:"id"`
 			Weight *float32 `json:"weight"`
 			Text   *string  `json:"text"`
@@ -77,8 +77,8 @@ func stories(fsys fs.FS, files []string) nwt.Stream {
 	})
 }
 
-// value returns what a line has at a key, or the default if that is missing or null. Without a
-// default that is an error; the loader adds the line's number in its shard.
+// value returns the value of a key in a line, or the default if the key is missing or null. If there is
+// no default, that is an error; the loader adds the line's number in its shard.
 func value[T any](err *error, line []byte, key string, v *T, byDefault ...T) (zero T) {
 	switch {
 	case v != nil:
@@ -91,7 +91,7 @@ func value[T any](err *error, line []byte, key string, v *T, byDefault ...T) (ze
 	return zero
 }
 
-// tokenize writes the tokens of a text, as many as fit: its bytes.
+// tokenize writes the tokens of a text, as many as fit; its tokens are bytes.
 func tokenize(text string, tokens []int32) (n int) {
 	for n = 0; n < len(text) && n < len(tokens); n++ {
 		tokens[n] = int32(text[n])

@@ -1,9 +1,8 @@
-// Recipes are the loading parts of training programs, each in a file of its own:
-// pretraining of a language model, pictures with mixup and repeated augmentation,
-// detection, segmentation, pictures of different shapes, text, P × K batches with
-// mining, audio, files of row groups, JSON lines with Zstandard, TFRecord, and
-// Megatron's token files. They bring or make their data, run in a second, and print
-// what a training step would get.
+// Recipes are the loading parts of training programs, each in its own file: pretraining of a language
+// model, pictures with mixup and repeated augmentation, detection, segmentation, pictures of different
+// shapes, text, P × K batches with mining, audio, files of row groups, JSON lines with Zstandard,
+// TFRecord, and Megatron's token files. They contain or make their data, run in a second, and print what
+// a training step would get.
 //
 //	go run ./examples/recipes            # all
 //	go run ./examples/recipes pretrain   # one

@@ -11,8 +11,8 @@ import (
 	"github.com/nwt-go/nwt/sampler"
 )
 
-// Metric learning: each batch has P classes with K samples each. Classes that the
-// model still confuses come more often in an epoch.
+// Metric learning: each batch has P classes with K samples each. Classes that the model still confuses
+// come more than once in an epoch.
 
 const (
 	perIdentity = 10 // samples of each class, one class after the other
@@ -26,7 +26,7 @@ var (
 	identity   = nwt.AddField[int32](&faceSchema, "class")
 )
 
-// faces is vectors around the mean of their class, and the class.
+// faces returns a dataset of vectors around the mean of their class, with the class.
 func faces(identities int) (nwt.Dataset, error) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	var vectors []float32
@@ -40,9 +40,8 @@ func faces(identities int) (nwt.Dataset, error) {
 	return nwt.FromSlices(nwt.SliceOf("vector", vectors, 2), nwt.SliceOf("class", labels))
 }
 
-// balanced returns the order for P × K batches. Each class comes once in turn, and once
-// more if it is hard. The order is a function of the epoch and of hard: so save hard
-// in the checkpoint.
+// balanced returns the order for P × K batches. Each class comes once and, if it is hard, once more. The
+// order is a function of the epoch and of hard: so save hard in the checkpoint.
 func balanced(identities int, hard []int) (nwt.Sampler, error) {
 	turns := slices.Clone(hard)
 	for class := range identities {
@@ -53,7 +52,7 @@ func balanced(identities int, hard []int) (nwt.Sampler, error) {
 		classes := nwt.Shuffled(len(turns), 42)
 		for i := range turns {
 			class := turns[classes.At(epoch, i)]
-			samples := nwt.Shuffled(perIdentity, uint64(i)) // of this turn
+			samples := nwt.Shuffled(perIdentity, uint64(i)) // for this turn of the class
 			for k := range ofEach {
 				order = append(order, class*perIdentity+samples.At(epoch, k))
 			}

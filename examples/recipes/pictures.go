@@ -14,9 +14,8 @@ import (
 	"github.com/nwt-go/nwt/vision"
 )
 
-// ImageNet's recipe: random crops and flips of JPEG files, each picture twice in an
-// epoch (repeated augmentation), mixup within a batch; and for validation the same
-// files without any of it.
+// ImageNet's recipe: random crops and flips of JPEG files, each picture twice in an epoch (repeated
+// augmentation), and mixup within a batch. For validation, the same files are loaded without any of it.
 
 const classes = 4
 
@@ -26,7 +25,7 @@ var (
 	share         = nwt.AddField[float32](&pictureSchema, "share", classes) // of each class in the picture
 )
 
-// photographs returns a dataset of JPEG files as a pipeline makes them.
+// photographs returns a dataset of JPEG files, loaded by a pipeline.
 func photographs(files [][]byte, transforms ...vision.Transform) (nwt.Dataset, error) {
 	pipeline, err := vision.New(transforms)
 	if err != nil {
@@ -39,13 +38,13 @@ func photographs(files [][]byte, transforms ...vision.Transform) (nwt.Dataset, e
 	}), nil
 }
 
-// mixup mixes each picture, and its shares of the classes, with the next one of its
-// batch. How much is drawn once per batch.
+// mixup mixes each picture, and its shares of the classes, with the next one of its batch. The share is
+// drawn once per batch.
 func mixup(_ context.Context, b *nwt.Batch) error {
 	weight := b.Rand().Float32()
 	for _, values := range [][]float32{picture.Of(b), share.Of(b)} {
 		size := len(values) / b.Len()
-		for i := range values[size:] { // not for the last, which has none after it
+		for i := range values[size:] { // except for the last, which has no next one
 			values[i] += weight * (values[i+size] - values[i])
 		}
 	}
@@ -115,7 +114,7 @@ func pictures(ctx context.Context, _ string, out io.Writer) error {
 	return nil
 }
 
-// madePictures is n JPEG files in memory.
+// madePictures returns n JPEG files in memory.
 func madePictures(n int) (files [][]byte, err error) {
 	for i := range n {
 		img := image.NewRGBA(image.Rect(0, 0, 48, 40))

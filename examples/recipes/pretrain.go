@@ -21,17 +21,17 @@ const window = 32 // tokens that a sample predicts
 
 var (
 	textSchema nwt.Schema
-	tokens     = nwt.AddField[uint16](&textSchema, "tokens", window+1) // inputs, and one more for the targets
+	tokens     = nwt.AddField[uint16](&textSchema, "tokens", window+1) // inputs, and one token more for the targets
 )
 
-// corpus returns a file of tokens, 2 bytes each. A sample begins somewhere in its window,
-// at another place each time.
+// corpus returns a file of tokens, 2 bytes each. A sample begins at a random place in its window, each
+// time at another one.
 func corpus(path string) (nwt.Dataset, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
-	open := func() (*os.File, error) { return os.Open(path) } // a worker has its own
+	open := func() (*os.File, error) { return os.Open(path) } // each worker has its own
 	return nwt.NewDataset(int(info.Size())/2/window-2, textSchema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 		file, err := nwt.Scratch(dst, open)
 		if err != nil {
@@ -48,7 +48,7 @@ func corpus(path string) (nwt.Dataset, error) {
 	}), nil
 }
 
-// pretraining returns the mixture and how it is loaded.
+// pretraining returns the mixture and the options to load it.
 func pretraining(dir string) (nwt.Dataset, []nwt.Option, error) {
 	var parts []nwt.Dataset
 	mix := nwt.Mix{Block: 100, Phases: []nwt.Phase{
@@ -115,7 +115,7 @@ func pretrain(ctx context.Context, dir string, out io.Writer) error {
 	return nil
 }
 
-// writeTokens writes n tokens whose lowest bit tells the corpus.
+// writeTokens writes n tokens whose lowest bit identifies the corpus.
 func writeTokens(path string, n, corpus int) error {
 	rng := rand.New(rand.NewPCG(uint64(corpus), 1))
 	var data []byte

@@ -15,9 +15,8 @@ import (
 	"github.com/nwt-go/nwt/sampler"
 )
 
-// A file of row groups, as Parquet and HDF5 have them: a row can't be read without
-// decoding its group. The shuffled order mixes the rows of a few groups at a time,
-// and the dataset keeps that many groups.
+// A file of row groups, like those of Parquet and HDF5: a row can't be read without decoding its group.
+// The shuffled order mixes the rows of a few groups at a time, and the dataset keeps that many groups.
 
 const (
 	groupRows = 50
@@ -29,14 +28,14 @@ var (
 	row       = nwt.AddField[uint32](&rowSchema, "row", 2)
 )
 
-// table keeps the groups of a file that were decoded last, for all workers.
+// table keeps the groups of a file that were decoded last, for all workers together.
 type table struct {
 	file    *os.File
 	rows    int
 	decoded atomic.Int64
 
 	mu     sync.Mutex
-	groups map[int]func() ([]uint32, error) // guarded by mu; the first to ask decodes
+	groups map[int]func() ([]uint32, error) // guarded by mu; the first caller decodes
 	oldest []int                            // guarded by mu
 }
 
@@ -47,14 +46,14 @@ func (t *table) group(g int) ([]uint32, error) {
 	if !ok {
 		decode = sync.OnceValues(func() ([]uint32, error) { return t.decode(g) })
 		t.groups[g], t.oldest = decode, append(t.oldest, g)
-		if len(t.oldest) > 2*mixGroups { // the window before may still be in use
+		if len(t.oldest) > 2*mixGroups { // the previous window may still be in use
 			delete(t.groups, t.oldest[0])
 			t.oldest = t.oldest[1:]
 		}
 	}
 	t.mu.Unlock()
 	rows, err := decode()
-	if err != nil { // the next to ask tries again: a disk may fail once
+	if err != nil { // the next caller tries again, because a disk may fail once
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		delete(t.groups, g)
@@ -63,12 +62,12 @@ func (t *table) group(g int) ([]uint32, error) {
 	return rows, err
 }
 
-// decode stands for what a Parquet library does.
+// decode stands for the work of a Parquet library.
 func (t *table) decode(g int) ([]uint32, error) {
 	t.decoded.Add(1)
 	data := make([]byte, 8*min(groupRows, t.rows-g*groupRows)) // the last group may have fewer rows
 	if _, err := t.file.ReadAt(data, 8*groupRows*int64(g)); err != nil {
-		return nil, err // io.EOF too: the file was cut
+		return nil, err // also for io.EOF, because then the file was cut
 	}
 	rows := make([]uint32, len(data)/4)
 	for i := range rows {

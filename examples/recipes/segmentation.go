@@ -16,10 +16,10 @@ import (
 	"github.com/nwt-go/nwt/vision"
 )
 
-// Segmentation: photographs and their masks, photos/NAME.jpg and masks/NAME.png, cropped and
-// mirrored alike. A mask's values, levels of grey or places in its palette, are classes.
+// Segmentation: photographs and their masks, photos/NAME.jpg and masks/NAME.png, cropped and mirrored
+// alike. A mask's values, which are levels of grey or indices in its palette, are classes.
 
-// noClass is what lies outside of the photograph, and what the loss is to leave out.
+// noClass is the class of pixels outside of the photograph, which the loss must leave out.
 const noClass = 255
 
 var segmentationTransforms = []vision.Transform{

@@ -24,11 +24,11 @@ var (
 	things      = nwt.AddRagged[int64](&sceneSchema, "things", mostBoxes)     // what is in each box
 )
 
-// sceneSize returns what a file's header or an index of the annotations tells: the picture
-// isn't decoded for it.
+// sceneSize returns what a file's header or an index of the annotations says, without decoding the
+// picture.
 func sceneSize(i int) (height, width, n int) { return 40 + i*7%25, 60 + i*11%37, 1 + i%mostBoxes }
 
-// scenes is n annotated pictures, and how they are loaded.
+// scenes returns n annotated pictures, and the options to load them.
 func scenes(n int) (nwt.Dataset, []nwt.Option, error) {
 	ds := nwt.NewDataset(n, sceneSchema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 		height, width, n := sceneSize(i)
@@ -36,7 +36,7 @@ func scenes(n int) (nwt.Dataset, []nwt.Option, error) {
 		boxes.SetLen(dst, n)
 		things.SetLen(dst, n)
 		flipped := dst.Rand().IntN(2) == 1
-		row := dst.Shape(scene.Index())[1] * 3 // of the batch, which may be wider than the picture
+		row := dst.Shape(scene.Index())[1] * 3 // of the batch, whose rows may be longer than the picture's
 		for y := range height {
 			drawRow(scene.Of(dst)[y*row:][:width*3], i, y, flipped)
 		}
@@ -56,7 +56,7 @@ func scenes(n int) (nwt.Dataset, []nwt.Option, error) {
 	})
 	order, err := sampler.Bucketed(n, func(i int) int {
 		height, width, _ := sceneSize(i)
-		return 100 * width / height // pictures of the same aspect ratio are of similar size here
+		return 100 * width / height // pictures of the same aspect ratio have similar sizes here
 	}, sampler.Buckets{BatchSize: 8}, 42)
 	return sized, []nwt.Option{nwt.WithSampler(order), nwt.WithSeed(42), nwt.WithBatchSize(8)}, err
 }

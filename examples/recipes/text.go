@@ -10,8 +10,8 @@ import (
 	"github.com/nwt-go/nwt/sampler"
 )
 
-// Text: sentences of similar length share a batch, which is padded to its longest
-// sentence, rounded up. Batch.Lens tells an attention mask which tokens are real.
+// Text: sentences of similar length share a batch, which is padded to its longest sentence, rounded up.
+// Batch.Lens gives an attention mask: it says which tokens are real.
 
 const longestSentence = 128
 
@@ -21,7 +21,7 @@ var (
 	tone           = nwt.AddField[int32](&sentenceSchema, "tone")
 )
 
-// A library is sentences one after the other, as a memory-mapped file would hold them.
+// A library holds sentences one after the other, as a memory-mapped file would.
 type library struct {
 	tokens []uint16
 	ends   []int
@@ -34,7 +34,7 @@ func (l *library) sentence(i int) []uint16 {
 	return l.tokens[l.ends[i-1]:l.ends[i]]
 }
 
-// sentences is n sentences, and how they are loaded.
+// sentences returns n sentences, and the options to load them.
 func sentences(n int) (nwt.Dataset, []nwt.Option, error) {
 	lib := madeSentences(n)
 	length := func(i int) int { return len(lib.sentence(i)) }
@@ -73,7 +73,7 @@ func text(ctx context.Context, _ string, out io.Writer) error {
 	return nil
 }
 
-// madeSentences is n sentences, most of them short.
+// madeSentences returns n sentences, most of them short.
 func madeSentences(n int) *library {
 	rng, lib := rand.New(rand.NewPCG(3, 3)), &library{}
 	for range n {

@@ -15,9 +15,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// TFRecord files of tf.train.Example. A record is its length, 8 bytes, a checksum of
-// that, the bytes, and their checksum:
-// https://www.tensorflow.org/tutorials/load_data/tfrecord
+// TFRecord files of tf.train.Example. A record is its length (8 bytes), a checksum of the length, the
+// data, and a checksum of the data: https://www.tensorflow.org/tutorials/load_data/tfrecord
 
 var (
 	pixelSchema nwt.Schema
@@ -61,8 +60,8 @@ func tfRecords(fsys fs.FS, name string) iter.Seq2[[]byte, error] {
 	}
 }
 
-// tfRecord reads a record into memory that it may use again. Its error is io.EOF itself
-// after the last.
+// tfRecord reads a record into memory that it may reuse. After the last record, its error is io.EOF
+// itself.
 func tfRecord(in io.Reader, record []byte) ([]byte, error) {
 	var head [12]byte
 	if _, err := io.ReadFull(in, head[:]); err != nil {
@@ -85,7 +84,7 @@ func tfRecord(in io.Reader, record []byte) ([]byte, error) {
 	return record[:n], nil
 }
 
-// A feature has values of one of the three kinds.
+// A feature has values of one of three kinds.
 type feature struct {
 	bytes  [][]byte
 	floats []float32
@@ -112,7 +111,7 @@ func example(data []byte) (map[string]feature, error) {
 	return all, err
 }
 
-// list adds a BytesList, 1, FloatList, 2, or Int64List, 3. Numbers may be packed.
+// list adds a BytesList (1), a FloatList (2) or an Int64List (3). Numbers may be packed.
 func (f *feature) list(kind int, list []byte, _ uint64) error {
 	return message(list, func(_ int, data []byte, number uint64) error {
 		switch {
@@ -141,8 +140,8 @@ func (f *feature) list(kind int, list []byte, _ uint64) error {
 
 var errProto = errors.New("not a protocol buffer")
 
-// message calls f for each field of a protocol buffer: with its bytes or, if they are nil,
-// its number.
+// message calls f for each field of a protocol buffer, with the field's bytes or, if they are nil, its
+// number.
 func message(data []byte, f func(field int, data []byte, number uint64) error) error {
 	for len(data) > 0 {
 		tag, n := binary.Uvarint(data)
@@ -196,7 +195,7 @@ func pixels(fsys fs.FS, files []string) nwt.Stream {
 	})
 }
 
-// countedPixels knows how many records its files have: a job that loses a rank goes on.
+// countedPixels knows how many records its files have, so a job that loses a rank can continue.
 type countedPixels struct {
 	nwt.Stream
 	counts []int
@@ -207,7 +206,7 @@ func (p countedPixels) Records(shard int) int { return p.counts[shard] }
 func tfRecordFiles(ctx context.Context, _ string, out io.Writer) error {
 	stream := countedPixels{pixels(testdata, []string{"testdata/pixels-0.tfrecord", "testdata/pixels-1.tfrecord"}), []int{10, 10}}
 	state, samples := nwt.State{}, 0
-	for world := 2; world > 0; world-- { // one of two ranks is lost after a step
+	for world := 2; world > 0; world-- { // after one step, one of two ranks is lost
 		reached := state
 		for rank := range world {
 			loader, err := nwt.NewLoader(nwt.Streamed(stream), nwt.WithBatchSize(4), nwt.WithShuffle(1), nwt.WithRank(rank, world))

@@ -11,20 +11,19 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// A token file of Megatron-LM: all documents' tokens in a .bin, and a .idx that says where
-// each document begins. The samples are windows that begin anywhere in the file, elsewhere
-// in each epoch. Format: megatron/core/datasets/indexed_dataset.py of
-// https://github.com/NVIDIA/Megatron-LM
+// A token file of Megatron-LM consists of a .bin with all documents' tokens, and a .idx that says where
+// each document begins. The samples are windows that begin anywhere in the file, in each epoch at other
+// places. Format: megatron/core/datasets/indexed_dataset.py of https://github.com/NVIDIA/Megatron-LM
 
 const corpusWindow = 16
 
 var (
 	corpusSchema nwt.Schema
-	corpusTokens = nwt.AddField[uint16](&corpusSchema, "tokens", corpusWindow+1) // inputs, and one more for the targets
+	corpusTokens = nwt.AddField[uint16](&corpusSchema, "tokens", corpusWindow+1) // inputs, and one token more for the targets
 	corpusBegins = nwt.AddField[bool](&corpusSchema, "begins", corpusWindow+1)   // whether a document begins at the token
 )
 
-// tokenIndex returns the first token of each document, and after the last one.
+// tokenIndex returns the index of the first token of each document, and the end of the last document.
 func tokenIndex(idx []byte) (starts []int, err error) {
 	const head = 9 + 8 + 1 + 8 + 8
 	if len(idx) < head || string(idx[:9]) != "MMIDIDX\x00\x00" || binary.LittleEndian.Uint64(idx[9:]) != 1 {
@@ -54,7 +53,7 @@ func corpusWindows(fsys fs.FS, name string) (nwt.Dataset, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s.idx: %w", name, err)
 	}
-	file, err := fsys.Open(name + ".bin") // for the whole program
+	file, err := fsys.Open(name + ".bin") // stays open until the program ends
 	if err != nil {
 		return nil, err
 	}

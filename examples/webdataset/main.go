@@ -1,9 +1,8 @@
-// Webdataset packs a folder of images into WebDataset shards, tunes the loading of
-// these, and then goes over them once as a training program would.
+// Webdataset packs a folder of images into WebDataset shards, tunes the loading of the shards, and then
+// goes through them once as a training program would.
 //
-// With -shards it keeps the shards, and reads them if they are there already. If a
-// launcher such as torchrun runs it with -shards, one rank packs and each rank reads
-// its part.
+// With -shards it keeps the shards, and reads them if they exist already. If a launcher such as torchrun
+// runs it with -shards, one rank packs and each rank reads its part.
 package main
 
 import (
@@ -42,7 +41,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	size := flags.Int("size", 128, "width and height that images are brought to, in `pixels`")
 	batch := flags.Int("batch", 32, "`images` per batch")
 	samples := flags.Int("epoch", 0, "`images` per epoch, so that all ranks have the same number of batches (default: all there are)")
-	_ = flags.Parse(args) // exits if it fails
+	_ = flags.Parse(args) // exits if parsing fails
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("unexpected %q: the folder is named by -dir", flags.Arg(0))
@@ -95,7 +94,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return epoch(ctx, ds, append(opts, nwt.WithWorkers(result.Workers)), stdout)
 }
 
-// records returns what shards hold: the image of each record, as a pipeline makes it, and its class.
+// records returns a stream of the records in shards: the image of each record, loaded by a pipeline, and
+// its class.
 func records(dir string, shards []string, pipeline *vision.Pipeline) (nwt.Dataset, error) {
 	var schema nwt.Schema
 	image := nwt.AddField[float32](&schema, "image", pipeline.Field("image").Shape...)
@@ -121,7 +121,7 @@ func records(dir string, shards []string, pipeline *vision.Pipeline) (nwt.Datase
 	return nwt.Streamed(stream), nil
 }
 
-// epoch goes over the samples once, and prints how fast.
+// epoch goes through the samples once, and prints how fast that was.
 func epoch(ctx context.Context, ds nwt.Dataset, opts []nwt.Option, stdout io.Writer) error {
 	loader, err := nwt.NewLoader(ds, opts...)
 	if err != nil {

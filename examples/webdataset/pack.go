@@ -34,18 +34,17 @@ func find(shards string) (names []string, err error) {
 	return fs.Glob(os.DirFS(shards), "*.tar")
 }
 
-// packed returns the names of the shards in a folder. If the folder has none or isn't
-// there, they are packed first (see pack), in a folder beside it. That folder gets the
-// name when all shards are written. So a reader that finds shards finds all of them,
-// even if packing was killed before. If several ranks on a host start together, one
-// packs while the others wait.
+// packed returns the names of the shards in a folder. If the folder has none or doesn't exist, they are
+// packed first (see pack), in a folder beside it. That folder is renamed when all shards are written. So
+// a reader that finds shards finds all of them, even if an earlier packing was killed. If several ranks
+// on a host start together, one packs while the others wait.
 func packed(ctx context.Context, dir, shards string, perShard, repeat int, stdout io.Writer) (names []string, err error) {
 	if names, err = find(shards); err != nil || len(names) > 0 {
 		return names, err
 	}
 	shards = filepath.Clean(shards)
 	if at, err := filepath.EvalSymlinks(shards); err == nil {
-		shards = at // a link stays one
+		shards = at // a symbolic link is kept
 	}
 	if err := os.MkdirAll(filepath.Dir(shards), 0o755); err != nil {
 		return nil, err
@@ -58,7 +57,7 @@ func packed(ctx context.Context, dir, shards string, perShard, repeat int, stdou
 	if names, err = find(shards); err != nil || len(names) > 0 {
 		return names, err
 	}
-	switch others, err := os.ReadDir(shards); { // of a file it is an error
+	switch others, err := os.ReadDir(shards); { // if it is a file, that is an error
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return nil, err
@@ -75,7 +74,7 @@ func packed(ctx context.Context, dir, shards string, perShard, repeat int, stdou
 	if names, err = pack(ctx, dir, partial, perShard, repeat, stdout); err != nil {
 		return nil, errors.Join(err, removePartial(partial))
 	}
-	if info, err := os.Lstat(shards); err == nil && info.IsDir() { // it is removed only if it is empty
+	if info, err := os.Lstat(shards); err == nil && info.IsDir() { // it can be removed only if it is empty
 		if err := os.Remove(shards); err != nil {
 			return nil, err
 		}
@@ -83,7 +82,7 @@ func packed(ctx context.Context, dir, shards string, perShard, repeat int, stdou
 	return names, os.Rename(partial, shards)
 }
 
-// removePartial removes what was left when packing was killed, and nothing else.
+// removePartial removes what a killed packing has left, and nothing else.
 func removePartial(folder string) error {
 	left, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -103,7 +102,7 @@ func removePartial(folder string) error {
 	return os.Remove(folder)
 }
 
-const maxShards = 999_999 // names have digits for no more
+const maxShards = 999_999 // names have no digits for more
 
 // shardName returns the name of shard i, or a pattern for all of them.
 func shardName(i int) string {
@@ -113,9 +112,9 @@ func shardName(i int) string {
 	return fmt.Sprintf("train-%06d.tar", i)
 }
 
-// pack writes the images below dir to shards, perShard images per shard and each image
-// repeat times, and returns the shards' names. The images are in random order, since
-// a stream is mixed only within a window. What can't be decoded is left out.
+// pack writes the images below dir to shards, perShard images per shard and each image repeat times, and
+// returns the shards' names. The images are in random order, since a stream is mixed only within a
+// window. Images that can't be decoded are left out.
 func pack(ctx context.Context, dir, shards string, perShard, repeat int, stdout io.Writer) (names []string, err error) {
 	var opts []vision.FolderOption
 	if dir == "" {
@@ -124,7 +123,7 @@ func pack(ctx context.Context, dir, shards string, perShard, repeat int, stdout 
 			return nil, err
 		}
 	}
-	// Each image is decoded as a whole.
+	// This decodes each whole image.
 	whole, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(8)}}, vision.WithType(nwt.Uint8))
 	if err != nil {
 		return nil, err
@@ -165,7 +164,7 @@ func pack(ctx context.Context, dir, shards string, perShard, repeat int, stdout 
 	return names, nil
 }
 
-// writeShard writes the files that part names, with keys numbered from first on.
+// writeShard writes the files that part lists, with keys that are numbered from first.
 func writeShard(path string, files []file, part []int, first int) (err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command avo writes vision's assembly for amd64: go generate in the folder above
-// runs it. Each function does what its namesake in plain Go does, to the bit.
+// Command avo writes vision's assembly code for amd64: go generate in the folder above runs it. Each
+// function computes exactly what the function of the same name in plain Go computes.
 package main
 
 import (
@@ -21,7 +21,7 @@ func main() {
 
 func load(name string) GPVirtual { return Load(Param(name), GP64()).(GPVirtual) }
 
-// half is one half in 1/256ths, in each of the lanes of 16 bits.
+// half returns one half in 1/256ths, in each lane of 16 bits.
 func half() VecVirtual {
 	r, v := GP32(), YMM()
 	MOVL(U32(0x80), r)
@@ -30,7 +30,7 @@ func half() VecVirtual {
 	return v
 }
 
-// lanes is a vector in memory whose lanes of 32 bits all hold a value.
+// lanes returns a vector in memory whose lanes of 32 bits all hold a value.
 func lanes(name string, value int32) Mem {
 	m := GLOBL(name, RODATA|NOPTR)
 	for i := range 8 {
@@ -49,7 +49,7 @@ func mixRows() {
 	XORQ(x, x)
 	MOVQ(n, last)
 	SUBQ(U8(32), last)
-	// sum adds up the rows at x. Each part of it has as many bytes as lanes.
+	// sum adds up the rows at x. Each part of the sum has as many bytes as lanes says.
 	sum := func(label string, lanes int, vectors ...VecVirtual) {
 		at, w, k := GP64(), GP64(), GP64()
 		LEAQ(Mem{Base: src, Index: x, Scale: 1}, at)
@@ -98,7 +98,7 @@ func mixRows() {
 	JGE(LabelRef("done"))
 	CMPQ(last, U8(0))
 	JLT(LabelRef("next8"))
-	MOVQ(last, x) // some bytes twice
+	MOVQ(last, x) // some bytes are done twice
 	JMP(LabelRef("next32"))
 
 	Label("next8")
@@ -115,8 +115,7 @@ func mixRows() {
 	RET()
 }
 
-// turned transposes eight rows of eight bytes. Each vector of the result holds two
-// columns.
+// turned transposes eight rows of eight bytes. Each vector of the result holds two columns.
 func turned(row func(i int) Op) [4]VecVirtual {
 	var pairs [4]VecVirtual
 	for i := range pairs {
@@ -297,7 +296,7 @@ func fromLevels() {
 	RET()
 }
 
-// address is where a parameter lies.
+// address returns where a parameter lies.
 func address(name string) Mem {
 	b, err := Param(name).Resolve()
 	if err != nil {
@@ -328,7 +327,7 @@ func fromYCC() {
 	VPXOR(zero, zero, zero)
 	VMOVDQU(lanes("half65536", 1<<15), rounding)
 	middle, most := lanes("middle", 128), lanes("most", 255)
-	parts := [3][2]Op{ // of Cb and Cr in red, green and blue; as libjpeg's jdcolor.c
+	parts := [3][2]Op{ // shares of Cb and Cr in red, green and blue, as in libjpeg's jdcolor.c
 		{nil, lanes("redCr", 91881)},
 		{lanes("greenCb", -22554), lanes("greenCr", -46802)},
 		{lanes("blueCb", 116130), nil},

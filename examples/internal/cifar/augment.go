@@ -8,8 +8,8 @@ import (
 // padding is how many black pixels are added on each side before the crop.
 const padding = 4
 
-// normalized tells, by channel, what each byte becomes: (v/255 − mean) / deviation.
-// With it the inner loop is a look-up.
+// normalized holds, by channel, the value for each byte: (v/255 − mean) / deviation. With this table the
+// inner loop is a look-up.
 var normalized = func() (table [Channels][256]float32) {
 	mean := [Channels]float64{0.4914, 0.4822, 0.4465}
 	deviation := [Channels]float64{0.2470, 0.2435, 0.2616}

@@ -1,6 +1,5 @@
-// Package cifar reads the binary version of CIFAR-10 and prepares its images
-// for training as is usual: a random crop of the padded image, a random flip,
-// and normalization.
+// Package cifar reads the binary version of CIFAR-10 and prepares its images for training in the usual
+// way: a random crop of the padded image, a random flip, and normalization.
 package cifar
 
 import (
@@ -25,18 +24,18 @@ const (
 	recordSize = 1 + pixels
 )
 
-// A record is an image as it lies in a file: the label, then the rows of the
-// red plane, of the green and of the blue one.
+// A record is an image as it is stored in a file: the label, then the rows of the red, the green and the
+// blue plane.
 type record [recordSize]byte
 
-// The fields of a sample.
+// These are the fields of a sample.
 var (
 	schema nwt.Schema
 	Image  = nwt.AddField[float32](&schema, "image", Channels, Side, Side) // augmented and normalized
 	Label  = nwt.AddField[int64](&schema, "label")
 )
 
-// A Set is images in memory, as a dataset.
+// A Set is a dataset of images in memory.
 type Set struct{ records []*record }
 
 // Open reads the files data_batch_*.bin of a folder, in the order of their names.
@@ -67,7 +66,7 @@ func Open(dir string) (*Set, error) {
 	return s, nil
 }
 
-// parse sees data, a file, as its records.
+// parse returns the records in data, the content of a file.
 func parse(data []byte) ([]*record, error) {
 	if len(data) == 0 || len(data)%recordSize != 0 {
 		return nil, fmt.Errorf("%d bytes: a CIFAR-10 file is records of %d bytes, at least one", len(data), recordSize)
@@ -83,8 +82,8 @@ func parse(data []byte) ([]*record, error) {
 	return records, nil
 }
 
-// WriteSynthetic writes a file of n images of noise, for use if the real ones are
-// absent: loading them costs the same.
+// WriteSynthetic writes a file of n images of noise, for use without the real ones: they take the same
+// time to load.
 func WriteSynthetic(name string, n int, seed uint64) error {
 	data := make([]byte, n*recordSize)
 	var key [32]byte

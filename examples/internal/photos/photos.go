@@ -1,4 +1,4 @@
-// Package photos finds images to try programs with.
+// Package photos finds images for trying programs.
 package photos
 
 import (
@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Bundled returns the folder of the images that come with Go, for its own tests.
-// Some of them are corrupt on purpose.
+// Bundled returns the folder of the images that come with Go, which Go's tests use. Some of them are
+// corrupt on purpose.
 func Bundled(ctx context.Context) (string, error) {
 	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	dir := filepath.Join(strings.TrimSpace(string(root)), "src", "image")

@@ -1,5 +1,5 @@
-// Package progress shows how far a tuning has come: a bar on a terminal, a
-// plain line now and then in a log.
+// Package progress shows how far tuning has come: as a bar on a terminal, or as a plain line from time to
+// time in a log.
 package progress
 
 import (

@@ -20,7 +20,7 @@ var types = map[arrow.Type]nwt.DType{
 	arrow.TIMESTAMP: nwt.Int64, arrow.DURATION: nwt.Int64,
 }
 
-// fieldOf returns what a column of a type is loaded as. If it is ragged, its first dimension isn't
+// fieldOf returns the field that a column of a type becomes. If it is ragged, its first dimension isn't
 // known yet.
 func fieldOf(t arrow.DataType) (f nwt.Field, err error) {
 	switch t := t.(type) {
@@ -52,13 +52,13 @@ func listOf(elem arrow.DataType, n int, ragged bool) (nwt.Field, error) {
 	return f, err
 }
 
-// rows are the values of a column, in the bytes of nwt's types, one row after the other.
+// rows holds the values of a column, in the bytes of nwt's types, one row after the other.
 type rows struct {
 	data  []byte
 	size  int            // bytes of a row
-	ends  []int          // if they differ: where the first row begins, and where each ends
-	valid []byte         // 0 for a row that is null, which is 0 or empty; nil: none is
-	bad   map[int]string // why there is no value
+	ends  []int          // if sizes differ: where the first row begins, and where each row ends
+	valid []byte         // 0 for a row that is null, whose value is 0 or empty; nil if no row is null
+	bad   map[int]string // why a row has no value
 }
 
 func (r *rows) end(i int) int {
@@ -83,7 +83,7 @@ func (r *rows) add(data []byte) {
 	r.ends = append(r.ends, len(r.data))
 }
 
-// mask returns whether each of n rows has a value.
+// mask returns rows that say whether each of n rows has a value.
 func (r *rows) mask(n int) rows {
 	if r.valid == nil {
 		return rows{data: bytes.Repeat([]byte{1}, n), size: 1}
@@ -91,7 +91,7 @@ func (r *rows) mask(n int) rows {
 	return rows{data: r.valid, size: 1}
 }
 
-// spoilNulls makes the rows that are null bad ones.
+// spoilNulls marks the rows that are null as bad.
 func (r *rows) spoilNulls() {
 	for i, valid := range r.valid {
 		if valid == 0 {
@@ -100,7 +100,7 @@ func (r *rows) spoilNulls() {
 	}
 }
 
-// gather copies rows of a column whose rows are equally long to places of a batch.
+// gather copies rows of a column with rows of the same length to places of a batch.
 func gather[T nwt.Element](from *rows, at, places []int, f int, dst []*nwt.Sample) {
 	to := nwt.ValuesOf[T](dst, f)
 	values, n := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(from.data))), len(from.data)/int(unsafe.Sizeof(*new(T)))), len(to)/len(dst)
@@ -120,7 +120,7 @@ var gathers = map[nwt.DType]func(from *rows, at, places []int, f int, dst []*nwt
 	nwt.Int64: gather[int64], nwt.Float16: gather[nwt.F16], nwt.Float32: gather[float32], nwt.Float64: gather[float64],
 }
 
-// rowsOf returns the values of an array. A list that has a null is a bad one.
+// rowsOf returns the values of an array. A list that contains a null is bad.
 func rowsOf(a arrow.Array) (r rows) {
 	switch a := a.(type) {
 	case array.ExtensionArray:
@@ -192,7 +192,7 @@ func rowsOf(a arrow.Array) (r rows) {
 	return r
 }
 
-// fixed returns the values of an array that lie in it as nwt wants them.
+// fixed returns the values of an array that already has the form that nwt needs.
 func fixed(a arrow.Array) (r rows) {
 	d := a.Data()
 	r.size = a.DataType().(arrow.FixedWidthDataType).Bytes()
@@ -202,7 +202,7 @@ func fixed(a arrow.Array) (r rows) {
 	return r
 }
 
-// join makes n rows, each of several values, none of which may be null.
+// join makes n rows, each of several values; none of the values may be null.
 func (r *rows) join(values *rows, n int, of func(i int) (from, to int)) {
 	values.spoilNulls()
 	r.ends = []int{0}

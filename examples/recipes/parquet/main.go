@@ -1,22 +1,21 @@
-// Parquet loads a table by row groups. A row can't be read without decoding its row
-// group. So the shuffled order mixes the rows of a few groups at a time, and the
-// dataset keeps the groups that were decoded last: none is decoded twice in an epoch.
+// Parquet loads a table by row groups. A row can't be read without decoding its row group. So the
+// shuffled order mixes the rows of a few groups at a time, and the dataset keeps the groups that were
+// decoded last. No group is decoded twice in an epoch.
 //
 //	go run .                       # makes a table and loads two epochs of it
 //	go run . table.parquet         # as pyarrow writes it, for instance
 //	go run . table.parquet x label # two of its columns
 //	go run . table.parquet x? label # x may have nulls
 //
-// Each column is a field: of booleans, numbers, times (as integers), strings or bytes (as
-// uint8, ragged), or lists of them, fixed or ragged. A row with a null is a bad sample, unless
-// the column was named with a question mark: then its value is 0, or empty, and the field
-// x_valid, of booleans, tells for each row whether there was one. A list that has a null stays a
-// bad one. Columns of strings and lists are read once when the table is opened, for their longest
-// row.
+// Each column becomes a field. Columns may hold booleans, numbers, times (as integers), strings or bytes
+// (as uint8, ragged), or lists of them, fixed or ragged. A row with a null is a bad sample, unless the
+// column was named with a question mark: then its value is 0, or empty, and the field x_valid says for
+// each row whether it has a value. A row whose list contains a null is always bad. Columns of strings and
+// lists are read once when the table is opened, for their longest row.
 //
-// What the file says of itself is checked before anything is read: sizes that can't be
-// are an error, and no row is left out. Values that were damaged within a page may go
-// unnoticed, since arrow-go doesn't compare the checksums of pages.
+// The file's metadata is checked before anything is read: impossible sizes are an error, and no row is
+// left out. Values that were damaged within a page may go unnoticed, since arrow-go doesn't check the
+// checksums of pages.
 package main
 
 import (
@@ -46,12 +45,12 @@ const (
 	maxGroup = 1 << 30 // bytes of a decoded row group; several are kept
 )
 
-// A table is columns of a Parquet file.
+// A table holds columns of a Parquet file.
 type table struct {
 	file    *pqarrow.FileReader
 	starts  []int // first row of each row group, and the number of rows
 	columns []column
-	fields  []nwt.Field // of the columns
+	fields  []nwt.Field // one for each column
 	decoded atomic.Int64
 
 	mu   sync.Mutex
@@ -60,18 +59,18 @@ type table struct {
 
 type column struct {
 	number int // among the columns of the file
-	leaf   int // the same in Parquet's count
-	valid  int // the field that tells which rows aren't null; 0: none, and nulls are bad
+	leaf   int // its number as Parquet counts columns
+	valid  int // the field that says which rows aren't null; 0: there is none, and nulls are bad
 }
 
-// A group is a row group. Whoever needs it decodes the next column that nobody has begun.
+// A group is a row group. Each goroutine that needs it decodes the next column that no other has begun.
 type group struct {
 	number  int
-	begun   atomic.Int64 // columns
+	begun   atomic.Int64 // columns that a goroutine has begun
 	left    atomic.Int64 // columns to be decoded
 	decoded chan struct{}
 
-	// Of those who decode until decoded is closed, column by column.
+	// The goroutines that decode write these, column by column, until decoded is closed.
 	errs    []error
 	columns []rows // of the fields
 }
@@ -88,13 +87,13 @@ func openTable(path string, names ...string) (t *table, err error) {
 			err = fmt.Errorf("%s: %w", path, err)
 		}
 	}()
-	// A file that is mapped and then cut short would end the program.
+	// The file isn't mapped: if a mapped file were cut short, the program would crash.
 	source, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
-		if p := recover(); p != nil { // arrow-go's, at a damaged footer
+		if p := recover(); p != nil { // a panic of arrow-go because of a damaged footer
 			err = fmt.Errorf("damaged: %v", p)
 		}
 		if err != nil {
@@ -132,8 +131,8 @@ func openTable(path string, names ...string) (t *table, err error) {
 	return t, t.measure()
 }
 
-// findColumns finds the columns with these names, or all if there are none. A question mark
-// behind a name allows nulls.
+// findColumns finds the columns with these names, or all if there are none. A question mark after a name
+// allows nulls.
 func (t *table) findColumns(names []string) error {
 	var masks []nwt.Field
 	for number, of := range t.file.Manifest.Fields {
@@ -153,7 +152,7 @@ func (t *table) findColumns(names []string) error {
 		valid := 0
 		if nulls {
 			masks = append(masks, nwt.Field{Name: name + "_valid", Type: nwt.Bool})
-			valid = len(masks) // among them, until their place is known
+			valid = len(masks) // an index in masks, until the masks' place is known
 		}
 		t.columns = append(t.columns, column{number, of.ColIndex, valid})
 		t.fields = append(t.fields, field)
@@ -172,8 +171,8 @@ func (t *table) findColumns(names []string) error {
 	return nil
 }
 
-// rows returns the number of rows in a row group of a file of size bytes, if that and where its
-// columns lie is possible: arrow-go allocates whatever is said to be there.
+// rows returns the number of rows in a row group of a file of size bytes. It first checks that this
+// number, and where the columns lie, is possible, because arrow-go allocates whatever the file claims.
 func (t *table) rows(f *file.Reader, g int, size int64) (int, error) {
 	group := f.MetaData().RowGroup(g)
 	n, bytes := group.NumRows(), int64(0)
@@ -228,7 +227,7 @@ func (t *table) measure() error {
 	return nil
 }
 
-// unit returns the bytes of what a ragged column's length counts.
+// unit returns the size, in bytes, of one unit of a ragged column's length.
 func (t *table) unit(c int) int {
 	n := t.fields[c].Type.Size()
 	for _, dim := range t.fields[c].Shape[1:] {
@@ -260,8 +259,8 @@ func (t *table) Load(ctx context.Context, i int, dst *nwt.Sample) error {
 	return t.loadRow(g, i-t.starts[g.number], dst)
 }
 
-// numberOf returns the row group of a row: the last that begins there, since an empty one begins
-// there too.
+// numberOf returns the row group of a row: the last group that begins at or before it, since an empty
+// group may begin there too.
 func (t *table) numberOf(i int) int { return sort.SearchInts(t.starts, i+1) - 1 }
 
 // loadRow makes a sample of a row of a decoded group.
@@ -287,7 +286,7 @@ func (t *table) loadValue(g *group, f, row int, dst *nwt.Sample) error {
 	return nil
 }
 
-// A selection is rows of a batch that lie in one row group.
+// A selection holds the rows of a batch that lie in one row group.
 type selection struct {
 	left         []int // places of the batch whose rows aren't loaded yet
 	rows, places []int
@@ -324,7 +323,7 @@ func (t *table) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample)
 	return nil
 }
 
-// choose takes the places whose rows are from … to−1 of the table out of left.
+// choose removes from left the places whose rows are from … to−1 of the table.
 func (s *selection) choose(indices []int, from, to int) {
 	s.rows, s.places = s.rows[:0], s.places[:0]
 	left := s.left[:0]
@@ -338,15 +337,15 @@ func (s *selection) choose(indices []int, from, to int) {
 	s.left = left
 }
 
-// group returns a row group, decoded.
+// group returns a row group that has been decoded.
 func (t *table) group(ctx context.Context, number int) (*group, error) {
 	g := t.find(number)
 	return g, t.decode(ctx, g)
 }
 
-// find returns a row group that is kept; another one takes the place of the oldest. Twice
-// as many are kept as are mixed: while some workers load the last rows of a mixture,
-// others load the first of the next.
+// find returns a row group that is kept, or a new one, which replaces the oldest. Twice as many groups
+// are kept as are mixed: while some workers load the last rows of a mixture, others load the first rows
+// of the next.
 func (t *table) find(number int) *group {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -361,15 +360,16 @@ func (t *table) find(number int) *group {
 	return g
 }
 
-// forget makes the next who needs the row group decode it anew: a disk may fail once.
+// forget makes the row group be decoded again when it is needed next, because a disk may fail once.
 func (t *table) forget(g *group) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.kept = slices.DeleteFunc(t.kept, func(k *group) bool { return k == g })
 }
 
-// decode decodes the columns of a row group that nobody has begun, for all who need it: so it
-// doesn't end with the context of one. Then it waits for the other columns.
+// decode decodes the columns of a row group that no other goroutine has begun. It does so for all that
+// need the group, so the end of one caller's context doesn't stop it. Then it waits for the other
+// columns.
 func (t *table) decode(ctx context.Context, g *group) error {
 	for all := int64(len(t.columns)); g.begun.Load() < all; {
 		c := g.begun.Add(1) - 1
@@ -423,7 +423,7 @@ func (t *table) read(g, c int) (rows, error) {
 	if err != nil {
 		return rows{}, fmt.Errorf("column %q: %w", name, err)
 	}
-	chunks, err := reader.NextBatch(int64(n) + 1) // one more, to see whether there is one
+	chunks, err := reader.NextBatch(int64(n) + 1) // one more, to check that there isn't one
 	if err == nil && chunks.Len() < n {
 		err = fmt.Errorf("%d rows, not %d: %w", chunks.Len(), n, io.ErrUnexpectedEOF)
 	} else if err == nil && chunks.Len() > n {

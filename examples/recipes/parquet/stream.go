@@ -7,9 +7,9 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// A rowStream is the table as a stream, for tables whose row groups are too large to keep
-// several: each row group is a shard, and is decoded by the goroutine that reads it ahead.
-// The file knows how many rows each has, so any number of ranks can go on in an epoch.
+// A rowStream is the table as a stream, for tables whose row groups are too large to keep several. Each
+// row group is a shard, and is decoded by the goroutine that reads it ahead. The file says how many rows
+// each group has, so an epoch can be resumed with any number of ranks.
 type rowStream struct {
 	nwt.Stream
 	t *table
