@@ -74,7 +74,7 @@ func TestFaultsThatMayPassAreRepeatedAndOthersAreNot(t *testing.T) {
 
 func TestWhoAsksForRepetitionsIsToldWhyThereAreNone(t *testing.T) {
 	_, ends := often(t, errors.New("503"))
-	require.ErrorContains(t, ends, "503 (not repeated: if it may pass, wrap it in nwt.Retryable)")
+	require.ErrorContains(t, ends, "503 (not repeated: if it is temporary, wrap it in nwt.Retryable)")
 	_, ends = often(t, fs.ErrNotExist)
 	require.NotContains(t, ends.Error(), "repeated")
 	bad := errors.New("bad")

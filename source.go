@@ -102,7 +102,7 @@ func (s *source) orderingOf(option string, sampler Sampler, n int) (*ordering, e
 // warnOfMixedLengths logs a warning if the sampler sorts for steps of another size than the loader's.
 func (s *source) warnOfMixedLengths(o *ordering) {
 	if step := o.order.Step(); o.sorts%step != 0 {
-		s.opts.log.Warn("nwt: batches will mix lengths: the sampler sorts for other steps than the loader's",
+		s.opts.log.Warn("nwt: batches will mix lengths: the sampler sorts for steps of another size than the loader's",
 			"sampler", nameOfSampler(o.sampler), "Step", o.sorts, "WithBatchSize × world", step)
 	}
 }

@@ -71,7 +71,7 @@ func Cached(bucket *blob.Bucket, dir string, bytes int64, opts ...CacheOption) (
 // A CacheOption changes what Cached does.
 type CacheOption func(*cached)
 
-// With Offline, Cached never asks the store: objects are as they were when they were kept, and lists are
+// Offline makes Cached never ask the store: objects are as they were when they were kept, and lists are
 // as they were when [List] or a file system last asked for them through the cache. Reading what isn't in
 // the folder is an error.
 func Offline() CacheOption { return func(c *cached) { c.offline = true } }

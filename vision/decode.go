@@ -55,7 +55,7 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 		return err
 	}
 	if whole && !w.p.damaged && !h.jpeg.complete() {
-		return fmt.Errorf("vision: JPEG: the picture ends behind scan %d: some bits of its components are missing", scans)
+		return fmt.Errorf("vision: JPEG: the picture ends after scan %d: some bits of its components are missing", scans)
 	}
 	x, y := &g.x, &g.y
 	if sideways {

@@ -78,7 +78,7 @@ func (s *stream) readIndex() error {
 			shard.Shard.Samples = *shard.Samples
 		}
 		if before, again := of[name]; again && before != shard.Shard {
-			return fmt.Errorf("shard %s is in it twice, and differently", short(name))
+			return fmt.Errorf("shard %s is in it twice, with different entries", short(name))
 		}
 		of[name] = shard.Shard
 	}

@@ -136,7 +136,7 @@ func TestAnIndexWithoutANumberLosesNoShard(t *testing.T) {
 	}
 	files["train/index.json"] = &fstest.MapFile{Data: []byte(`{"shardlist": [` + twice + `]}`)}
 	_, err := numbers(files, "train/1.tar", wds.WithIndex("train/index.json"))
-	require.ErrorContains(t, err, "shard train/1.tar is in it twice, and differently")
+	require.ErrorContains(t, err, "shard train/1.tar is in it twice, with different entries")
 }
 
 func TestResumeWarnsOfOtherShards(t *testing.T) {

@@ -114,7 +114,7 @@ func (p Policy) Again(ctx context.Context, attempt int, err error) error {
 	case attempt > 1:
 		return tried(err, attempt)
 	case p.Asked && !may && !known:
-		return fmt.Errorf("%w (not repeated: if it may pass, wrap it in nwt.Retryable)", err)
+		return fmt.Errorf("%w (not repeated: if it is temporary, wrap it in nwt.Retryable)", err)
 	}
 	return err
 }

@@ -301,7 +301,7 @@ func TestWhatIsNoFileOfSamplesIsMovedAwayNotOverwritten(t *testing.T) {
 			require.NoError(t, os.WriteFile(path+".foreign", []byte("older"), 0o644))
 			var log bytes.Buffer
 			require.Zero(t, requireRight(t, opened(t, path, 9, slog.New(slog.NewTextHandler(&log, nil)))))
-			require.Contains(t, log.String(), "what was there is kept")
+			require.Contains(t, log.String(), "the file that was there is kept")
 			requireHolds(t, "older", path+".foreign")
 			requireHolds(t, string(theirs), path+".foreign1")
 		})

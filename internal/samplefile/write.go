@@ -223,7 +223,7 @@ func (w *Writer) leftover(ctx context.Context, log *slog.Logger) (*File, error) 
 	if size > 0 && errors.Is(why, errForeign) { // an empty file holds nothing that could be lost
 		return nil, fmt.Errorf("%s is in the way, and %w: move or remove it", w.partial, why)
 	}
-	log.Warn("nwt: what an interrupted call has left can't be used and is made anew", "path", w.partial, "reason", why)
+	log.Warn("nwt: the partial file of an interrupted call can't be used and is made anew", "path", w.partial, "reason", why)
 	return nil, files.Remove(ctx, w.partial)
 }
 
@@ -269,7 +269,7 @@ func makeWay(path string, log *slog.Logger) error {
 	}
 	kept, err := files.SetAside(path, ".foreign")
 	if err == nil {
-		log.Warn("nwt: what was there is kept", "path", path, "kept", kept)
+		log.Warn("nwt: the file that was there is kept", "path", path, "kept", kept)
 	}
 	return err
 }
