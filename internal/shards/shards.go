@@ -179,7 +179,7 @@ func (s *Set[R]) Stop() {
 	s.window = s.window[:0]
 }
 
-// hold counts a record that enters a window; release counts one that leaves it.
+// mixIn counts a record that enters a window; mixOut counts one that leaves it.
 func (s *Set[R]) mixIn(r *Item[R])  { s.group.Mixing(s.Size(&r.Record)) }
 func (s *Set[R]) mixOut(r *Item[R]) { s.group.Mixing(-s.Size(&r.Record)) }
 
