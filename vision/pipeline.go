@@ -155,7 +155,7 @@ func (p *Pipeline) complete(transforms []Transform, opts []Option) (*Pipeline, e
 		return nil, err
 	}
 	if p.size == (Size{}) {
-		return nil, optionError("vision.New", len(transforms), "no transform fixes the size of the result: end with RandomResizedCrop, CenterCrop, RandomCrop or Resize with Size")
+		return nil, optionError("vision.New", nil, "no transform fixes the size of the result: end with RandomResizedCrop, CenterCrop, RandomCrop or Resize with Size")
 	}
 	if p.normalized && p.dtype == nwt.Uint8 {
 		return nil, optionError("WithType", p.dtype, "can't be normalized: leave Normalize out")

@@ -110,7 +110,7 @@ func TestWhatCannotBeMadeSaysWhy(t *testing.T) {
 		steps []vision.Transform
 		opts  []vision.Option
 	}{
-		{"no transform fixes the size", nil, nil},
+		{"nwt: vision.New: no transform fixes the size", nil, nil},
 		{"no transform fixes the size", []vision.Transform{vision.Resize{Shorter: 8}}, nil},
 		{"must not be nil", []vision.Transform{crop, nil}, nil},
 		{"must be 1 … 16384", []vision.Transform{vision.CenterCrop{}}, nil},
