@@ -90,8 +90,8 @@ func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, p
 }
 
 // Dataset makes a dataset of the files. load fills the fields of a sample from a file, under the rules of
-// [nwt.Dataset]; its errors needn't name the file. A field "class" of type Int64 follows these fields.
-// The dataset's fingerprint depends on names, sizes, times and classes of the files.
+// [nwt.Dataset]; its errors needn't name the file. A field "class" of type Int64 follows these fields:
+// [nwt.ColumnOf] reads it. The dataset's fingerprint depends on names, sizes, times and classes of the files.
 func (f *Folder) Dataset(fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error) nwt.Dataset {
 	if load == nil {
 		load = func(context.Context, string, *nwt.Sample) error {
