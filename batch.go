@@ -209,7 +209,7 @@ func (b *Batch) LensOf(field, dim int) []int32 {
 
 // Retain keeps the batch valid until Release, past the next iteration and the loader's Close. If more
 // than 64 batches are retained, the epoch may end with [ErrRetained]. Retain panics if the batch has
-// already gone back to the loader.
+// already gone back to the loader. Once its memory holds another batch, only [WithChecks] notices.
 func (b *Batch) Retain() {
 	if b.refs.Add(1) == 1 {
 		b.refs.Add(-1)

@@ -427,9 +427,9 @@ func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index 
 //
 // If a dataset's fingerprint has changed, [Precompute] makes its file anew, and [Loader.Resume] logs a
 // warning. If a sampler's has changed, Resume returns an error. [Subset], [Split], [Concat], [Zip],
-// [Map], [Sized], [Overwrites], [Packed], [Cached] and [Precompute] pass on the fingerprints of their
-// datasets. Subset, Split, Concat and Packed add their own arguments, even if their datasets have no
-// fingerprint. No fingerprint says what the function of a Map does.
+// [Map], [Sized], [Overwrites], [Packed], [Cached], [Precompute], [Streamed], [MixedStreams] and
+// [PackedStream] pass on the fingerprints of their datasets or streams. Subset, Split, Concat, Packed and
+// PackedStream add their own arguments, even if there is no fingerprint to pass on. No fingerprint says what the function of a Map does.
 type Fingerprinter interface{ Fingerprint() string }
 
 // fingerprint returns the fingerprint of a dataset, stream or sampler, or "" if it has none.

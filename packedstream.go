@@ -14,7 +14,8 @@ import (
 // shard. A document that doesn't fit continues in the next row, where it counts as another document; each
 // of its rows loads it again.
 //
-// size returns how long a document is, from its record. Load may set a smaller length, which leaves room
+// size returns how long a document is, from its record: of a [NewStream] from Data, or from a *R in Value.
+// Load may set a smaller length, which leaves room
 // in the row. total returns the sum of the lengths of a shard's documents, or −1 if that isn't known. If
 // total isn't nil, the rows are a [CountedStream]; the counts of docs can't be used, since they don't say
 // how many rows there are. Resume reads the records that it passes over, but doesn't load them.
