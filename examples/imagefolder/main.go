@@ -86,8 +86,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 
 	report, done = progress.Show(stderr)
-	opts := []nwt.Option{nwt.WithBatchSize(*batch), nwt.WithShuffle(1), nwt.WithStrategy(search), nwt.WithProgress(report)}
-	result, err := nwt.Tune(ctx, images, opts...)
+	opts := []nwt.Option{nwt.WithBatchSize(*batch), nwt.WithShuffle(1)}
+	result, err := nwt.Tune(ctx, images, append(opts, nwt.WithStrategy(search), nwt.WithProgress(report))...)
 	done()
 	if err != nil {
 		return err

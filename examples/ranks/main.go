@@ -105,11 +105,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	at = begin[0]
 
 	ds := regression(*samples)
-	opts := []nwt.Option{
-		nwt.WithRankFromEnv(), nwt.WithShuffle(42), nwt.WithBatchSize(*batch),
-		nwt.WithResultCache(*tuning, "ranks"),
-	}
-	result, err := nwt.Tune(ctx, ds, opts...)
+	opts := []nwt.Option{nwt.WithRankFromEnv(), nwt.WithShuffle(42), nwt.WithBatchSize(*batch)}
+	result, err := nwt.Tune(ctx, ds, append(opts, nwt.WithResultCache(*tuning, "ranks"))...)
 	switch {
 	case err == nil:
 		opts = append(opts, nwt.WithWorkers(result.Workers))
