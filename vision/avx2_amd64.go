@@ -34,3 +34,8 @@ func fromLevelsAVX2(dst *float32, src *byte, n int, scale float32, shift float32
 //
 //go:noescape
 func fromYCCAVX2(red *float32, green *float32, blue *float32, y *byte, cb *byte, cr *byte, n int, affine *float32)
+
+// inverseAVX2 is inverse.
+//
+//go:noescape
+func inverseAVX2(in *int32, dst *byte, stride int)

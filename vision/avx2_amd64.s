@@ -493,3 +493,368 @@ DATA blueCb<>+20(SB)/4, $+116130
 DATA blueCb<>+24(SB)/4, $+116130
 DATA blueCb<>+28(SB)/4, $+116130
 GLOBL blueCb<>(SB), RODATA|NOPTR, $32
+
+// func inverseAVX2(in *int32, dst *byte, stride int)
+// Requires: AVX, AVX2
+TEXT ·inverseAVX2(SB), NOSPLIT, $0-24
+	MOVQ         in+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         stride+16(FP), DX
+	VMOVDQU      (AX), Y0
+	VMOVDQU      32(AX), Y1
+	VMOVDQU      64(AX), Y2
+	VMOVDQU      96(AX), Y3
+	VMOVDQU      128(AX), Y4
+	VMOVDQU      160(AX), Y5
+	VMOVDQU      192(AX), Y6
+	VMOVDQU      224(AX), Y7
+	VPADDD       Y2, Y6, Y8
+	VPMULLD      cosine4433<>+0(SB), Y8, Y8
+	VPMULLD      cosine15137<>+0(SB), Y6, Y6
+	VPSUBD       Y6, Y8, Y6
+	VPMULLD      cosine6270<>+0(SB), Y2, Y2
+	VPADDD       Y8, Y2, Y2
+	VPADDD       Y0, Y4, Y8
+	VPSLLD       $0x0d, Y8, Y8
+	VPSUBD       Y4, Y0, Y0
+	VPSLLD       $0x0d, Y0, Y0
+	VPADDD       half2048<>+0(SB), Y8, Y8
+	VPADDD       half2048<>+0(SB), Y0, Y0
+	VPADDD       Y8, Y2, Y4
+	VPADDD       Y0, Y6, Y9
+	VPSUBD       Y6, Y0, Y0
+	VPSUBD       Y2, Y8, Y2
+	VPADDD       Y7, Y3, Y6
+	VPADDD       Y5, Y1, Y8
+	VPADDD       Y6, Y8, Y10
+	VPMULLD      cosine9633<>+0(SB), Y10, Y10
+	VPMULLD      cosine16069<>+0(SB), Y6, Y6
+	VPSUBD       Y6, Y10, Y6
+	VPMULLD      cosine3196<>+0(SB), Y8, Y8
+	VPSUBD       Y8, Y10, Y8
+	VPADDD       Y7, Y1, Y10
+	VPMULLD      cosine7373<>+0(SB), Y10, Y10
+	VPADDD       Y5, Y3, Y11
+	VPMULLD      cosine20995<>+0(SB), Y11, Y11
+	VPMULLD      cosine2446<>+0(SB), Y7, Y7
+	VPSUBD       Y10, Y7, Y7
+	VPADDD       Y7, Y6, Y7
+	VPMULLD      cosine16819<>+0(SB), Y5, Y5
+	VPSUBD       Y11, Y5, Y5
+	VPADDD       Y5, Y8, Y5
+	VPMULLD      cosine25172<>+0(SB), Y3, Y3
+	VPSUBD       Y11, Y3, Y3
+	VPADDD       Y3, Y6, Y3
+	VPMULLD      cosine12299<>+0(SB), Y1, Y1
+	VPSUBD       Y10, Y1, Y1
+	VPADDD       Y1, Y8, Y1
+	VPADDD       Y4, Y1, Y6
+	VPSUBD       Y1, Y4, Y1
+	VPSRAD       $0x0b, Y6, Y6
+	VPSRAD       $0x0b, Y1, Y1
+	VPADDD       Y9, Y3, Y4
+	VPSUBD       Y3, Y9, Y3
+	VPSRAD       $0x0b, Y4, Y4
+	VPSRAD       $0x0b, Y3, Y3
+	VPADDD       Y0, Y5, Y8
+	VPSUBD       Y5, Y0, Y0
+	VPSRAD       $0x0b, Y8, Y8
+	VPSRAD       $0x0b, Y0, Y0
+	VPADDD       Y2, Y7, Y5
+	VPSUBD       Y7, Y2, Y2
+	VPSRAD       $0x0b, Y5, Y5
+	VPSRAD       $0x0b, Y2, Y2
+	VPUNPCKLDQ   Y4, Y6, Y7
+	VPUNPCKHDQ   Y4, Y6, Y4
+	VPUNPCKLDQ   Y5, Y8, Y6
+	VPUNPCKHDQ   Y5, Y8, Y5
+	VPUNPCKLDQ   Y0, Y2, Y8
+	VPUNPCKHDQ   Y0, Y2, Y0
+	VPUNPCKLDQ   Y1, Y3, Y2
+	VPUNPCKHDQ   Y1, Y3, Y1
+	VPUNPCKLQDQ  Y6, Y7, Y3
+	VPUNPCKHQDQ  Y6, Y7, Y6
+	VPUNPCKLQDQ  Y5, Y4, Y7
+	VPUNPCKHQDQ  Y5, Y4, Y4
+	VPUNPCKLQDQ  Y2, Y8, Y5
+	VPUNPCKHQDQ  Y2, Y8, Y2
+	VPUNPCKLQDQ  Y1, Y0, Y8
+	VPUNPCKHQDQ  Y1, Y0, Y0
+	VPERM2I128   $0x20, Y5, Y3, Y1
+	VPERM2I128   $0x31, Y5, Y3, Y3
+	VPERM2I128   $0x20, Y2, Y6, Y5
+	VPERM2I128   $0x31, Y2, Y6, Y2
+	VPERM2I128   $0x20, Y8, Y7, Y6
+	VPERM2I128   $0x31, Y8, Y7, Y7
+	VPERM2I128   $0x20, Y0, Y4, Y8
+	VPERM2I128   $0x31, Y0, Y4, Y0
+	VPADDD       Y6, Y7, Y4
+	VPMULLD      cosine4433<>+0(SB), Y4, Y4
+	VPMULLD      cosine15137<>+0(SB), Y7, Y7
+	VPSUBD       Y7, Y4, Y7
+	VPMULLD      cosine6270<>+0(SB), Y6, Y6
+	VPADDD       Y4, Y6, Y4
+	VPADDD       Y1, Y3, Y6
+	VPSLLD       $0x0d, Y6, Y6
+	VPSUBD       Y3, Y1, Y1
+	VPSLLD       $0x0d, Y1, Y1
+	VPADDD       half262144<>+0(SB), Y6, Y6
+	VPADDD       half262144<>+0(SB), Y1, Y1
+	VPADDD       Y6, Y4, Y3
+	VPADDD       Y1, Y7, Y9
+	VPSUBD       Y7, Y1, Y1
+	VPSUBD       Y4, Y6, Y4
+	VPADDD       Y0, Y8, Y6
+	VPADDD       Y2, Y5, Y7
+	VPADDD       Y6, Y7, Y10
+	VPMULLD      cosine9633<>+0(SB), Y10, Y10
+	VPMULLD      cosine16069<>+0(SB), Y6, Y6
+	VPSUBD       Y6, Y10, Y6
+	VPMULLD      cosine3196<>+0(SB), Y7, Y7
+	VPSUBD       Y7, Y10, Y7
+	VPADDD       Y0, Y5, Y10
+	VPMULLD      cosine7373<>+0(SB), Y10, Y10
+	VPADDD       Y2, Y8, Y11
+	VPMULLD      cosine20995<>+0(SB), Y11, Y11
+	VPMULLD      cosine2446<>+0(SB), Y0, Y0
+	VPSUBD       Y10, Y0, Y0
+	VPADDD       Y0, Y6, Y0
+	VPMULLD      cosine16819<>+0(SB), Y2, Y2
+	VPSUBD       Y11, Y2, Y2
+	VPADDD       Y2, Y7, Y2
+	VPMULLD      cosine25172<>+0(SB), Y8, Y8
+	VPSUBD       Y11, Y8, Y8
+	VPADDD       Y8, Y6, Y6
+	VPMULLD      cosine12299<>+0(SB), Y5, Y5
+	VPSUBD       Y10, Y5, Y5
+	VPADDD       Y5, Y7, Y5
+	VPADDD       Y3, Y5, Y7
+	VPSUBD       Y5, Y3, Y3
+	VPSRAD       $0x12, Y7, Y7
+	VPSRAD       $0x12, Y3, Y3
+	VPADDD       Y9, Y6, Y5
+	VPSUBD       Y6, Y9, Y6
+	VPSRAD       $0x12, Y5, Y5
+	VPSRAD       $0x12, Y6, Y6
+	VPADDD       Y1, Y2, Y8
+	VPSUBD       Y2, Y1, Y1
+	VPSRAD       $0x12, Y8, Y8
+	VPSRAD       $0x12, Y1, Y1
+	VPADDD       Y4, Y0, Y2
+	VPSUBD       Y0, Y4, Y0
+	VPSRAD       $0x12, Y2, Y2
+	VPSRAD       $0x12, Y0, Y0
+	VPBROADCASTW middles<>+0(SB), Y4
+	VMOVDQU      byFours<>+0(SB), Y9
+	VPACKSSDW    Y5, Y7, Y7
+	VPADDSW      Y4, Y7, Y7
+	VPACKSSDW    Y2, Y8, Y8
+	VPADDSW      Y4, Y8, Y8
+	VPACKSSDW    Y1, Y0, Y0
+	VPADDSW      Y4, Y0, Y0
+	VPACKSSDW    Y3, Y6, Y6
+	VPADDSW      Y4, Y6, Y6
+	VPACKUSWB    Y8, Y7, Y7
+	VPSHUFB      Y9, Y7, Y7
+	VPACKUSWB    Y6, Y0, Y0
+	VPSHUFB      Y9, Y0, Y0
+	LEAQ         (DX)(DX*2), AX
+	LEAQ         (CX)(DX*4), BX
+	VPUNPCKLDQ   Y0, Y7, Y5
+	VPUNPCKHDQ   Y0, Y7, Y8
+	VMOVQ        X5, (CX)
+	VMOVHPS      X5, (CX)(DX*1)
+	VMOVQ        X8, (CX)(DX*2)
+	VMOVHPS      X8, (CX)(AX*1)
+	VEXTRACTI128 $0x01, Y5, X5
+	VEXTRACTI128 $0x01, Y8, X8
+	VMOVQ        X5, (BX)
+	VMOVHPS      X5, (BX)(DX*1)
+	VMOVQ        X8, (BX)(DX*2)
+	VMOVHPS      X8, (BX)(AX*1)
+	VZEROUPPER
+	RET
+
+DATA half2048<>+0(SB)/4, $+1024
+DATA half2048<>+4(SB)/4, $+1024
+DATA half2048<>+8(SB)/4, $+1024
+DATA half2048<>+12(SB)/4, $+1024
+DATA half2048<>+16(SB)/4, $+1024
+DATA half2048<>+20(SB)/4, $+1024
+DATA half2048<>+24(SB)/4, $+1024
+DATA half2048<>+28(SB)/4, $+1024
+GLOBL half2048<>(SB), RODATA|NOPTR, $32
+
+DATA cosine4433<>+0(SB)/4, $+4433
+DATA cosine4433<>+4(SB)/4, $+4433
+DATA cosine4433<>+8(SB)/4, $+4433
+DATA cosine4433<>+12(SB)/4, $+4433
+DATA cosine4433<>+16(SB)/4, $+4433
+DATA cosine4433<>+20(SB)/4, $+4433
+DATA cosine4433<>+24(SB)/4, $+4433
+DATA cosine4433<>+28(SB)/4, $+4433
+GLOBL cosine4433<>(SB), RODATA|NOPTR, $32
+
+DATA cosine15137<>+0(SB)/4, $+15137
+DATA cosine15137<>+4(SB)/4, $+15137
+DATA cosine15137<>+8(SB)/4, $+15137
+DATA cosine15137<>+12(SB)/4, $+15137
+DATA cosine15137<>+16(SB)/4, $+15137
+DATA cosine15137<>+20(SB)/4, $+15137
+DATA cosine15137<>+24(SB)/4, $+15137
+DATA cosine15137<>+28(SB)/4, $+15137
+GLOBL cosine15137<>(SB), RODATA|NOPTR, $32
+
+DATA cosine6270<>+0(SB)/4, $+6270
+DATA cosine6270<>+4(SB)/4, $+6270
+DATA cosine6270<>+8(SB)/4, $+6270
+DATA cosine6270<>+12(SB)/4, $+6270
+DATA cosine6270<>+16(SB)/4, $+6270
+DATA cosine6270<>+20(SB)/4, $+6270
+DATA cosine6270<>+24(SB)/4, $+6270
+DATA cosine6270<>+28(SB)/4, $+6270
+GLOBL cosine6270<>(SB), RODATA|NOPTR, $32
+
+DATA cosine9633<>+0(SB)/4, $+9633
+DATA cosine9633<>+4(SB)/4, $+9633
+DATA cosine9633<>+8(SB)/4, $+9633
+DATA cosine9633<>+12(SB)/4, $+9633
+DATA cosine9633<>+16(SB)/4, $+9633
+DATA cosine9633<>+20(SB)/4, $+9633
+DATA cosine9633<>+24(SB)/4, $+9633
+DATA cosine9633<>+28(SB)/4, $+9633
+GLOBL cosine9633<>(SB), RODATA|NOPTR, $32
+
+DATA cosine16069<>+0(SB)/4, $+16069
+DATA cosine16069<>+4(SB)/4, $+16069
+DATA cosine16069<>+8(SB)/4, $+16069
+DATA cosine16069<>+12(SB)/4, $+16069
+DATA cosine16069<>+16(SB)/4, $+16069
+DATA cosine16069<>+20(SB)/4, $+16069
+DATA cosine16069<>+24(SB)/4, $+16069
+DATA cosine16069<>+28(SB)/4, $+16069
+GLOBL cosine16069<>(SB), RODATA|NOPTR, $32
+
+DATA cosine3196<>+0(SB)/4, $+3196
+DATA cosine3196<>+4(SB)/4, $+3196
+DATA cosine3196<>+8(SB)/4, $+3196
+DATA cosine3196<>+12(SB)/4, $+3196
+DATA cosine3196<>+16(SB)/4, $+3196
+DATA cosine3196<>+20(SB)/4, $+3196
+DATA cosine3196<>+24(SB)/4, $+3196
+DATA cosine3196<>+28(SB)/4, $+3196
+GLOBL cosine3196<>(SB), RODATA|NOPTR, $32
+
+DATA cosine7373<>+0(SB)/4, $+7373
+DATA cosine7373<>+4(SB)/4, $+7373
+DATA cosine7373<>+8(SB)/4, $+7373
+DATA cosine7373<>+12(SB)/4, $+7373
+DATA cosine7373<>+16(SB)/4, $+7373
+DATA cosine7373<>+20(SB)/4, $+7373
+DATA cosine7373<>+24(SB)/4, $+7373
+DATA cosine7373<>+28(SB)/4, $+7373
+GLOBL cosine7373<>(SB), RODATA|NOPTR, $32
+
+DATA cosine20995<>+0(SB)/4, $+20995
+DATA cosine20995<>+4(SB)/4, $+20995
+DATA cosine20995<>+8(SB)/4, $+20995
+DATA cosine20995<>+12(SB)/4, $+20995
+DATA cosine20995<>+16(SB)/4, $+20995
+DATA cosine20995<>+20(SB)/4, $+20995
+DATA cosine20995<>+24(SB)/4, $+20995
+DATA cosine20995<>+28(SB)/4, $+20995
+GLOBL cosine20995<>(SB), RODATA|NOPTR, $32
+
+DATA cosine2446<>+0(SB)/4, $+2446
+DATA cosine2446<>+4(SB)/4, $+2446
+DATA cosine2446<>+8(SB)/4, $+2446
+DATA cosine2446<>+12(SB)/4, $+2446
+DATA cosine2446<>+16(SB)/4, $+2446
+DATA cosine2446<>+20(SB)/4, $+2446
+DATA cosine2446<>+24(SB)/4, $+2446
+DATA cosine2446<>+28(SB)/4, $+2446
+GLOBL cosine2446<>(SB), RODATA|NOPTR, $32
+
+DATA cosine16819<>+0(SB)/4, $+16819
+DATA cosine16819<>+4(SB)/4, $+16819
+DATA cosine16819<>+8(SB)/4, $+16819
+DATA cosine16819<>+12(SB)/4, $+16819
+DATA cosine16819<>+16(SB)/4, $+16819
+DATA cosine16819<>+20(SB)/4, $+16819
+DATA cosine16819<>+24(SB)/4, $+16819
+DATA cosine16819<>+28(SB)/4, $+16819
+GLOBL cosine16819<>(SB), RODATA|NOPTR, $32
+
+DATA cosine25172<>+0(SB)/4, $+25172
+DATA cosine25172<>+4(SB)/4, $+25172
+DATA cosine25172<>+8(SB)/4, $+25172
+DATA cosine25172<>+12(SB)/4, $+25172
+DATA cosine25172<>+16(SB)/4, $+25172
+DATA cosine25172<>+20(SB)/4, $+25172
+DATA cosine25172<>+24(SB)/4, $+25172
+DATA cosine25172<>+28(SB)/4, $+25172
+GLOBL cosine25172<>(SB), RODATA|NOPTR, $32
+
+DATA cosine12299<>+0(SB)/4, $+12299
+DATA cosine12299<>+4(SB)/4, $+12299
+DATA cosine12299<>+8(SB)/4, $+12299
+DATA cosine12299<>+12(SB)/4, $+12299
+DATA cosine12299<>+16(SB)/4, $+12299
+DATA cosine12299<>+20(SB)/4, $+12299
+DATA cosine12299<>+24(SB)/4, $+12299
+DATA cosine12299<>+28(SB)/4, $+12299
+GLOBL cosine12299<>(SB), RODATA|NOPTR, $32
+
+DATA half262144<>+0(SB)/4, $+131072
+DATA half262144<>+4(SB)/4, $+131072
+DATA half262144<>+8(SB)/4, $+131072
+DATA half262144<>+12(SB)/4, $+131072
+DATA half262144<>+16(SB)/4, $+131072
+DATA half262144<>+20(SB)/4, $+131072
+DATA half262144<>+24(SB)/4, $+131072
+DATA half262144<>+28(SB)/4, $+131072
+GLOBL half262144<>(SB), RODATA|NOPTR, $32
+
+DATA middles<>+0(SB)/4, $+8388736
+DATA middles<>+4(SB)/4, $+8388736
+DATA middles<>+8(SB)/4, $+8388736
+DATA middles<>+12(SB)/4, $+8388736
+DATA middles<>+16(SB)/4, $+8388736
+DATA middles<>+20(SB)/4, $+8388736
+DATA middles<>+24(SB)/4, $+8388736
+DATA middles<>+28(SB)/4, $+8388736
+GLOBL middles<>(SB), RODATA|NOPTR, $32
+
+DATA byFours<>+0(SB)/1, $0x00
+DATA byFours<>+1(SB)/1, $0x04
+DATA byFours<>+2(SB)/1, $0x08
+DATA byFours<>+3(SB)/1, $0x0c
+DATA byFours<>+4(SB)/1, $0x01
+DATA byFours<>+5(SB)/1, $0x05
+DATA byFours<>+6(SB)/1, $0x09
+DATA byFours<>+7(SB)/1, $0x0d
+DATA byFours<>+8(SB)/1, $0x02
+DATA byFours<>+9(SB)/1, $0x06
+DATA byFours<>+10(SB)/1, $0x0a
+DATA byFours<>+11(SB)/1, $0x0e
+DATA byFours<>+12(SB)/1, $0x03
+DATA byFours<>+13(SB)/1, $0x07
+DATA byFours<>+14(SB)/1, $0x0b
+DATA byFours<>+15(SB)/1, $0x0f
+DATA byFours<>+16(SB)/1, $0x00
+DATA byFours<>+17(SB)/1, $0x04
+DATA byFours<>+18(SB)/1, $0x08
+DATA byFours<>+19(SB)/1, $0x0c
+DATA byFours<>+20(SB)/1, $0x01
+DATA byFours<>+21(SB)/1, $0x05
+DATA byFours<>+22(SB)/1, $0x09
+DATA byFours<>+23(SB)/1, $0x0d
+DATA byFours<>+24(SB)/1, $0x02
+DATA byFours<>+25(SB)/1, $0x06
+DATA byFours<>+26(SB)/1, $0x0a
+DATA byFours<>+27(SB)/1, $0x0e
+DATA byFours<>+28(SB)/1, $0x03
+DATA byFours<>+29(SB)/1, $0x07
+DATA byFours<>+30(SB)/1, $0x0b
+DATA byFours<>+31(SB)/1, $0x0f
+GLOBL byFours<>(SB), RODATA|NOPTR, $32

@@ -617,12 +617,12 @@ const (
 	c3_072 = 25172
 )
 
-// inverse writes the pixels of a block, given its coefficients.
-func inverse(in *[64]int32, dst []byte, stride int) {
+// inversePlain writes the pixels of a block, given its coefficients, which it overwrites.
+func inversePlain(in *[64]int32, dst []byte, stride int) {
 	for x := range 8 {
 		c := (*[57]int32)(in[x:])
 		if c[8]|c[16]|c[24]|c[32]|c[40]|c[48]|c[56] == 0 {
-			v := c[0] << 2
+			v := c[0] << 13 >> 11 // as in the sums of the others, should it overflow
 			c[0], c[8], c[16], c[24], c[32], c[40], c[48], c[56] = v, v, v, v, v, v, v, v
 			continue
 		}

@@ -68,3 +68,12 @@ func fromYCC[T element](r, g, b []T, y, cb, cr []byte, t *chroma, tables *[3]*le
 	}
 	fromYCCPlain(r, g, b, y, cb, cr, t, tables)
 }
+
+func inverse(in *[64]int32, dst []byte, stride int) {
+	if !avx2 {
+		inversePlain(in, dst, stride)
+		return
+	}
+	dst = dst[:7*stride+8]
+	inverseAVX2(&in[0], &dst[0], stride)
+}

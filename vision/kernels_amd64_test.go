@@ -85,3 +85,16 @@ func TestTheAssemblyConvertsColoursAsPlainGo(t *testing.T) {
 		}
 	}
 }
+
+func TestTheAssemblyTransformsBlocksAsPlainGo(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for i := range 100_000 {
+		var block [64]int32
+		for range r.IntN(65) {
+			block[r.IntN(64)] = int32(r.Uint32()) >> (i % 32) // of damaged files too, whose sums overflow
+		}
+		if got, want := inBothWays(t, func() [64]byte { return vision.Inverse(block) }); got != want {
+			t.Fatalf("%v: %v, not %v", block, got, want)
+		}
+	}
+}

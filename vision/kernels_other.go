@@ -15,3 +15,5 @@ func fromLevels[T element](dst []T, src []byte, table *levels[T]) { fromLevelsPl
 func fromYCC[T element](r, g, b []T, y, cb, cr []byte, t *chroma, tables *[3]*levels[T]) {
 	fromYCCPlain(r, g, b, y, cb, cr, t, tables)
 }
+
+func inverse(in *[64]int32, dst []byte, stride int) { inversePlain(in, dst, stride) }

@@ -3,6 +3,8 @@
 package main
 
 import (
+	"strconv"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
@@ -16,6 +18,7 @@ func main() {
 	rowsOf()
 	fromLevels()
 	fromYCC()
+	inverse()
 	Generate()
 }
 
@@ -362,6 +365,122 @@ func fromYCC() {
 	}
 	SUBQ(U8(8), n)
 	JNZ(LabelRef("pixels"))
+	VZEROUPPER()
+	RET()
+}
+
+// The cosines of baseline.go.
+const (
+	c0_298 = 2446
+	c0_390 = 3196
+	c0_541 = 4433
+	c0_765 = 6270
+	c0_899 = 7373
+	c1_175 = 9633
+	c1_501 = 12299
+	c1_847 = 15137
+	c1_961 = 16069
+	c2_053 = 16819
+	c2_562 = 20995
+	c3_072 = 25172
+)
+
+func inverse() {
+	TEXT("inverseAVX2", NOSPLIT, "func(in *int32, dst *byte, stride int)")
+	Pragma("noescape")
+	Doc("inverseAVX2 is inverse.")
+	in, dst, stride := load("in"), load("dst"), load("stride")
+	cosines := map[int32]Mem{}
+	times := func(v VecVirtual, cosine int32) VecVirtual {
+		if _, there := cosines[cosine]; !there {
+			cosines[cosine] = lanes("cosine"+strconv.Itoa(int(cosine)), cosine)
+		}
+		product := YMM()
+		VPMULLD(cosines[cosine], v, product)
+		return product
+	}
+	plus := func(a, b VecVirtual) VecVirtual { v := YMM(); VPADDD(a, b, v); return v }
+	minus := func(a, b VecVirtual) VecVirtual { v := YMM(); VPSUBD(b, a, v); return v }
+	shifted := func(v VecVirtual, n uint8) VecVirtual { VPSLLD(U8(n), v, v); return v }
+	// lines transforms eight lines, one in each lane.
+	lines := func(c [8]VecVirtual, half Mem, shift uint8) (out [8]VecVirtual) {
+		z := times(plus(c[2], c[6]), c0_541)
+		a, b := minus(z, times(c[6], c1_847)), plus(z, times(c[2], c0_765))
+		s, t := shifted(plus(c[0], c[4]), 13), shifted(minus(c[0], c[4]), 13)
+		VPADDD(half, s, s)
+		VPADDD(half, t, t)
+		even := [4]VecVirtual{plus(s, b), plus(t, a), minus(t, a), minus(s, b)}
+		z3, z4 := plus(c[7], c[3]), plus(c[5], c[1])
+		z5 := times(plus(z3, z4), c1_175)
+		z3, z4 = minus(z5, times(z3, c1_961)), minus(z5, times(z4, c0_390))
+		z1, z2 := times(plus(c[7], c[1]), c0_899), times(plus(c[5], c[3]), c2_562)
+		odd := [4]VecVirtual{
+			plus(minus(times(c[7], c0_298), z1), z3), plus(minus(times(c[5], c2_053), z2), z4),
+			plus(minus(times(c[3], c3_072), z2), z3), plus(minus(times(c[1], c1_501), z1), z4),
+		}
+		for i, e := range even {
+			out[i], out[7-i] = plus(e, odd[3-i]), minus(e, odd[3-i])
+			VPSRAD(U8(shift), out[i], out[i])
+			VPSRAD(U8(shift), out[7-i], out[7-i])
+		}
+		return out
+	}
+	var c, pairs, fours [8]VecVirtual
+	for i := range c {
+		c[i] = YMM()
+		VMOVDQU(Mem{Base: in, Disp: 32 * i}, c[i])
+	}
+	c = lines(c, lanes("half2048", 1<<10), 11)
+	for i := range 4 { // as turned, of eight lines of eight numbers
+		pairs[2*i], pairs[2*i+1] = YMM(), YMM()
+		VPUNPCKLDQ(c[2*i+1], c[2*i], pairs[2*i])
+		VPUNPCKHDQ(c[2*i+1], c[2*i], pairs[2*i+1])
+	}
+	for i := range 8 {
+		fours[i] = YMM()
+		if a, b := pairs[i/4*4+i/2%2], pairs[i/4*4+i/2%2+2]; i%2 == 0 {
+			VPUNPCKLQDQ(b, a, fours[i])
+		} else {
+			VPUNPCKHQDQ(b, a, fours[i])
+		}
+	}
+	for i := range 4 {
+		c[i], c[i+4] = YMM(), YMM()
+		VPERM2I128(U8(0x20), fours[i+4], fours[i], c[i])
+		VPERM2I128(U8(0x31), fours[i+4], fours[i], c[i+4])
+	}
+	c = lines(c, lanes("half262144", 1<<17), 18)
+	middle, order := YMM(), YMM()
+	VPBROADCASTW(lanes("middles", 128<<16|128), middle)
+	bytes := GLOBL("byFours", RODATA|NOPTR)
+	for i := range 32 {
+		DATA(i, U8(i%4*4+i/4%4))
+	}
+	VMOVDQU(bytes, order)
+	for i := range 4 {
+		VPACKSSDW(c[2*i+1], c[2*i], c[2*i])
+		VPADDSW(middle, c[2*i], c[2*i])
+	}
+	for _, left := range []int{0, 4} {
+		VPACKUSWB(c[left+2], c[left], c[left])
+		VPSHUFB(order, c[left], c[left])
+	}
+	stride3, below := GP64(), GP64()
+	LEAQ(Mem{Base: stride, Index: stride, Scale: 2}, stride3)
+	LEAQ(Mem{Base: dst, Index: stride, Scale: 4}, below)
+	upper, lower := c[1], c[2] // rows 0, 1, 4 and 5, and the others
+	VPUNPCKLDQ(c[4], c[0], upper)
+	VPUNPCKHDQ(c[4], c[0], lower)
+	for i, base := range []Register{dst, below} {
+		if i == 1 {
+			VEXTRACTI128(U8(1), upper, upper.AsX())
+			VEXTRACTI128(U8(1), lower, lower.AsX())
+		}
+		VMOVQ(upper.AsX(), Mem{Base: base})
+		VMOVHPS(upper.AsX(), Mem{Base: base, Index: stride, Scale: 1})
+		VMOVQ(lower.AsX(), Mem{Base: base, Index: stride, Scale: 2})
+		VMOVHPS(lower.AsX(), Mem{Base: base, Index: stride3, Scale: 1})
+	}
 	VZEROUPPER()
 	RET()
 }
