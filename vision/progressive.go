@@ -41,6 +41,7 @@ type band struct {
 // bytes returns the memory that the decoder keeps.
 func (d *progressiveDecoder) bytes() (n int) {
 	if d != nil {
+		n = cap(d.codes)
 		for i := range d.parts {
 			n += 2 * cap(d.parts[i].blocks)
 		}
@@ -207,10 +208,8 @@ var errOrder = errors.New("the scans aren't in order")
 // readScanOf reads the blocks of a scan.
 func (d *progressiveDecoder) readScanOf(ctx context.Context, b *band) error {
 	odd := d.known(b)
-	d.acc, d.bits, d.surplus, d.markers, d.eobRun = 0, 0, 0, 0, 0
-	for i := range d.n {
-		d.scan[i].prediction = 0
-	}
+	d.markers, d.eobRun = 0, 0
+	d.begin()
 	first := &d.parts[b.components[0]]
 	across, down := first.across, first.down
 	if b.n > 1 { // interleaved: MCUs
@@ -236,7 +235,7 @@ func (d *progressiveDecoder) readScanOf(ctx context.Context, b *band) error {
 			} else {
 				err = d.readBlock(b, b.components[0], x, y)
 			}
-			if err == nil && d.surplus > d.bits {
+			if err == nil && d.over() {
 				err = errCut
 			}
 			if err != nil {
@@ -290,7 +289,7 @@ func (d *progressiveDecoder) get(n int) int32 {
 	if n == 0 {
 		return 0
 	}
-	if d.bits < n {
+	if d.bits < uint(n) {
 		d.refill()
 	}
 	v := int32(d.acc >> (64 - n))
@@ -300,15 +299,13 @@ func (d *progressiveDecoder) get(n int) int32 {
 
 func (d *progressiveDecoder) drop(n int) {
 	d.acc <<= n
-	d.bits -= n
+	d.bits -= uint(n)
 }
 
 // next reads a code of a table for AC: how many zeros come before the next coefficient, and the size of
 // the number after the code. If the table entry contains the number as well, it is read too, and isn't 0.
 func (d *progressiveDecoder) next(t *huffman) (run, size int, number int32, err error) {
-	if d.bits < 32 {
-		d.refill()
-	}
+	d.refill()
 	e := t.short[d.acc>>(64-lookahead)]
 	if number := e >> 16; number != 0 {
 		d.drop(int(e & 255))

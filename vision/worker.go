@@ -97,6 +97,9 @@ func (w *worker) tidy() {
 			*mem = nil
 		}
 	}
+	if w.baseline != nil && cap(w.baseline.codes) > maxKept {
+		w.baseline = nil
+	}
 	if w.progressive.bytes() > maxKept {
 		w.progressive = nil
 	}
