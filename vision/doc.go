@@ -34,13 +34,15 @@
 // Crops, resizes and flips are computed first, and become one resampling of the part of the picture that
 // is needed. A JPEG file is decoded only down to the crop's last row, and at half its size or less if at
 // least two pixels remain for each pixel of the result. Its planes are resampled before their colours are
-// converted. On amd64 CPUs with AVX2, resampling and conversion to float32 are in assembly; elsewhere
-// plain Go code gives exactly the same results. Each worker keeps a decoder and its buffers, so that a
+// converted. On amd64 CPUs with AVX2, the inverse cosine transform, resampling and conversion to float32
+// are in assembly; elsewhere plain Go code gives exactly the same results. Each worker keeps a decoder and its buffers, so that a
 // JPEG file costs no allocation, unless it has unusual colours or is huge.
 //
 // # What decodes
 //
-// JPEG files are decoded by libjpeg-turbo, version 2.0 or newer, if [Turbo] finds it at run time:
+// On amd64 CPUs with AVX2, this package decodes baseline JPEG files of at least 16 kB: that takes less
+// time than by libjpeg-turbo. With [WithDamaged], or if four pixels or more become one, per side, and
+// elsewhere, libjpeg-turbo decodes them, version 2.0 or newer, if [Turbo] finds it at run time:
 // libturbojpeg.so.0 on Linux, libturbojpeg.0.dylib on macOS, both in programs built with cgo or the tag
 // nwt_purego, and turbojpeg.dll or libturbojpeg.dll on Windows. If it isn't found, this package decodes
 // them. The pixels are exactly the same as libjpeg-turbo's at full size, but it never decodes at a
@@ -53,7 +55,7 @@
 // Go notices them more often, since libjpeg-turbo takes an invalid code for a zero. In a test with 2 000
 // random crops of a photograph of 500 × 375, each after 8 bytes of its codes were overwritten, 109 were
 // errors in Go and 84 of these with libjpeg-turbo. The others loaded, with wrong pixels if the damage was
-// in the crop. To read all codes in Go as well would halve the speed.
+// in the crop.
 //
 // A JPEG file is whole if the codes of all its pixels are there: in a file of several scans, all bits of
 // all coefficients. Bytes between its segments, before a restart marker or after the last row are

@@ -54,6 +54,14 @@ func CutWhileDecoding(data []byte) (rows int, err error) {
 	return rows, nil
 }
 
+// ByTurbo decodes by libjpeg-turbo, if it is there, what it is slower at too.
+func ByTurbo() Option {
+	return func(p *Pipeline) error {
+		p.quick = false
+		return nil
+	}
+}
+
 // FixedCrop takes a part of the picture; what lies beyond the picture is black.
 type FixedCrop struct {
 	Left, Top int

@@ -2,6 +2,8 @@
 
 package vision
 
+const avx2 = false
+
 func mixRows(dst, src []byte, stride int, weights []uint64) { mixRowsPlain(dst, src, stride, weights) }
 
 func columnsOf(dst []column, rows []byte, stride int) { columnsOfPlain(dst, rows, stride) }

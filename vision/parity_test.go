@@ -59,7 +59,7 @@ func expectations(t *testing.T) []expectation {
 func decoders(t *testing.T) map[string][]vision.Option {
 	ways := map[string][]vision.Option{"Go": {vision.WithoutTurbo()}}
 	if _, err := vision.Turbo(); err == nil {
-		ways["libjpeg-turbo"] = nil
+		ways["libjpeg-turbo"] = []vision.Option{vision.ByTurbo()}
 	} else {
 		t.Logf("without libjpeg-turbo: %v", err)
 	}
@@ -224,8 +224,8 @@ func TestBothDecodersMakeTheSamePicture(t *testing.T) {
 		if testing.Short() {
 			n = 8
 		}
-		var loaded [2][]uint8
-		for i, opts := range [][]vision.Option{{vision.WithoutTurbo()}, nil} {
+		var loaded [3][]uint8
+		for i, opts := range [][]vision.Option{{vision.WithoutTurbo()}, {vision.ByTurbo()}, nil} {
 			p, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(128)}, vision.RandomHorizontalFlip{}},
 				append(opts, vision.WithType(nwt.Uint8), vision.WithOrientation())...)
 			require.NoError(t, err)
@@ -237,6 +237,7 @@ func TestBothDecodersMakeTheSamePicture(t *testing.T) {
 			}
 			require.NoError(t, l.Close())
 		}
+		require.True(t, bytes.Equal(loaded[1], loaded[2]), "%s: whatever decodes it", name)
 		for i, v := range loaded[0] {
 			if v != loaded[1][i] {
 				require.Equal(t, loaded[1][i], v, "%s: crop %d", name, i/(3*128*128))

@@ -76,7 +76,7 @@ func WithOrientation() Option {
 // A JPEG file has no checksum: if flipped bits still make valid codes, its pixels change unnoticed.
 func WithDamaged() Option {
 	return func(p *Pipeline) error {
-		p.damaged = true
+		p.damaged, p.quick = true, false
 		return nil
 	}
 }
@@ -114,6 +114,7 @@ type Pipeline struct {
 	orient    bool
 	damaged   bool
 	inGo      bool
+	quick     bool // baseline files are decoded in Go, which takes less time, though libjpeg-turbo is there
 	maxPixels int
 
 	root *Pipeline // the pipeline that makes the random choices for this one's pictures; nil: this one does
@@ -128,7 +129,7 @@ type Pipeline struct {
 // and one of them must fix the size of the result. Transforms of colour must follow, and then Normalize
 // and RandomErasing. The error joins an *[nwt.OptionError] for each problem.
 func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
-	p := &Pipeline{dtype: nwt.Float32, maxPixels: DefaultMaxPixels}
+	p := &Pipeline{dtype: nwt.Float32, maxPixels: DefaultMaxPixels, quick: avx2}
 	return p.complete(transforms, opts)
 }
 

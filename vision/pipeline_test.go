@@ -151,7 +151,7 @@ func photographs(b *testing.B) (all [][]byte) {
 }
 
 func BenchmarkLoad(b *testing.B) {
-	for name, opts := range map[string][]vision.Option{"turbo": nil, "Go": {vision.WithoutTurbo()}} {
+	for name, opts := range map[string][]vision.Option{"turbo": {vision.ByTurbo()}, "Go": {vision.WithoutTurbo()}} {
 		b.Run(name, func(b *testing.B) {
 			all := photographs(b)
 			p, err := vision.New(recipe, opts...)
