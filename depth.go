@@ -250,9 +250,10 @@ func (l *engine) lanes() int {
 	return l.pace.Lanes(min(l.Workers(), ring.MaxLanes))
 }
 
-// makesWay reports whether a worker should yield to the consumer that it has woken. If busy workers held
-// every CPU, the consumer would starve until one of them ran out of places. Workers that wait for
+// makesWay reports whether a worker that has loaded n places should let other goroutines run: the consumer
+// that it has woken, or training and other loaders of the process. If busy workers held every CPU, these
+// would wait until the scheduler takes the CPU from one of them, for up to 10 ms. Workers that wait for
 // something leave their CPU anyway.
-func (l *engine) makesWay() bool {
-	return l.pace.Computes() && l.Workers() >= runtime.GOMAXPROCS(0)
+func (l *engine) makesWay(n int, woken bool) bool {
+	return l.pace.Outlasts(n) || woken && l.pace.Computes() && l.Workers() >= runtime.GOMAXPROCS(0)
 }

@@ -171,7 +171,7 @@ func (l *engine) work(w *worker) {
 			w.loaded()
 			woken := w.done()
 			w.claimed = false
-			if woken && w.l.makesWay() {
+			if w.l.makesWay(w.claim.To-w.claim.From, woken) {
 				runtime.Gosched()
 			}
 		}

@@ -40,6 +40,10 @@ func (p *Pace) PerBatch() time.Duration {
 // goroutines.
 func (p *Pace) Computes() bool { return p.inMemory() && p.PerBatch() > switching }
 
+// Outlasts reports whether n places take so long that a switch between goroutines costs next to nothing
+// beside them.
+func (p *Pace) Outlasts(n int) bool { return p.perSample.Load()*int64(n) >= int64(2*claimTime) }
+
 // Claim returns how many places a worker claims at once.
 func (p *Pace) Claim() int {
 	per := p.perSample.Load()
