@@ -58,6 +58,11 @@ func BenchmarkServers(b *testing.B) {
 
 const pixels, batchSize, perEpoch = 150_528, 64, 100
 
+// ready is a dataset whose samples take no time.
+func ready() nwt.Dataset {
+	return nwt.Overwrites(nwt.NewDataset(perEpoch*batchSize, []nwt.Field{{Name: "image", Type: nwt.Uint8, Shape: []int{pixels}}}, func(context.Context, int, *nwt.Sample) error { return nil }))
+}
+
 // plain is a server as arrow-go's documentation shows it, of batches that are ready.
 type plain struct {
 	flight.BaseFlightServer
@@ -87,8 +92,7 @@ func BenchmarkLoopback(b *testing.B) {
 		b.ReportMetric((used()-began).Seconds()/gigabytes, "CPU-s/GB")
 	}
 	b.Run("nwt", func(b *testing.B) {
-		ready := nwt.Overwrites(nwt.NewDataset(perEpoch*batchSize, []nwt.Field{{Name: "image", Type: nwt.Uint8, Shape: []int{pixels}}}, func(context.Context, int, *nwt.Sample) error { return nil }))
-		ds, err := serve.Open(b.Context(), start(b, ready, 1, serve.WithLoader(nwt.WithBatchSize(batchSize), nwt.WithWorkers(2))))
+		ds, err := serve.Open(b.Context(), start(b, ready(), 1, serve.WithLoader(nwt.WithBatchSize(batchSize), nwt.WithWorkers(2))))
 		require.NoError(b, err)
 		defer ds.Close()
 		l := loader(b, ds, nwt.WithBatchSize(batchSize), nwt.WithWorkers(2))

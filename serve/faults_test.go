@@ -25,7 +25,7 @@ import (
 	"github.com/nwt-go/nwt/serve"
 )
 
-var histories = flag.Int("histories", 6, "random histories of servers that are killed, stopped and added")
+var histories = flag.Int("histories", 6, "random histories of servers that are killed, stopped, slowed and added")
 
 const serverAddress = "NWT_TEST_SERVER"
 
@@ -95,8 +95,8 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// trouble starts some servers of slow, and others later; it kills and stops them at random until
-// end is called.
+// trouble starts some servers of slow, and others later; it kills, stops and slows them at random
+// until end is called.
 func trouble(t *testing.T, rng *rand.Rand) (addresses []string, end func()) {
 	hosts := make([]*host, 2+rng.IntN(2))
 	for i := range hosts {
@@ -107,20 +107,33 @@ func trouble(t *testing.T, rng *rand.Rand) (addresses []string, end func()) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
+	var killed, stopped, slowed, came int
+	stop := func(h *host, most int) {
+		_ = h.cmd.Process.Signal(syscall.SIGSTOP)
+		time.Sleep(time.Duration(rng.IntN(most)) * time.Millisecond)
+		_ = h.cmd.Process.Signal(syscall.SIGCONT)
+	}
 	var trouble sync.WaitGroup
 	trouble.Go(func() {
 		for ctx.Err() == nil {
 			h := hosts[rng.IntN(len(hosts))]
-			switch what := rng.IntN(4); {
+			switch what := rng.IntN(5); {
 			case h.cmd == nil: // it joins, or comes back
 				h.start(t)
+				came++
 			case what == 0:
 				h.kill()
 				h.cmd = nil
+				killed++
 			case what == 1:
-				_ = h.cmd.Process.Signal(syscall.SIGSTOP)
-				time.Sleep(time.Duration(rng.IntN(50)) * time.Millisecond)
-				_ = h.cmd.Process.Signal(syscall.SIGCONT)
+				stop(h, 50)
+				stopped++
+			case what == 2:
+				for range 10 {
+					stop(h, 8)
+					time.Sleep(time.Millisecond)
+				}
+				slowed++
 			}
 			time.Sleep(time.Duration(rng.IntN(20)) * time.Millisecond)
 		}
@@ -128,6 +141,7 @@ func trouble(t *testing.T, rng *rand.Rand) (addresses []string, end func()) {
 	return addresses, func() {
 		cancel()
 		trouble.Wait()
+		t.Logf("servers: %d killed, %d stopped, %d slowed, %d came", killed, stopped, slowed, came)
 		for _, h := range hosts {
 			if h.cmd != nil {
 				h.kill()
@@ -141,13 +155,13 @@ func TestEachSampleComesOnceWhateverHappensToTheServers(t *testing.T) {
 		t.Skip("starts processes")
 	}
 	opts := append(slowOpts, nwt.WithLogger(slog.New(slog.DiscardHandler)))
-	want := held(t, loader(t, slow, append(opts, nwt.WithWorkers(8))...).Epoch(t.Context(), 1))
+	want := held(t, loader(t, slow, append(opts, nwt.WithWorkers(8))...).Epochs(t.Context(), 1, 4))
 	for seed := range *histories {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			addresses, end := trouble(t, rand.New(rand.NewPCG(uint64(seed), 1)))
 			defer end()
 			workers := 1 + seed%8
-			require.Equal(t, want, held(t, loader(t, open(t, addresses), append(opts, nwt.WithWorkers(workers))...).Epoch(t.Context(), 1)))
+			require.Equal(t, want, held(t, loader(t, open(t, addresses), append(opts, nwt.WithWorkers(workers))...).Epochs(t.Context(), 1, 4)))
 		})
 	}
 }

@@ -58,5 +58,6 @@ func WithPatience(d time.Duration) Option { return func(o *options) { o.patient 
 func WithName(name string) Option { return func(o *options) { o.name = name } }
 
 // WithShared answers clients of this host through shared memory as well, at the path of a Unix
-// socket, or @NAME for one without a file. Only a server takes it, and only on Linux.
+// socket, or @NAME for one without a file. The threads of this process get SCHED_BATCH, so that a
+// request doesn't stop the client that makes it. Only a server takes it, and only on Linux.
 func WithShared(path string) Option { return func(o *options) { o.shared = path } }

@@ -93,10 +93,6 @@ type answer struct {
 	Shapes  [][]int        `json:"shapes,omitempty"`
 	Bad     map[int]string `json:"bad,omitempty"` // samples that could not be loaded, by place
 	Passing map[int]bool   `json:"passing,omitempty"`
-
-	Slot  int    `json:"slot,omitempty"` // of shared memory
-	At    []int  `json:"at,omitempty"`   // where in it the columns lie, those of lengths last
-	Error string `json:"error,omitempty"`
 }
 
 // A description is what a server tells of its dataset, as the metadata of a FlightInfo.

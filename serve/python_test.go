@@ -38,7 +38,7 @@ import (
 )
 
 // python returns a command of Python with what the client needs.
-func python(t *testing.T, args ...string) *exec.Cmd {
+func python(t testing.TB, args ...string) *exec.Cmd {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
@@ -188,6 +188,21 @@ func TestEachSampleComesOnceInPythonWhateverHappensToTheServers(t *testing.T) {
 			got, err := cmd.Output()
 			require.NoError(t, err, "%s", &said)
 			require.Equal(t, want, string(got))
+		})
+	}
+}
+
+// BenchmarkNext is next() in Python of batches of 9.6 MB that are ready.
+func BenchmarkNext(b *testing.B) {
+	shared := filepath.Join(b.TempDir(), "shared")
+	address := start(b, ready(), 1, serve.WithLoader(nwt.WithBatchSize(batchSize), nwt.WithWorkers(2)), serve.WithShared(shared))[0]
+	for name, address := range map[string]string{"shared": "shared:" + shared, "gRPC": address} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				out, err := python(b, "../python/tests/next.py", address).CombinedOutput()
+				require.NoError(b, err, "%s", out)
+				b.Logf("%s", out)
+			}
 		})
 	}
 }

@@ -26,13 +26,13 @@ func FuzzPackets(f *testing.F) {
 		t.Cleanup(func() { _ = c.Close() }) // or the test has closed it
 		return c
 	}
-	ask := func(t *testing.T, c *net.UnixConn, packet string, a any) {
+	ask := func(t *testing.T, c *net.UnixConn, packet string) []byte {
 		_, err := c.Write([]byte(packet))
 		require.NoError(t, err)
 		b := make([]byte, maxPacket)
 		n, err := c.Read(b)
 		require.NoError(t, err)
-		require.NoError(t, json.Unmarshal(b[:n], a))
+		return b[:n]
 	}
 	f.Add([]byte(`{"slot": 63, "ticket": {"epoch": 3, "batch": 1, "world": 2}}`))
 	f.Add([]byte(`{"slot": 64, "ticket": {"batch": 1000}}`))
@@ -45,13 +45,10 @@ func FuzzPackets(f *testing.F) {
 			}
 			c = dial(t)
 			var about description
-			ask(t, c, `{"ticket": {}}`, &about)
+			require.NoError(t, json.Unmarshal(ask(t, c, `{"ticket": {}}`), &about))
 			require.Equal(t, s.data, about.Data)
 		}
-		var a answer
-		ask(t, c, `{"slot": 1, "ticket": {"batch": 4}}`, &a)
-		require.Empty(t, a.Error)
-		require.Equal(t, []int{8, 0}, []int{a.Samples, a.Left})
+		require.Regexp(t, `^1 0 {"samples":8,"shapes":\[\[\],\[3\]\],"at":\[0,\d+\]} {"epoch":0,"samples":40,.*}$`, string(ask(t, c, `{"slot": 1, "ticket": {"batch": 4}}`)))
 	})
 }
 

@@ -5,7 +5,7 @@ import contextlib
 import json
 import os
 
-from .servers import Error, Servers
+from .servers import Servers
 from .shared import Shared
 
 
@@ -31,7 +31,7 @@ class Loader(contextlib.AbstractContextManager):
         self._rank = {"rank": rank, "world": world}
         self._epoch = 0  # of the next iteration
         self._resume = None  # state at which it begins instead
-        self._state = {"epoch": 0, "samples": 0}
+        self._left, self._after = 1, '{"epoch": 0, "samples": 0}'  # batches after the last one, and the state
         if addresses[0].startswith("shared:"):
             self._servers = Shared(addresses[0][len("shared:") :], token, patience, self._ended)
         else:
@@ -55,12 +55,13 @@ class Loader(contextlib.AbstractContextManager):
 
     def state_dict(self):
         """The state after the last batch that was given out: some integers, for JSON."""
-        return dict(self._state)
+        after = json.loads(self._after)
+        return after if self._left else {"epoch": after["epoch"] + 1, "samples": 0}
 
     def load_state_dict(self, state):
         """Has the next iteration go on after a state, which may be of another number of ranks."""
         self._resume = {key: state[key] for key in ("epoch", "samples", "order") if key in state}
-        self._state = dict(self._resume)
+        self._left, self._after = 1, json.dumps(self._resume)
         self._epoch = self._resume["epoch"]
 
     def __iter__(self):
@@ -79,24 +80,13 @@ class Loader(contextlib.AbstractContextManager):
                 while left and len(asked) < self._prefetch:
                     asked.append(asking.ask(b'%b, "batch": %d}' % (ticket, number)))
                     number, left = number + 1, left - 1
-                batch, answer = asked.popleft()()
-                left = answer["left"] - len(asked)
-                self._fits(answer)
-                after = answer["after"]
-                self._state = after if answer["left"] else {"epoch": after["epoch"] + 1, "samples": 0}
+                batch, self._left, self._after = asked.popleft()()
+                left = self._left - len(asked)
                 yield batch
                 del batch
                 self._check()
         finally:
             asking.close()
-
-    def _fits(self, answer):
-        for what, is_ in (("data", "dataset"), ("order", "order")):
-            if answer[what] != self._about[what]:
-                raise Error(
-                    f"server {answer['server']} has the {is_} {answer[what]}, server {self._about['server']} has "
-                    f"{self._about[what]}: all must serve the same, with the same options"
-                )
 
     def _check(self):
         if os.getpid() != self._pid:

@@ -40,19 +40,16 @@ class Error(RuntimeError):
 
 
 class _Memory:
-    def __init__(self, owner, interface):
-        self.owner = owner  # kept as long as the array is
-        self.__array_interface__ = interface
+    """A buffer that nobody else has: its array may be written to."""
+
+    def __init__(self, buffer):
+        self.buffer = buffer  # kept as long as the array is
+        self.__array_interface__ = {"data": (buffer.address, False), "typestr": "|u1", "shape": (buffer.size,), "version": 3}
 
 
 def dtype_of(name):
     """The dtype of an element type. NumPy has no bfloat16: its bits are uint16."""
     return np.dtype({"bfloat16": "uint16"}.get(name.lower(), name.lower()))
-
-
-def array(owner, address, size):
-    """Bytes at an address, which the owner has for nobody else: they may be written to."""
-    return np.asarray(_Memory(owner, {"data": (address, False), "typestr": "|u1", "shape": (size,), "version": 3}))
 
 
 def arrays(record):
@@ -61,10 +58,18 @@ def arrays(record):
     for field, column in zip(record.schema, record.columns):
         shape = tuple(getattr(field.type, "shape", ()))
         name = (field.metadata or {}).get(b"nwt.type", b"int32")  # lengths have no type of nwt's
-        buffer = column.buffers()[-1]
-        memory = array(buffer, buffer.address, buffer.size)
-        batch[field.name] = np.ndarray((record.num_rows, *shape), dtype_of(name.decode()), memory)
+        batch[field.name] = np.ndarray((record.num_rows, *shape), dtype_of(name.decode()), np.asarray(_Memory(column.buffers()[-1])))
     return batch
+
+
+def fits(one, other):
+    """Raises an error unless two servers have the same batches."""
+    for what, is_ in (("data", "dataset"), ("order", "order")):
+        if one[what] != other[what]:
+            raise Error(
+                f"server {one['server']} has the {is_} {one[what]}, server {other['server']} has {other[what]}: "
+                "all must serve the same, with the same options"
+            )
 
 
 def reason(error):
@@ -95,13 +100,15 @@ class Server:
         path = flight.FlightDescriptor.for_path(str(rank["rank"]), str(rank["world"]))
         return json.loads(self.client.get_flight_info(path, self._options).app_metadata)
 
-    def get(self, ticket, begun):
-        """A batch, with what the server tells of it. begun gets the call, so that it can be cancelled."""
+    def get(self, ticket, about, begun):
+        """A batch, how many follow, and the state after it. begun gets the call, so that it can be cancelled."""
         call = self.client.do_get(flight.Ticket(ticket), self._options)
         _live.add(call)
         begun(call)
         chunk = call.read_chunk()
-        return arrays(chunk.data), json.loads(bytes(chunk.app_metadata))
+        answer = json.loads(bytes(chunk.app_metadata))
+        fits(answer, about)
+        return arrays(chunk.data), answer["left"], json.dumps(answer["after"])
 
 
 class Servers:
@@ -111,11 +118,13 @@ class Servers:
         self._servers = [Server(a, token, tls) for a in addresses]
         self._patience, self._ended = patience, ended  # ended says why asking again is in vain
         self._lock = threading.Lock()
+        self.about = None  # what the first to answer has
 
     def describe(self, rank):
         asking = _Asking(self, 1)
         try:
-            return asking.call(lambda server, _: server.describe(rank)).result()
+            self.about = asking.call(lambda server, _: server.describe(rank)).result()
+            return self.about
         finally:
             asking.close()
 
@@ -162,14 +171,15 @@ class _Asking:
     """Some requests at a time, each in a thread. The threads end with close, or when it is forgotten."""
 
     def __init__(self, servers, threads):
-        self._work = _Work(servers)
+        self._work, self._about = _Work(servers), servers.about
         self._threads = [threading.Thread(target=self._work.run, name="nwt", daemon=True) for _ in range(threads)]
         for thread in self._threads:
             thread.start()
         self.close = weakref.finalize(self, self._work.stop, self._threads, os.getpid())
 
     def ask(self, ticket):
-        return self.call(lambda server, begun: server.get(ticket, begun)).result
+        about = self._about
+        return self.call(lambda server, begun: server.get(ticket, about, begun)).result
 
     def call(self, what):
         future = concurrent.futures.Future()

@@ -7,10 +7,11 @@ import os
 import socket
 import struct
 import time
+import weakref
 
 import numpy as np
 
-from .servers import Error, array, dtype_of
+from .servers import Error, dtype_of, fits
 
 PACKET = 1 << 16
 KEPT = 4  # batches that the caller may keep; of more it gets copies
@@ -22,11 +23,12 @@ class Shared:
     def __init__(self, path, token, patience, ended):
         self._path = "\0" + path[1:] if path.startswith("@") else path
         self._token, self._patience, self._ended = token or "", patience, ended
+        self._about = None  # of the first connection
 
     def describe(self, rank):
-        line, about = self.connect(rank)
+        line, self._about = self.connect(rank)
         line.close()
-        return about
+        return self._about
 
     def asking(self, rank, ahead):
         return _Asking(self, rank, ahead)
@@ -46,6 +48,7 @@ class Shared:
                 if "error" in about:
                     raise Error(about["error"])
                 if "ended" not in about:
+                    fits(about, self._about or about)
                     return line, about
                 error = "it has ended"
             except OSError as failed:
@@ -74,12 +77,13 @@ class _Asking:
     def _connect(self):
         self._line, about = self._shared.connect(self._rank)
         self._free = list(range(self._slots))
-        self._memory, self._numbers = {}, {}  # by slot
+        self._memory, self._numbers, self._given = {}, {}, {}  # by slot
         self._answers = {}  # by number
+        self._layout, self._where = None, []  # of the last batch: most are alike
         self._columns = [(f["Name"], dtype_of(f["Type"])) for f in about["fields"]]
         for f in about["fields"]:
             ragged = max(1, f.get("RaggedDims", 0)) if f.get("Ragged") else 0
-            self._columns += [(f"{f['Name']}.len{dim}", np.int32) for dim in range(ragged)]
+            self._columns += [(f"{f['Name']}.len{dim}", np.dtype(np.int32)) for dim in range(ragged)]
         for number, ticket in self._asked.items():  # of a server before this one
             self._send(number, ticket)
 
@@ -100,13 +104,13 @@ class _Asking:
     def _take(self, number):
         while number not in self._answers:
             self._receive()
-        answer = self._answers.pop(number)
+        batch, left, after = self._answers.pop(number)
         del self._asked[number]
-        if "error" in answer[1]:
-            raise Error(answer[1]["error"])
+        if batch is None:
+            raise Error(json.loads(after))
         if len(self._free) + len(self._asked) < self._slots - KEPT:
-            return {name: column.copy() for name, column in answer[0].items()}, answer[1]
-        return answer
+            batch = {name: column.copy() for name, column in batch.items()}
+        return batch, left, after
 
     def _receive(self):
         try:
@@ -116,35 +120,27 @@ class _Asking:
         if not size:
             self._line.close()
             return self._connect()
-        answer = json.loads(self._packet[:size])
-        slot = answer.get("slot", 0)
+        slot, left, layout, after = self._packet[:size].split(b" ", 3)
+        slot, batch = int(slot), None
         for _, _, file in control:
             (file,) = struct.unpack("i", file)
-            memory = np.frombuffer(mmap.mmap(file, 0), np.uint8)
-            self._memory[slot] = memory, memory.ctypes.data, memory.size
+            self._memory[slot] = mmap.mmap(file, 0)
             os.close(file)
-        batch = None
-        if "error" in answer:
+        if layout == b"null":
             self._free.append(slot)
         else:
-            memory, *where = self._memory[slot]
-            whole = array(_Lease(self._free, slot, memory), *where)
-            shapes = answer["shapes"] + [[]] * len(self._columns)
-            batch = {
-                name: np.ndarray([answer["samples"], *shape], kind, whole, at)
-                for (name, kind), at, shape in zip(self._columns, answer["at"], shapes)
-            }
-        self._answers[self._numbers.pop(slot)] = batch, answer
+            batch = self._arrays(slot, layout)
+        self._answers[self._numbers.pop(slot)] = batch, int(left), after
+
+    def _arrays(self, slot, layout):
+        if layout != self._layout:
+            lies = json.loads(layout)
+            shapes = lies["shapes"] + [[]] * len(self._columns)
+            self._where = [(*column, (lies["samples"], *shape), at) for column, shape, at in zip(self._columns, shapes, lies["at"])]
+            self._layout = layout
+        whole, free = np.frombuffer(self._memory[slot], np.uint8), self._free
+        self._given[slot] = weakref.ref(whole, lambda _: free.append(slot))  # once nobody has its arrays
+        return {name: np.ndarray(shape, kind, whole, at) for name, kind, shape, at in self._where}
 
     def close(self):
         self._line.close()
-
-
-class _Lease:
-    """A slot that has a batch, until nobody has its arrays."""
-
-    def __init__(self, free, slot, memory):
-        self._free, self._slot, self.memory = free, slot, memory
-
-    def __del__(self):
-        self._free.append(self._slot)
