@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -59,13 +60,13 @@ type remote struct {
 // sized is a remote dataset that knows the sizes of its samples.
 type sized struct {
 	*remote
-	ragged int
-	lens   []byte // 4 bytes for each ragged dimension of each sample
+	lens []byte // 4 bytes for each ragged dimension of each sample
 }
 
 func (d *sized) Sizes(index int, sizes []int) {
-	for dim := range d.ragged {
-		sizes[dim] = int(int32(binary.LittleEndian.Uint32(d.lens[4*(index*d.ragged+dim):])))
+	n := ragged(d.about.Fields)
+	for dim := range n {
+		sizes[dim] = int(int32(binary.LittleEndian.Uint32(d.lens[4*(index*n+dim):])))
 	}
 }
 
@@ -105,59 +106,40 @@ func Open(ctx context.Context, addresses []string, opts ...Option) (Dataset, err
 	if err != nil {
 		return nil, fmt.Errorf("serve: Open: %w", err)
 	}
-	d := &remote{conn: conn, client: flight.NewFlightServiceClient(conn), opts: o}
-	if err := d.ask(ctx); err != nil {
+	d := &sized{remote: &remote{conn: conn, client: flight.NewFlightServiceClient(conn), opts: o}}
+	if err := d.patiently(ctx, d.ask); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	if !d.about.Sized {
-		return d, nil
+		return d.remote, nil
 	}
-	s := &sized{remote: d}
-	if err := s.askSizes(ctx); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return s, nil
-}
-
-// askSizes asks for the sizes of all samples.
-func (d *sized) askSizes(ctx context.Context) error {
-	for _, f := range d.about.Fields {
-		d.ragged += raggedDims(f)
-	}
-	return d.patiently(ctx, func(ctx context.Context) error {
-		stream, err := d.client.DoAction(ctx, &flight.Action{Type: "sizes"})
-		if err != nil {
-			return err
-		}
-		d.lens = d.lens[:0]
-		want := 4 * d.ragged * d.about.Samples
-		for {
-			r, err := stream.Recv()
-			switch {
-			case err == io.EOF && len(d.lens) == want:
-				return nil
-			case err == io.EOF || err == nil && len(d.lens)+len(r.GetBody()) > want:
-				return fmt.Errorf("the sizes of %d samples are %d bytes, not %d", d.about.Samples, want, len(d.lens)+len(r.GetBody()))
-			case err != nil:
-				return err
-			}
-			d.lens = append(d.lens, r.GetBody()...)
-		}
-	})
+	return d, nil
 }
 
 // ask asks what there is.
-func (d *remote) ask(ctx context.Context) error {
-	return d.patiently(ctx, func(ctx context.Context) error {
-		info, err := d.client.GetFlightInfo(ctx, &flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{"0", "1"}})
-		if err != nil {
-			return err
-		}
-		if err := json.Unmarshal(info.GetAppMetadata(), &d.about); err != nil || d.about.Batch < 1 {
-			return errors.Join(errors.New("the server doesn't say what it has"), err)
-		}
+func (d *sized) ask(ctx context.Context) error {
+	info, err := d.client.GetFlightInfo(ctx, &flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{"0", "1"}})
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(info.GetAppMetadata(), &d.about); err != nil || d.about.Batch < 1 {
+		return errors.Join(errors.New("the server doesn't say what it has"), err)
+	}
+	if !d.about.Sized {
 		return nil
-	})
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := d.client.DoAction(ctx, &flight.Action{Type: "sizes"})
+	if err != nil {
+		return err
+	}
+	sizes, err := stream.Recv()
+	d.lens = sizes.GetBody()
+	if want := 4 * ragged(d.about.Fields) * d.about.Samples; err == nil && len(d.lens) != want {
+		err = fmt.Errorf("the sizes of %d samples are %d bytes, not %d", d.about.Samples, want, len(d.lens))
+	}
+	return err
 }
 
 // patiently calls f until it succeeds or fails for another reason than that no server answers.
@@ -173,16 +155,18 @@ func (d *remote) patiently(ctx context.Context, f func(ctx context.Context) erro
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case status.Code(err) == codes.DataLoss:
+			return errors.New(status.Convert(err).Message())
+		case status.Code(err) == codes.Aborted:
+			return nwt.Retryable(errors.New(status.Convert(err).Message()))
 		case status.Code(err) != codes.Unavailable:
 			return fmt.Errorf("serve: %w", err)
 		case time.Since(began) > d.opts.patient:
 			return nwt.Retryable(fmt.Errorf("serve: no server has answered for %v: %w", d.opts.patient, err))
 		}
-		timer := time.NewTimer(wait)
 		select {
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-ctx.Done():
-			timer.Stop()
 		}
 		wait = min(2*wait, time.Second)
 	}
@@ -216,71 +200,49 @@ func (d *remote) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample
 }
 
 func (d *remote) load(ctx context.Context, indices []int, dst []*nwt.Sample) error {
-	var few [64]nwt.Place
-	places := few[:0]
+	places := make([]nwt.Place, len(dst))
 	for i, s := range dst {
-		p := s.Place()
-		p.Index = indices[i]
-		places = append(places, p)
+		places[i] = s.Place()
+		places[i].Index = indices[i]
 	}
 	ticket := &flight.Ticket{Ticket: appendPlaces(make([]byte, 0, len(placesMagic)+32*len(places)), places)}
-	var bad error
-	err := d.patiently(ctx, func(ctx context.Context) error {
-		a, err := d.get(ctx, ticket, dst)
-		if err != nil {
-			return err
-		}
-		bad = a.bad()
-		return nil
-	})
-	return errors.Join(err, bad)
-}
-
-// bad returns the error of the first sample that the server could not load.
-func (a *answer) bad() error {
-	for place := range a.Samples {
-		if why, ok := a.Bad[place]; ok {
-			err := fmt.Errorf("on server %s: %s", a.Server, why)
-			if a.Passing[place] {
-				return nwt.Retryable(err)
-			}
-			return err
-		}
-	}
-	return nil
+	return d.patiently(ctx, func(ctx context.Context) error { return d.get(ctx, ticket, dst) })
 }
 
 // get asks for a batch, and writes it to dst.
-func (d *remote) get(ctx context.Context, t *flight.Ticket, dst []*nwt.Sample) (a answer, err error) {
+func (d *remote) get(ctx context.Context, t *flight.Ticket, dst []*nwt.Sample) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := d.client.DoGet(ctx, t, grpc.ForceCodecV2(codec{}))
 	if err != nil {
-		return a, err
+		return err
 	}
 	in := incoming{}
 	if err := stream.RecvMsg(&in); err != nil { // the schema, which is known
-		return a, err
+		return err
 	}
+	came := false
 	in.body = func(meta []byte, r io.Reader, size int) error {
+		var a answer
 		if err := json.Unmarshal(meta, &a); err != nil {
 			return err
 		}
+		came = true
 		if err := d.fits(&a, len(dst)); err != nil {
 			return err
 		}
 		return d.scatter(&a, r, dst)
 	}
 	if err := stream.RecvMsg(&in); err != nil {
-		return a, err
+		return err
 	}
-	if a.Samples != len(dst) {
-		return a, fmt.Errorf("serve: %d samples were asked for, %d came", len(dst), a.Samples)
+	if !came {
+		return errors.New("serve: no batch has come")
 	}
 	if err := stream.RecvMsg(&incoming{}); err != io.EOF {
-		return a, errors.Join(err, errors.New("serve: something follows the batch"))
+		return errors.Join(err, errors.New("serve: something follows the batch"))
 	}
-	return a, nil
+	return nil
 }
 
 // fits returns an error if the answer isn't of this dataset.
@@ -292,13 +254,13 @@ func (d *remote) fits(a *answer, n int) error {
 		return fmt.Errorf("serve: server %s answers %d samples of %d fields, not %d of %d", a.Server, a.Samples, len(a.Shapes), n, len(d.about.Fields))
 	}
 	for f, field := range d.about.Fields {
-		if len(a.Shapes[f]) != len(field.Shape) {
-			return fmt.Errorf("serve: server %s answers the shape %v for %v of field %q", a.Server, a.Shapes[f], field.Shape, field.Name)
+		fits := len(a.Shapes[f]) == len(field.Shape)
+		for dim := 0; fits && dim < len(field.Shape); dim++ {
+			n := a.Shapes[f][dim]
+			fits = n == field.Shape[dim] || n > 0 && n < field.Shape[dim] && dim < raggedDims(field)
 		}
-		for dim, n := range a.Shapes[f] {
-			if n < 1 || n > field.Shape[dim] || dim >= raggedDims(field) && n != field.Shape[dim] {
-				return fmt.Errorf("serve: server %s answers the shape %v for %v of field %q", a.Server, a.Shapes[f], field.Shape, field.Name)
-			}
+		if !fits {
+			return fmt.Errorf("serve: server %s answers the shape %v for %v of field %q", a.Server, a.Shapes[f], field.Shape, field.Name)
 		}
 	}
 	return nil
@@ -306,58 +268,44 @@ func (d *remote) fits(a *answer, n int) error {
 
 // scatter reads the columns of a batch into its samples. A fixed column goes straight there; a
 // ragged one waits for its lengths, which come last.
-func (d *remote) scatter(a *answer, r io.Reader, dst []*nwt.Sample) error {
-	ragged := make([][]byte, len(d.about.Fields))
+func (d *remote) scatter(a *answer, r io.Reader, dst []*nwt.Sample) (err error) {
+	fill := func(b []byte) []byte {
+		_, cut := io.ReadFull(r, b)
+		err = cmp.Or(err, cut)
+		return b
+	}
+	columns := make([][]byte, len(d.about.Fields))
 	for f, field := range d.about.Fields {
-		size := field.Type.Size()
+		size := field.Type.Size() * a.Samples
 		for _, n := range a.Shapes[f] {
 			size *= n
 		}
 		if field.Ragged {
-			column, err := read(r, size*a.Samples)
-			if err != nil {
-				return err
-			}
-			ragged[f] = column
+			columns[f] = fill(make([]byte, size))
 		} else {
 			for _, s := range dst {
-				if _, err := io.ReadFull(r, s.Bytes(f)); err != nil {
-					return err
-				}
+				fill(s.Bytes(f))
 			}
 		}
-		if err := skipPadding(r, size*a.Samples); err != nil {
-			return err
-		}
+		fill(make([]byte, -size&7)) // up to 8 bytes
 	}
 	for f, field := range d.about.Fields {
 		var lens [][]byte
 		for range raggedDims(field) {
-			column, err := read(r, 4*a.Samples)
-			if err != nil {
-				return err
-			}
-			if err := skipPadding(r, 4*a.Samples); err != nil {
-				return err
-			}
-			lens = append(lens, column)
+			lens = append(lens, fill(make([]byte, 4*a.Samples)))
+			fill(make([]byte, -4*a.Samples&7))
 		}
-		if field.Ragged {
-			if err := spread(a, f, field, ragged[f], lens, dst); err != nil {
-				return err
-			}
+		if err == nil && field.Ragged {
+			err = spread(a, f, field, columns[f], lens, dst)
 		}
 	}
-	return nil
+	return err
 }
 
 // spread copies a ragged column to its samples, whose places may be larger.
 func spread(a *answer, f int, field nwt.Field, column []byte, lens [][]byte, dst []*nwt.Sample) error {
 	shape := make([]int, len(lens))
 	for i, s := range dst {
-		if _, bad := a.Bad[i]; bad {
-			continue
-		}
 		for dim := range lens {
 			n := int(int32(binary.LittleEndian.Uint32(lens[dim][4*i:])))
 			if n < 0 || n > a.Shapes[f][dim] {
@@ -385,10 +333,4 @@ func copyRuns(dst []byte, dstShape []int, src []byte, srcShape, shape []int) {
 	for i := range shape[0] {
 		copyRuns(dst[i*to:(i+1)*to], dstShape[1:], src[i*from:(i+1)*from], srcShape[1:], shape[1:])
 	}
-}
-
-// skipPadding reads what fills a column of a record batch up to 8 bytes.
-func skipPadding(r io.Reader, size int) error {
-	_, err := io.CopyN(io.Discard, r, int64((8-size%8)%8))
-	return err
 }

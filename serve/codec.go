@@ -1,9 +1,11 @@
 package serve
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -74,6 +76,20 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	return slices, nil
 }
 
+// counted is a pool of gRPC's that counts the pieces of a body which the connection still needs.
+type counted struct {
+	n    atomic.Int32
+	sent func()
+}
+
+func (c *counted) Get(int) *[]byte { panic("nothing is taken from here") }
+
+func (c *counted) Put(*[]byte) {
+	if c.n.Add(-1) == 0 && c.sent != nil {
+		c.sent()
+	}
+}
+
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	in, ok := v.(*incoming)
 	if !ok {
@@ -82,7 +98,7 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	r := data.Reader()
 	defer r.Close()
 	for {
-		tag, err := varint(r)
+		tag, err := binary.ReadUvarint(r)
 		if err == io.EOF {
 			return nil
 		}
@@ -93,7 +109,7 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 		if kind != protowire.BytesType {
 			return fmt.Errorf("field %d of a FlightData has the wire type %d", number, kind)
 		}
-		size, err := varint(r)
+		size, err := binary.ReadUvarint(r)
 		if err != nil || size > uint64(r.Remaining()) {
 			return errors.Join(err, errCutMessage)
 		}
@@ -119,19 +135,6 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 }
 
 var errCutMessage = errors.New("the message is cut")
-
-func varint(r io.ByteReader) (v uint64, err error) {
-	for shift := 0; shift < 64; shift += 7 {
-		b, err := r.ReadByte()
-		if err != nil {
-			return 0, err
-		}
-		if v |= uint64(b&0x7f) << shift; b < 0x80 {
-			return v, nil
-		}
-	}
-	return 0, errCutMessage
-}
 
 func read(r io.Reader, n int) ([]byte, error) {
 	if n < 0 {

@@ -25,7 +25,7 @@ import (
 	"github.com/nwt-go/nwt/serve"
 )
 
-var histories = flag.Int("histories", 6, "random histories of servers that are killed, stopped, slowed and added")
+var histories = flag.Int("histories", 4, "random histories of servers that are killed, stopped, slowed and added")
 
 const serverAddress = "NWT_TEST_SERVER"
 

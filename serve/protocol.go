@@ -47,10 +47,6 @@ func parseTicket(b []byte) (t Ticket, err error) {
 	return t, nil
 }
 
-func (t Ticket) state() nwt.State {
-	return nwt.State{Epoch: t.Epoch, Samples: t.Samples, Order: t.Order}
-}
-
 // placesMagic begins a ticket of package serve's own client, which asks for samples by their
 // places: 32 bytes each.
 const placesMagic = "nwt places 1"
@@ -83,16 +79,13 @@ func parsePlaces(dst []nwt.Place, b []byte) (places []nwt.Place, isPlaces bool, 
 
 // An answer goes before a batch, as the metadata of its message.
 type answer struct {
-	Server  string         `json:"server"`
-	Data    string         `json:"data"`            // the dataset's identity
-	Order   string         `json:"order,omitempty"` // that of its batches
-	Epoch   int            `json:"epoch"`
-	After   *nwt.State     `json:"after,omitempty"` // the state after the batch
-	Left    int            `json:"left"`            // batches of the epoch that follow
-	Samples int            `json:"samples"`         // of the batch
-	Shapes  [][]int        `json:"shapes,omitempty"`
-	Bad     map[int]string `json:"bad,omitempty"` // samples that could not be loaded, by place
-	Passing map[int]bool   `json:"passing,omitempty"`
+	Server  string     `json:"server"`
+	Data    string     `json:"data"`            // the dataset's identity
+	Order   string     `json:"order,omitempty"` // that of its batches
+	After   *nwt.State `json:"after,omitempty"` // the state after the batch; nil: places were asked for
+	Left    int        `json:"left"`            // batches of the epoch that follow
+	Samples int        `json:"samples"`         // of the batch
+	Shapes  [][]int    `json:"shapes,omitempty"`
 }
 
 // A description is what a server tells of its dataset, as the metadata of a FlightInfo.
@@ -103,7 +96,6 @@ type description struct {
 	Samples int         `json:"samples"` // of the dataset
 	Batches int         `json:"batches"` // of an epoch, on this rank
 	Batch   int         `json:"batch"`   // samples of the largest batch
-	Workers int         `json:"workers"`
 	Fields  []nwt.Field `json:"fields"`
 	Sized   bool        `json:"sized"`
 }

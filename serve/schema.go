@@ -3,6 +3,7 @@ package serve
 import (
 	"encoding/json"
 	"fmt"
+	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -23,14 +24,24 @@ var arrowTypes = [...]arrow.DataType{
 	nwt.BFloat16: arrow.PrimitiveTypes.Uint16, nwt.Float32: arrow.PrimitiveTypes.Float32, nwt.Float64: arrow.PrimitiveTypes.Float64,
 }
 
-// lensName names the column of a ragged dimension's lengths.
-func lensName(f nwt.Field, dim int) string { return fmt.Sprintf("%s.len%d", f.Name, dim) }
-
 func raggedDims(f nwt.Field) int {
 	if !f.Ragged {
 		return 0
 	}
 	return max(1, f.RaggedDims)
+}
+
+// ragged returns how many ragged dimensions the fields have.
+func ragged(fields []nwt.Field) (n int) {
+	for _, f := range fields {
+		n += raggedDims(f)
+	}
+	return n
+}
+
+// bytesOf is lengths as memory.
+func bytesOf(lens []int32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(lens))), 4*len(lens))
 }
 
 // schemaOf returns the schema of batches whose samples have the given shapes. The columns of lengths
@@ -52,7 +63,7 @@ func schemaOf(fields []nwt.Field, shape func(field int) []int) *arrow.Schema {
 		column.Metadata = arrow.NewMetadata(keys, values)
 		columns = append(columns, column)
 		for dim := range raggedDims(f) {
-			lens = append(lens, arrow.Field{Name: lensName(f, dim), Type: arrow.PrimitiveTypes.Int32})
+			lens = append(lens, arrow.Field{Name: fmt.Sprintf("%s.len%d", f.Name, dim), Type: arrow.PrimitiveTypes.Int32})
 		}
 	}
 	return arrow.NewSchema(append(columns, lens...), nil)

@@ -1,16 +1,20 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/apache/arrow-go/v18/arrow/memory"
@@ -24,6 +28,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/retry"
 )
 
 // A Server answers which batch holds what, and loads it. It keeps nothing of its clients.
@@ -39,7 +44,7 @@ type Server struct {
 	batch  int    // samples of the largest batch
 	most   int    // bytes of the largest batch, with its lengths
 	name   string
-	slots  slots
+	free   chan *slot // bounds how many batches are loaded or sent at a time
 	pool   *pool
 
 	batches, samples, bad, bytes atomic.Int64 // of Stats
@@ -57,16 +62,15 @@ func New(ds nwt.Dataset, opts ...Option) (*Server, error) {
 		host, _ := os.Hostname()
 		s.name = fmt.Sprintf("%s:%d", host, os.Getpid())
 	}
-	workers := o.loader
+	var err error
 	if o.tuned != nil {
-		r, err := nwt.Tune(o.tuned, ds, o.loader...)
-		if err != nil {
+		if s.result, err = nwt.Tune(o.tuned, ds, o.loader...); err != nil {
 			return nil, err
 		}
-		s.result, workers = r, append(workers[:len(workers):len(workers)], nwt.WithWorkers(r.Workers))
+		o.loader = append(o.loader, nwt.WithWorkers(s.result.Workers))
 	}
-	var err error
-	if s.base, err = nwt.NewLoader(ds, append(workers[:len(workers):len(workers)], nwt.WithRank(0, 1))...); err != nil {
+	o.loader = slices.Clip(o.loader) // appending makes another one
+	if s.base, err = nwt.NewLoader(ds, append(o.loader, nwt.WithRank(0, 1))...); err != nil {
 		return nil, err
 	}
 	first, after, err := s.base.Places(nil, nwt.State{}, 0)
@@ -82,7 +86,10 @@ func New(ds nwt.Dataset, opts ...Option) (*Server, error) {
 		}
 		s.most += (bytes+4*raggedDims(f))*s.batch + 4096 // with what aligns it
 	}
-	s.slots = newSlots(o.slots, func() *slot { return &slot{PlacedBatch: s.base.NewPlacedBatch()} })
+	s.free = make(chan *slot, o.slots)
+	for range o.slots {
+		s.free <- &slot{PlacedBatch: s.base.NewPlacedBatch()}
+	}
 	s.pool = newPool(s.base)
 	return s, nil
 }
@@ -104,7 +111,29 @@ type Stats struct {
 
 // Stats returns what the server has done.
 func (s *Server) Stats() Stats {
-	return Stats{s.batches.Load(), s.samples.Load(), s.bad.Load(), s.bytes.Load(), cap(s.slots.free) - len(s.slots.free)}
+	return Stats{s.batches.Load(), s.samples.Load(), s.bad.Load(), s.bytes.Load(), cap(s.free) - len(s.free)}
+}
+
+// Listen listens at host:port or unix:PATH. The socket of a server that was killed is replaced.
+func Listen(address string) (net.Listener, error) {
+	path, ok := strings.CutPrefix(address, "unix:")
+	if !ok {
+		return net.Listen("tcp", address)
+	}
+	removeDead("unix", path)
+	return net.Listen("unix", path)
+}
+
+// removeDead removes a socket at which nobody listens.
+func removeDead(network, path string) {
+	if about, err := os.Lstat(path); err != nil || about.Mode()&os.ModeSocket == 0 {
+		return
+	}
+	if c, err := net.Dial(network, path); err == nil {
+		_ = c.Close()
+	} else if errors.Is(err, syscall.ECONNREFUSED) {
+		_ = os.Remove(path) // or listening says why not
+	}
 }
 
 // Serve answers until ctx ends: it then finishes what it has begun and takes nothing new. It
@@ -140,21 +169,15 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	flight.RegisterFlightServiceServer(g, s)
 	alive := health.NewServer()
 	grpc_health_v1.RegisterHealthServer(g, alive)
-	stopped := make(chan struct{})
-	unwatch := context.AfterFunc(ctx, func() {
-		defer close(stopped)
+	context.AfterFunc(ctx, func() {
 		alive.Shutdown()
 		g.GracefulStop()
 	})
-	err := g.Serve(l)
-	if !unwatch() {
-		<-stopped
-	}
+	err := g.Serve(l) // returns once all has stopped, or if the listener fails
 	g.Stop()
 	cancel()
 	wait()
 	s.pool.close()
-	s.forget()
 	return errors.Join(err, s.base.Close())
 }
 
@@ -164,49 +187,36 @@ func (s *Server) knows(token string) bool {
 	return s.opts.token == "" || subtle.ConstantTimeCompare([]byte(token), []byte(s.opts.token)) == 1
 }
 
-// plan returns the order of a rank.
-func (s *Server) plan(rank, world int) (*nwt.Loader, error) {
-	if rank == 0 && world == 1 {
-		return s.base, nil
+// plan returns the order of the rank that a ticket names.
+func (s *Server) plan(ticket []byte) (t Ticket, l *nwt.Loader, err error) {
+	if t, err = parseTicket(ticket); err != nil {
+		return t, nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := [2]int{rank, world}
-	if l := s.plans[key]; l != nil {
-		return l, nil
+	key := [2]int{t.Rank, t.World}
+	if l = s.plans[key]; l != nil {
+		return t, l, nil
 	}
-	l, err := nwt.NewLoader(s.ds, append(s.opts.loader[:len(s.opts.loader):len(s.opts.loader)], nwt.WithRank(rank, world), nwt.WithWorkers(0))...)
-	if err != nil {
-		return nil, err
+	if l, err = nwt.NewLoader(s.ds, append(s.opts.loader, nwt.WithRank(t.Rank, t.World), nwt.WithWorkers(0))...); err != nil {
+		return t, nil, err
 	}
 	if len(s.plans) == maxPlans {
-		s.forget()
+		clear(s.plans) // a loader that has loaded nothing needs no Close
 	}
 	s.plans[key] = l
-	return l, nil
-}
-
-// forget closes the plans. They have no goroutine, and go on telling places. It needs mu, or that
-// nobody asks any more.
-func (s *Server) forget() {
-	for key, l := range s.plans {
-		_ = l.Close() // nothing was loaded
-		delete(s.plans, key)
-	}
+	return t, l, nil
 }
 
 // describe tells what the rank of a ticket gets.
 func (s *Server) describe(ticket []byte) (t Ticket, about description, err error) {
-	if t, err = parseTicket(ticket); err != nil {
-		return t, about, err
-	}
-	l, err := s.plan(t.Rank, t.World)
+	t, l, err := s.plan(ticket)
 	if err != nil {
 		return t, about, err
 	}
 	_, sized := s.ds.(nwt.SizedDataset)
 	return t, description{
-		Server: s.name, Data: s.data, Order: s.order, Samples: s.ds.Len(), Batches: l.Len(), Batch: s.batch, Workers: s.Workers(), Fields: s.fields, Sized: sized,
+		Server: s.name, Data: s.data, Order: s.order, Samples: s.ds.Len(), Batches: l.Len(), Batch: s.batch, Fields: s.fields, Sized: sized,
 	}, nil
 }
 
@@ -214,9 +224,6 @@ func (s *Server) describe(ticket []byte) (t Ticket, about description, err error
 // as there are not too many.
 func (s *Server) GetFlightInfo(_ context.Context, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
 	path := d.GetPath()
-	if len(path) == 0 {
-		path = []string{"0", "1"}
-	}
 	if len(path) != 2 {
 		return nil, status.Errorf(codes.InvalidArgument, "the path must be [rank, world], not %q", path)
 	}
@@ -243,36 +250,35 @@ func (s *Server) DoAction(a *flight.Action, stream flight.FlightService_DoAction
 	if a.GetType() != "sizes" || !sized {
 		return status.Errorf(codes.InvalidArgument, "the action %q isn't known: a dataset that tells sizes has \"sizes\"", a.GetType())
 	}
-	return sendSizes(ds, s.fields, stream)
+	sizes, all := make([]int, ragged(s.fields)), []byte(nil)
+	for index := range ds.Len() {
+		clear(sizes)
+		ds.Sizes(index, sizes)
+		for _, size := range sizes {
+			all = binary.LittleEndian.AppendUint32(all, uint32(size))
+		}
+	}
+	return stream.Send(&flight.Result{Body: all})
 }
 
 // DoGet answers a batch.
 func (s *Server) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer) (err error) {
-	ctx := stream.Context()
-	one, err := s.slots.take(ctx)
-	if err != nil {
-		return status.FromContextError(err).Err()
+	var one *slot
+	select {
+	case one = <-s.free:
+	case <-stream.Context().Done():
+		return status.FromContextError(stream.Context().Err()).Err()
 	}
 	kept := false
 	defer func() {
 		if !kept {
-			s.slots.put(one)
+			s.free <- one
 		}
 	}()
-	a := answer{Server: s.name, Data: s.data}
-	var isPlaces bool
-	if one.places, isPlaces, err = parsePlaces(one.places[:0], t.GetTicket()); err != nil {
+	a, lens, err := s.lay(one, t.GetTicket())
+	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	if !isPlaces {
-		if err := s.place(one, t.GetTicket(), &a); err != nil {
-			return status.Error(codes.InvalidArgument, err.Error())
-		}
-	}
-	if err := one.set(); err != nil {
-		return status.Error(codes.InvalidArgument, err.Error())
-	}
-	lens := s.lay(one, &a)
 	var columns [][]byte
 	for f := range s.fields {
 		from, to, _ := one.Field(f)
@@ -286,18 +292,41 @@ func (s *Server) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer
 	if err := stream.SendMsg(&outgoing{header: head}); err != nil { // before loading: some clients' call returns only then
 		return err
 	}
-	if err := s.load(ctx, one, &a, isPlaces); err != nil {
+	if err := s.load(stream.Context(), one, a.After != nil); err != nil {
 		return err
 	}
 	about, _ := json.Marshal(a) // of strings, integers and what is made of them
-	out := &outgoing{header: meta, meta: about, body: body, sent: func() { s.slots.put(one) }}
+	out := &outgoing{header: meta, meta: about, body: body, sent: func() { s.free <- one }}
 	err = stream.SendMsg(out)
 	kept = out.taken
 	return err
 }
 
-// lay tells what samples a slot has, and returns their lengths.
-func (s *Server) lay(one *slot, a *answer) (lens [][]byte) {
+// lay readies a slot for the batch that a ticket asks for, and returns what to tell of it, and the
+// samples' lengths.
+func (s *Server) lay(one *slot, ticket []byte) (a answer, lens [][]byte, err error) {
+	a = answer{Server: s.name, Data: s.data}
+	var isPlaces bool
+	if one.places, isPlaces, err = parsePlaces(one.places[:0], ticket); !isPlaces {
+		t, l, err := s.plan(ticket)
+		if err != nil {
+			return a, nil, err
+		}
+		a.Order, a.After = s.order, new(nwt.State)
+		state := nwt.State{Epoch: t.Epoch, Samples: t.Samples, Order: t.Order}
+		if one.places, *a.After, err = l.Places(one.places, state, t.Batch); err != nil {
+			return a, nil, err
+		}
+		if a.Left, err = l.BatchesFrom(*a.After); err != nil {
+			return a, nil, err
+		}
+	}
+	if err == nil {
+		err = one.set()
+	}
+	if err != nil {
+		return a, nil, err
+	}
 	a.Samples = len(one.places)
 	for f, field := range s.fields {
 		_, _, shape := one.Field(f)
@@ -306,45 +335,33 @@ func (s *Server) lay(one *slot, a *answer) (lens [][]byte) {
 			lens = append(lens, bytesOf(one.LensOf(f, dim)))
 		}
 	}
-	return lens
+	return a, lens, nil
 }
 
-// load loads what a slot has been set for. Of places each sample has its own error.
-func (s *Server) load(ctx context.Context, one *slot, a *answer, isPlaces bool) error {
-	if err := s.pool.load(ctx, one.PlacedBatch, a.Samples); err != nil {
+// load loads what a slot has been set for. If it is named, an error says of which sample it is: who
+// asks for places knows that.
+func (s *Server) load(ctx context.Context, one *slot, named bool) (err error) {
+	if err := s.pool.load(ctx, one.PlacedBatch, len(one.places)); err != nil {
 		return status.Errorf(codes.Unavailable, "%s: %v", s.name, err)
 	}
 	s.batches.Add(1)
-	s.samples.Add(int64(a.Samples))
+	s.samples.Add(int64(len(one.places)))
 	s.bytes.Add(int64(len(one.mem)))
-	var first error
 	for i := range one.places {
-		if err := one.Err(i); err != nil {
+		if bad := one.Err(i); bad != nil {
 			s.bad.Add(1)
-			if first == nil && !isPlaces {
-				first = status.Errorf(codes.DataLoss, "%s: %v", s.name, err)
-			}
-			a.fail(i, err)
+			err = cmp.Or(err, bad)
 		}
 	}
-	return first
-}
-
-// place finds which samples a ticket asks for.
-func (s *Server) place(one *slot, ticket []byte, a *answer) error {
-	t, err := parseTicket(ticket)
-	if err != nil {
-		return err
+	if err == nil {
+		return nil
 	}
-	l, err := s.plan(t.Rank, t.World)
-	if err != nil {
-		return err
+	code := codes.DataLoss
+	if may, _ := retry.MayPass(err); may {
+		code = codes.Aborted
 	}
-	var after nwt.State
-	if one.places, after, err = l.Places(one.places, t.state(), t.Batch); err != nil {
-		return err
+	if load, ok := errors.AsType[*nwt.LoadError](err); ok && !named {
+		err = load.Err
 	}
-	left, err := l.BatchesFrom(after)
-	a.Order, a.Epoch, a.After, a.Left = s.order, t.Epoch, &after, left
-	return err
+	return status.Errorf(code, "on server %s: %v", s.name, err)
 }

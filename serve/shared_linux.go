@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -37,44 +36,37 @@ type packet struct {
 	Ticket json.RawMessage `json:"ticket"`
 }
 
-// A placement tells where a batch lies.
-type placement struct {
-	Samples int     `json:"samples"`
-	Shapes  [][]int `json:"shapes"`
-	At      []int   `json:"at"` // of each column, those of lengths last
-}
-
-// A sharedSlot is a slot whose memory a client has mapped too. Nobody can make it shorter.
+// A sharedSlot is a slot whose memory a client has mapped too, enough for the largest batch; what is
+// never written takes none. Nobody can make it shorter.
 type sharedSlot struct {
 	slot
-	whole  []byte // for the largest batch; what is never written takes no memory
-	rights []byte // pass the file on; nil once the client has it
 	file   int
-	busy   atomic.Bool // a batch is being loaded
+	rights []byte // pass the file on; nil once the client has it
+	busy   atomic.Bool
 }
 
-func newSharedSlot(l *nwt.Loader, size int) (*sharedSlot, error) {
-	file, err := unix.MemfdCreate("nwt", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	one := &sharedSlot{slot: slot{PlacedBatch: l.NewPlacedBatch()}, file: file, rights: unix.UnixRights(file)}
-	if err == nil {
-		err = unix.Ftruncate(file, int64(size))
+func (one *sharedSlot) make(l *nwt.Loader, size int) (err error) {
+	if one.file, err = unix.MemfdCreate("nwt", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err == nil {
+		err = unix.Ftruncate(one.file, int64(size))
 	}
 	if err == nil {
-		_, err = unix.FcntlInt(uintptr(file), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+		_, err = unix.FcntlInt(uintptr(one.file), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	}
 	if err == nil {
-		one.whole, err = unix.Mmap(file, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		one.mem, err = unix.Mmap(one.file, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
 	if err != nil {
-		_ = unix.Close(file)
-		return nil, fmt.Errorf("shared memory of %d bytes: %w", size, err)
+		_ = unix.Close(one.file)
+		return fmt.Errorf("shared memory of %d bytes: %w", size, err)
 	}
-	return one, nil
+	one.PlacedBatch, one.rights = l.NewPlacedBatch(), unix.UnixRights(one.file)
+	return nil
 }
 
 // share answers clients of this host until ctx ends; then wait returns.
 func (s *Server) share(ctx context.Context, path string) (wait func(), err error) {
 	giveWay()
+	removeDead("unixpacket", path)
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
 		return nil, err
@@ -111,87 +103,79 @@ func (s *Server) shareWith(ctx context.Context, c *net.UnixConn) {
 	context.AfterFunc(ctx, func() { _ = c.Close() })
 	var (
 		under sync.WaitGroup
-		slots [maxSharedSlots]*sharedSlot
-		known bool
+		slots [maxSharedSlots]sharedSlot
+		b     = make([]byte, maxPacket)
 	)
 	defer func() {
 		cancel()
 		under.Wait()
-		for _, one := range slots {
-			if one != nil {
-				_, _ = unix.Munmap(one.whole), unix.Close(one.file) // they are its own
+		for i := range slots {
+			if one := &slots[i]; one.mem != nil {
+				_, _ = unix.Munmap(one.mem[:cap(one.mem)]), unix.Close(one.file) // they are its own
 			}
 		}
 	}()
-	for b := make([]byte, maxPacket); ; {
-		var p packet
+	next := func() (p packet, ok bool) {
 		n, err := c.Read(b)
-		if err != nil || json.Unmarshal(b[:n], &p) != nil {
-			return
-		}
-		if !known {
-			_, about, err := s.describe(p.Ticket)
-			if known = s.knows(p.Token) && err == nil; !known {
-				send(c, fmt.Appendf(nil, `{"error": %s}`, jsonOf(status.Convert(cmp.Or(err, errToken)).Message())), nil)
-				return
-			}
-			send(c, jsonOf(about), nil)
-			continue
-		}
-		if p.Slot < 0 || p.Slot >= len(slots) {
-			return
-		}
-		one := slots[p.Slot]
-		if one == nil {
-			if one, err = newSharedSlot(s.base, s.most); err != nil {
-				send(c, fmt.Appendf(nil, "%d 0 null %s", p.Slot, jsonOf(err.Error())), nil)
-				continue
-			}
-			slots[p.Slot] = one
-		}
-		if one.busy.Swap(true) {
+		ok = err == nil && json.Unmarshal(b[:n], &p) == nil
+		return p, ok
+	}
+	p, ok := next()
+	if !ok {
+		return
+	}
+	about, err := description{}, errToken
+	if s.knows(p.Token) {
+		_, about, err = s.describe(p.Ticket)
+	}
+	if err != nil {
+		send(c, fmt.Appendf(nil, `{"error": %s}`, jsonOf(status.Convert(err).Message())), nil)
+		return
+	}
+	send(c, jsonOf(about), nil)
+	for {
+		p, ok := next()
+		if !ok || p.Slot < 0 || p.Slot >= len(slots) || slots[p.Slot].busy.Swap(true) {
 			return
 		}
 		under.Go(func() {
-			left, where, after, err := s.loadShared(ctx, one, p.Ticket)
+			one := &slots[p.Slot]
+			text, err := s.loadShared(ctx, one, p.Ticket)
 			if err != nil {
-				left, where, after = 0, nil, status.Convert(err).Message()
+				text = fmt.Appendf(nil, "0 null %s", jsonOf(status.Convert(err).Message()))
 			}
 			rights := one.rights
 			one.rights = nil
 			one.busy.Store(false)
-			send(c, fmt.Appendf(nil, "%d %d %s %s", p.Slot, left, jsonOf(where), jsonOf(after)), rights)
+			send(c, fmt.Appendf(nil, "%d %s", p.Slot, text), rights)
 		})
 	}
 }
 
 // loadShared loads a batch, and tells how many follow, where in the slot it is, and the state after it.
-func (s *Server) loadShared(ctx context.Context, one *sharedSlot, ticket []byte) (left int, where *placement, after any, err error) {
-	var a answer
-	one.places = one.places[:0]
-	if err := s.place(&one.slot, ticket, &a); err != nil {
-		return 0, nil, nil, err
+func (s *Server) loadShared(ctx context.Context, one *sharedSlot, ticket []byte) ([]byte, error) {
+	if one.mem == nil {
+		if err := one.make(s.base, s.most); err != nil {
+			return nil, err
+		}
 	}
-	size, err := one.Set(one.places)
+	a, lens, err := s.lay(&one.slot, ticket)
+	if err == nil {
+		err = s.load(ctx, &one.slot, true)
+	}
 	if err != nil {
-		return 0, nil, nil, err
+		return nil, err
 	}
-	one.mem = one.whole[:size]
-	one.In(one.mem)
-	lens := s.lay(&one.slot, &a)
-	if err := s.load(ctx, &one.slot, &a, false); err != nil {
-		return 0, nil, nil, err
-	}
-	where = &placement{Samples: a.Samples, Shapes: a.Shapes}
+	size, at := len(one.mem), []int(nil) // of each column, those of lengths last
 	for f := range s.fields {
 		from, _, _ := one.Field(f)
-		where.At = append(where.At, from)
+		at = append(at, from)
 	}
 	for _, column := range lens {
-		where.At = append(where.At, size)
-		size += copy(one.whole[size:], column)
+		at = append(at, size)
+		size += copy(one.mem[size:cap(one.mem)], column)
 	}
-	return a.Left, where, a.After, nil
+	return fmt.Appendf(nil, "%d %s %s", a.Left, jsonOf(map[string]any{"samples": a.Samples, "shapes": a.Shapes, "at": at}), jsonOf(a.After)), nil
 }
 
 // send sends a packet, with the rights to a file if there are some. If it fails, so does Read.

@@ -48,17 +48,17 @@ func FuzzPackets(f *testing.F) {
 			require.NoError(t, json.Unmarshal(ask(t, c, `{"ticket": {}}`), &about))
 			require.Equal(t, s.data, about.Data)
 		}
-		require.Regexp(t, `^1 0 {"samples":8,"shapes":\[\[\],\[3\]\],"at":\[0,\d+\]} {"epoch":0,"samples":40,.*}$`, string(ask(t, c, `{"slot": 1, "ticket": {"batch": 4}}`)))
+		require.Regexp(t, `^1 0 {"at":\[0,\d+\],"samples":8,"shapes":\[\[\],\[3\]\]} {"epoch":0,"samples":40,.*}$`, string(ask(t, c, `{"slot": 1, "ticket": {"batch": 4}}`)))
 	})
 }
 
 func TestSharedMemoryCannotBeMadeShorter(t *testing.T) {
 	l := served(t).base
-	one, err := newSharedSlot(l, 10_000)
-	require.NoError(t, err)
+	var one sharedSlot
+	require.NoError(t, one.make(l, 10_000))
 	file := os.NewFile(uintptr(one.file), "memory")
 	require.Error(t, file.Truncate(0))
 	require.Error(t, file.Truncate(1<<20))
 	require.NoError(t, file.Close())
-	require.NoError(t, unix.Munmap(one.whole))
+	require.NoError(t, unix.Munmap(one.mem))
 }

@@ -68,8 +68,6 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return fmt.Errorf("unexpected %q", flags.Arg(0))
 	case *images == "":
 		return errors.New("-images names the folder")
-	case *size < 1 || *size > 4096:
-		return fmt.Errorf("-size %d: must be 1 … 4096", *size)
 	}
 	opts := []nwt.Option{nwt.WithBatchSize(*batch)}
 	if *shuffle >= 0 {
@@ -116,11 +114,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if r := s.Result(); r != nil {
 		fmt.Fprintln(stdout, r)
 	}
-	network, address := "tcp", *listen
-	if path, ok := strings.CutPrefix(address, "unix:"); ok {
-		network, address = "unix", path
-	}
-	l, err := net.Listen(network, address)
+	l, err := serve.Listen(*listen)
 	if err != nil {
 		return err
 	}
@@ -167,9 +161,5 @@ func local(address string) bool {
 		return true
 	}
 	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
 }

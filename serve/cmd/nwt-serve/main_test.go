@@ -69,6 +69,24 @@ func TestMetricsCountWhatIsServed(t *testing.T) {
 	require.NoError(t, out.Close())
 }
 
+func TestASocketThatAKilledServerLeftDoesNotStopTheNext(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "socket")
+	listen := func() *net.UnixListener {
+		l, err := serve.Listen("unix:" + path)
+		require.NoError(t, err)
+		return l.(*net.UnixListener)
+	}
+	l := listen()
+	l.SetUnlinkOnClose(false)
+	_, err := serve.Listen("unix:" + path)
+	require.Error(t, err, "a server listens there")
+	require.NoError(t, l.Close())
+	require.NoError(t, listen().Close())
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	_, err = serve.Listen("unix:" + path)
+	require.Error(t, err, "it is a file")
+}
+
 func TestWithoutATokenItListensOnThisHostOnly(t *testing.T) {
 	dir := folder(t)
 	for _, address := range []string{":0", "0.0.0.0:0", "[::]:0", "example.org:0", "nothing"} {
