@@ -43,6 +43,17 @@ func TestARateOverShardsIsThatOfTheFastestRound(t *testing.T) {
 	require.True(t, goals[1].reached)
 }
 
+func TestTheClientIsSetAgainstNwtAloneAndPeers(t *testing.T) {
+	goals := (&run{}).goals(figures([]measurement{
+		made("client", "bytes", "sample", 2, 90), made("client", "bytes", "sample", 4, 100), made("nwt", "bytes", "turbo", 4, 104),
+		made("torch", "bytes", "torchvision", 2, 50), made("torch", "bytes", "pillow", 2, 20), made("dali", "bytes", "sample", 2, 50),
+	}))
+	require.Len(t, goals, 3)
+	require.True(t, goals[0].reached, "100 are more than 0.95 × 104")
+	require.False(t, goals[1].reached, "100 are less than 2.5 × 50")
+	require.True(t, goals[2].reached)
+}
+
 func TestRatiosSetTheTunedCountAgainstThePeersBest(t *testing.T) {
 	r := &run{Tuned: []tuning{{Workload: "augment", Variant: "sample", Workers: 2}, {Workload: "augment", Variant: "vectorised", Workers: 1}}}
 	figs := figures([]measurement{

@@ -39,6 +39,10 @@ var (
 		results: "shards.json", seconds: 5, fastest: true, unit: "figures",
 		marks: marks{"<!-- shards: written by benchmarks/compare -shards -->", "<!-- end of shards -->"},
 	}
+	tensors = &group{
+		results: "tensors.json", seconds: 3, unit: "figures",
+		marks: marks{"<!-- tensors: written by benchmarks/compare -tensors -->", "<!-- end of tensors -->"},
+	}
 	tails = &group{
 		results: "tail.json", seconds: 30, unit: "batches per second",
 		marks: marks{"<!-- tail: written by benchmarks/compare -tail -->", "<!-- end of tail -->"},
@@ -55,6 +59,7 @@ var workloads = []struct {
 	{"wait", ordinary, "1 ms of waiting per sample, batches of 64"},
 	{"empty", ordinary, "Empty samples, batches of 128"},
 	{"photos", photographs, "Photographs of 500 × 375 pixels to 3 × 224 × 224, batches of 64"},
+	{"bytes", tensors, "The same photographs as bytes, batches of 64"},
 	{"shards", shards, "The same photographs in shards, batches of 64"},
 	{"tail", tails, "1 ms per sample, one in a hundred 100 ms, batches of 64, 16 workers"},
 	{"pauses", tails, "2 ms per sample, batches of 64, 16 workers, a step that pauses for 270 ms after each 32 batches"},
@@ -122,7 +127,7 @@ func (r *run) report(g *group) string {
 		}
 		fmt.Fprintf(&b, "\n### %s\n\n%s", w.title, r.tunedSentences(w.name))
 		switch g {
-		case photographs, shards:
+		case photographs, tensors, shards:
 			b.WriteString(photoTable(here))
 			continue
 		case tails:

@@ -5,6 +5,7 @@
 //	go run ./compare -seconds 0.2 -rounds 1 -only 'augment|raw'
 //	go run ./compare -report               # from results.json, without measuring
 //	go run ./compare -photos               # photographs alone, about 3 minutes
+//	go run ./compare -tensors              # the same as bytes, also to Python, about 4 minutes
 //	go run ./compare -shards               # photographs in shards, about 5 minutes
 //	go run ./compare -tail -limit 30m      # slow samples and a step that pauses, about 25 minutes
 //
@@ -61,13 +62,14 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("compare: ")
 	o := options{group: ordinary}
-	flag.Float64Var(&o.seconds, "seconds", 0, "that a loader is measured in steady state (default 0.7, with -shards 5, with -tail 30)")
+	flag.Float64Var(&o.seconds, "seconds", 0, "that a loader is measured in steady state (default 0.7, with -tensors 3, with -shards 5, with -tail 30)")
 	flag.IntVar(&o.rounds, "rounds", 3, "in which measurements are repeated; after the first only what may win")
 	flag.DurationVar(&o.limit, "limit", 15*time.Minute, "after which no measurement begins")
 	flag.BoolVar(&o.all, "all", false, "measure every worker count of every peer: about an hour")
 	only := flag.String("only", "", "measure what matches this expression, as in \"torch augment sample 2\"")
-	results := flag.String("results", "", "where measurements are kept (default results.json, photos.json, shards.json or tail.json)")
+	results := flag.String("results", "", "where measurements are kept (default results.json, photos.json, tensors.json, shards.json or tail.json)")
 	photos := flag.Bool("photos", false, "photographs instead of all others; peers/photos.py makes them")
+	bytes := flag.Bool("tensors", false, "photographs as bytes instead of all others, also to Python by nwt-serve")
 	sharded := flag.Bool("shards", false, "photographs in shards, instead of all others; peers/shards.py makes them")
 	tail := flag.Bool("tail", false, "slow samples and a step that pauses, instead of all others")
 	report := flag.Bool("report", false, "measure nothing: write the document from the results")
@@ -77,10 +79,10 @@ func main() {
 	if o.only, err = regexp.Compile(*only); err != nil {
 		log.Fatalf("-only: %v", err)
 	}
-	for g, wanted := range map[*group]bool{photographs: *photos, shards: *sharded, tails: *tail} {
+	for g, wanted := range map[*group]bool{photographs: *photos, tensors: *bytes, shards: *sharded, tails: *tail} {
 		switch {
 		case wanted && o.group != ordinary:
-			log.Fatal("-photos, -shards, -tail: one of them at a time")
+			log.Fatal("-photos, -tensors, -shards, -tail: one of them at a time")
 		case wanted:
 			o.group = g
 		}
@@ -137,6 +139,15 @@ func (o *options) measure(ctx context.Context) (*run, error) {
 	o.binary, o.python = filepath.Join(dir, "measure"), filepath.Join("peers", ".venv", "bin", "python")
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", o.binary, "./measure").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("go build ./measure: %w\n%s", err, out)
+	}
+	if o.group == tensors {
+		program := filepath.Join(dir, "nwt-serve")
+		if out, err := exec.CommandContext(ctx, "go", "build", "-C", "../serve", "-o", program, "./cmd/nwt-serve").CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("go build nwt-serve: %w\n%s", err, out)
+		}
+		if err := os.Setenv("NWT_SERVE", program); err != nil {
+			return nil, err
+		}
 	}
 	r := &run{Date: time.Now().UTC().Format("2006-01-02"), System: system(), Go: runtime.Version(), Seconds: o.seconds}
 	plan, err := o.plan(ctx)

@@ -7,7 +7,7 @@ import (
 )
 
 var (
-	pythonPeers = []string{"torch", "tfdata", "grain", "spdl", "dali", "webdataset", "litdata"}
+	pythonPeers = []string{"torch", "tfdata", "grain", "spdl", "dali", "webdataset", "litdata", "client"}
 	goPeers     = []string{"hand", "gomlx", "rill"}
 
 	// Whether a variant's code handles a sample at a time or a whole batch.
@@ -22,6 +22,8 @@ var (
 func worthMeasuring(c combination) bool {
 	python := slices.Contains(pythonPeers, c.Peer)
 	switch {
+	case tensors.has(c.Workload):
+		return c.Workers == runtime.NumCPU() || c.Workers == 2*runtime.NumCPU()
 	case tails.has(c.Workload):
 		return c.Workers == 16
 	case c.Workload == "photos" || shards.has(c.Workload): // what has as many threads or processes as CPUs
@@ -63,7 +65,7 @@ func contenders(plan []combination, figs []figure) (again []combination) {
 			rivals = peers(pythonPeers...)
 		}
 		best, _ := fastest(where(figs, rivals, workload(c.Workload), sameKind(c.Variant)))
-		if shards.has(c.Workload) || c.Peer == "nwt" || c.Peer == "bound" || c.Peer == "torch" && c.Workers == 16 || figs[i].rate >= 0.7*best.rate {
+		if shards.has(c.Workload) || tensors.has(c.Workload) || c.Peer == "nwt" || c.Peer == "bound" || c.Peer == "torch" && c.Workers == 16 || figs[i].rate >= 0.7*best.rate {
 			again = append(again, c)
 		}
 	}
@@ -82,7 +84,7 @@ func sameKind(variant string) func(figure) bool {
 // cost is about how long a measurement takes: to start, to load, and to watch
 // memory.
 func cost(c combination, seconds float64) time.Duration {
-	start := map[string]float64{"torch": 2.5, "tfdata": 5, "grain": 2, "spdl": 1.3, "dali": 2, "webdataset": 4, "litdata": 4}[c.Peer]
+	start := map[string]float64{"torch": 2.5, "tfdata": 5, "grain": 2, "spdl": 1.3, "dali": 2, "webdataset": 4, "litdata": 4, "client": 3}[c.Peer]
 	processes := c.Peer == "torch" || c.Peer == "grain" && !(c.Workload == "wait" && c.Variant == "sample")
 	if processes {
 		start += 0.1 * float64(c.Workers)

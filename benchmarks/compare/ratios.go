@@ -41,6 +41,7 @@ func (r *run) goals(figs []figure) (goals []goal) {
 	faster("augment", "the inner loop alone, on as many goroutines (no goal)", 0, peers("bound"), r.tunedWorkers("augment"))
 
 	goals = append(goals, photoGoals(figs)...)
+	goals = append(goals, tensorGoals(figs)...)
 	goals = append(goals, shardGoals(figs)...)
 	goals = append(goals, tailGoals(figs)...)
 
@@ -114,6 +115,22 @@ func photoGoals(figs []figure) (goals []goal) {
 			goals = append(goals, less("photos", "CPU time per image, of the best peer's", ours, theirs, 1/1.5, cpuOf))
 		}
 		goals = append(goals, goal{"photos", "CPU time per image", "≤ 1.2 ms", ours.cpu * 1e3, ours.cpu <= 1.2e-3, short(ours.cpu) + " (" + ours.name() + ")"})
+	}
+	return goals
+}
+
+// tensorGoals are those of nwt's client for Python.
+func tensorGoals(figs []figure) (goals []goal) {
+	here := where(figs, workload("bytes"))
+	ours, ok := fastest(where(here, peers("client")))
+	for _, g := range []struct {
+		peer string
+		want float64
+	}{{"nwt", 0.95}, {"torch", 2.5}, {"dali", 2}} {
+		if theirs, found := fastest(where(here, peers(g.peer))); ok && found {
+			ratio := ours.rate / theirs.rate
+			goals = append(goals, goal{"bytes", "from Python, against " + title(g.peer), fmt.Sprintf("≥ %v ×", g.want), ratio, ratio >= g.want, fmt.Sprintf("%s ÷ %s images/s", ours.images(), theirs.images())})
+		}
 	}
 	return goals
 }
@@ -220,7 +237,7 @@ func (f figure) images() string { return fmt.Sprintf("%s (%s)", rate(f.rate*phot
 
 func title(peer string) string {
 	names := map[string]string{
-		"torch": "PyTorch", "tfdata": "tf.data", "grain": "Grain", "spdl": "SPDL", "dali": "DALI", "webdataset": "WebDataset", "litdata": "LitData",
+		"torch": "PyTorch", "tfdata": "tf.data", "grain": "Grain", "spdl": "SPDL", "dali": "DALI", "webdataset": "WebDataset", "litdata": "LitData", "client": "**nwt** from Python",
 		"hand": "hand-written", "gomlx": "GoMLX", "bound": "the bound",
 	}
 	if name, ok := names[peer]; ok {

@@ -58,7 +58,7 @@ type tuning struct {
 }
 
 var (
-	workloads = []string{"augment", "raw", "wait", "empty", "photos", "shards", "tail", "pauses"}
+	workloads = []string{"augment", "raw", "wait", "empty", "photos", "bytes", "shards", "tail", "pauses"}
 	modules   = map[string]string{"rill": "github.com/destel/rill", "gomlx": "github.com/gomlx/gomlx"}
 )
 
@@ -72,7 +72,9 @@ func variants(peer, workload string) []string {
 		return []string{"turbo", "go", "precomputed"}
 	case peer == "nwt" && workload == "shards":
 		return []string{"turbo", "go"}
-	case peer != "bound" && (workload == "photos" || workload == "shards"):
+	case peer == "nwt" && workload == "bytes":
+		return []string{"turbo"}
+	case workload == "bytes", peer != "bound" && (workload == "photos" || workload == "shards"):
 		return nil
 	case peer == "nwt" && workload == "tail":
 		return []string{"sample", "unordered"}
@@ -96,7 +98,7 @@ func combinations() (all []combination) {
 				counts = append(counts, 32, 64, 128, 256)
 			}
 			switch workload {
-			case "photos", "shards":
+			case "photos", "bytes", "shards":
 				counts = []int{0, 1, 2, 4}
 			case "tail", "pauses":
 				counts = []int{0, 16}
@@ -153,6 +155,8 @@ func main() {
 		answer(empty(), c, *seconds, *step, *tuned)
 	case "photos":
 		answer(photographs(), c, *seconds, *step, *tuned)
+	case "bytes":
+		answer(photographBytes(), c, *seconds, *step, *tuned)
 	case "shards":
 		answer(shardedPhotographs(), c, *seconds, *step, *tuned)
 	case "tail":

@@ -14,7 +14,7 @@ import (
 // to load it with.
 func nwtDataset[T float32 | uint8](w *workload[T], variant string) (nwt.Dataset, []nwt.Option) {
 	opts := []nwt.Option{nwt.WithBatchSize(w.batch), nwt.WithShuffle(1)}
-	if open, ok := map[string]func(string) (nwt.Dataset, error){"photos": photoDataset, "shards": shardDataset}[w.name]; ok {
+	if open, ok := map[string]func(string) (nwt.Dataset, error){"photos": photoDataset, "bytes": photoByteDataset, "shards": shardDataset}[w.name]; ok {
 		ds, err := open(variant)
 		if err != nil {
 			log.Fatal(err)

@@ -36,6 +36,11 @@ func photographs() *workload[float32] {
 	return &workload[float32]{name: "photos", samples: 384, batch: 64, size: 3 * photoSide * photoSide}
 }
 
+// photographBytes are the same, not normalized.
+func photographBytes() *workload[uint8] {
+	return &workload[uint8]{name: "bytes", samples: 384, batch: 64, size: 3 * photoSide * photoSide}
+}
+
 // shardedPhotographs are the same with labels, each four times, in shards.
 func shardedPhotographs() *workload[float32] {
 	w := photographs()
@@ -117,6 +122,17 @@ func photoDataset(variant string) (nwt.Dataset, error) {
 		copy(dst.Bytes(1), src.Bytes(1))
 		return recipe.LoadPixels(dst, 0, src.Bytes(0), 256, 256, vision.CHW)
 	}), nil
+}
+
+// photoByteDataset is what nwt-serve serves.
+func photoByteDataset(string) (nwt.Dataset, error) {
+	recipe, err := vision.New([]vision.Transform{
+		vision.RandomResizedCrop{Size: vision.Square(photoSide)}, vision.RandomHorizontalFlip{},
+	}, vision.WithType(nwt.Uint8))
+	if err != nil {
+		return nil, err
+	}
+	return vision.OpenFolder(context.Background(), photoFolder, recipe)
 }
 
 // decodingAlone returns the batches a second of goroutines in which libjpeg-turbo

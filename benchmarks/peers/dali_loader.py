@@ -21,7 +21,7 @@ def open_data(workload):
 
 
 @pipeline_def(device_id=None)
-def pipeline(source):
+def pipeline(source, normalised):
     if "paths" in source:
         data, label = fn.readers.webdataset(**source, ext=["jpg", "cls"], random_shuffle=True, initial_fill=1000)
     else:
@@ -30,18 +30,18 @@ def pipeline(source):
     crops = fn.resize(crops, size=(224, 224), interp_type=types.INTERP_LINEAR, antialias=True)
     crops = fn.crop_mirror_normalize(
         crops,
-        dtype=types.FLOAT,
+        dtype=types.FLOAT if normalised else types.UINT8,
         output_layout="CHW",
         mirror=fn.random.coin_flip(probability=0.5),
-        mean=[0.485 * 255, 0.456 * 255, 0.406 * 255],
-        std=[0.229 * 255, 0.224 * 255, 0.225 * 255],
+        mean=[0.485 * 255, 0.456 * 255, 0.406 * 255] if normalised else 0,
+        std=[0.229 * 255, 0.224 * 255, 0.225 * 255] if normalised else 1,
     )
     return crops, label
 
 
 def loader(name, workload, variant, workers, data):
     def start():
-        pipe = pipeline(data, batch_size=workload.batch, num_threads=workers, prefetch_queue_depth=2)
+        pipe = pipeline(data, workload.dtype == np.float32, batch_size=workload.batch, num_threads=workers, prefetch_queue_depth=2)
         pipe.build()
         while True:
             crops, labels = pipe.run()

@@ -36,6 +36,7 @@ VARIANTS = {
         "wait": ("sample", "endless", "threads"),
         "empty": (*BOTH, "split"),
         "photos": ("torchvision", "pillow", "threads"),
+        "bytes": ("torchvision", "pillow"),
         "tail": ("sample", "ahead-8", "ahead-16", "unordered", "unordered-8"),
         "pauses": ("sample",),
     },
@@ -50,7 +51,8 @@ VARIANTS = {
         "tail": ("sample", "ordered"),
         "pauses": ("sample",),
     },
-    "dali": {"photos": ("sample",), "shards": ("sample",)},
+    "dali": {"photos": ("sample",), "bytes": ("sample",), "shards": ("sample",)},
+    "client": {"bytes": ("sample",)},
     "webdataset": {"shards": ("torchvision", "pillow")},
     "litdata": {"shards": ("sample",)},
 }

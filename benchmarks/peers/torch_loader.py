@@ -28,14 +28,14 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler
 
 import photos
-from workloads import IMAGES, PAD, SCALE, SLEEPS, SHIFT, crop_flip, crop_flip_batch, images, normalise
+from workloads import IMAGES, PAD, PHOTOS, SCALE, SLEEPS, SHIFT, crop_flip, crop_flip_batch, images, normalise
 
 version = torch.__version__
 SCALE_T, SHIFT_T = torch.from_numpy(SCALE), torch.from_numpy(SHIFT)
 
 
 def open_data(workload):
-    if workload == "photos":
+    if workload in PHOTOS:
         return photos.paths()
     return images() if workload in IMAGES else None
 
@@ -118,7 +118,7 @@ class Endless(Sampler):
 def loader(name, workload, variant, workers, data):
     if variant != "cores":
         torch.set_num_threads(1)
-    if name == "photos":
+    if name in PHOTOS:
         return photographs(workload, variant, workers, data)
     common = {"num_workers": workers, "persistent_workers": workers > 0}
     order, _, ahead = variant.partition("-")
@@ -148,20 +148,20 @@ def loader(name, workload, variant, workers, data):
     return start
 
 
-def photo_steps(pillow=False):
+def photo_steps(pillow=False, normalised=True):
     """From a picture, a tensor or Pillow's, to what a photograph's sample is."""
     from torchvision.transforms import v2
 
-    normalise = v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    normalise = [v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
     crop, flip = v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()
-    return v2.Compose([crop, flip, *[v2.PILToTensor()] * pillow, v2.ToDtype(torch.float32, scale=True), normalise])
+    return v2.Compose([crop, flip, *[v2.PILToTensor()] * pillow, *normalise * normalised])
 
 
 def photographs(workload, variant, workers, data):
     from torchvision import datasets, io
 
     files, _ = data
-    steps = photo_steps(variant == "pillow")
+    steps = photo_steps(variant == "pillow", workload.dtype == np.float32)
     if variant == "pillow":
         folder = datasets.ImageFolder(photos.FOLDER, steps)
         dataset = Loads(workload.samples, lambda i: folder[i][0])

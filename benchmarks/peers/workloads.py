@@ -1,4 +1,4 @@
-"""What every peer loads: eight workloads, the data behind them, and the proof that an epoch is right."""
+"""What every peer loads: nine workloads, the data behind them, and the proof that an epoch is right."""
 
 from dataclasses import dataclass
 
@@ -35,9 +35,10 @@ WORKLOADS = {
     "tail": Workload(128_000, 64, np.float32, ()),  # value: the index
     "pauses": Workload(128_000, 64, np.float32, (), pauses=32, pause=0.27),  # value: the index
     "photos": Workload(384, 64, np.float32, (3, 224, 224)),  # JPEG files: photos.py
+    "bytes": Workload(384, 64, np.uint8, (3, 224, 224)),  # the same, not normalised
     "shards": Workload(1_536, 64, np.float32, (3, 224, 224)),  # the same with their numbers: shards.py
 }
-IMAGES, PHOTOS = ("augment", "raw"), ("photos", "shards")
+IMAGES, PHOTOS = ("augment", "raw"), ("photos", "bytes", "shards")
 
 
 def images():
@@ -96,10 +97,11 @@ def check_epoch(name, batches, source):
         batch = np.asarray(batch)
         if batch.dtype != workload.dtype or batch.shape[1:] != workload.shape:
             raise WrongData(f"batch of {batch.dtype}{batch.shape}, want {np.dtype(workload.dtype)} [n, {workload.shape}]")
-        if name in PHOTOS:  # which one it is can't be seen: it must be a photograph, normalised
-            if not (-2.2 < batch.min() < batch.max() < 2.7) or any(np.ptp(photo) < 0.5 for photo in batch):
+        if name in PHOTOS:  # which one it is can't be seen: it must be a photograph, normalised or not
+            least, most = (-1, 256) if name == "bytes" else (-2.2, 2.7)
+            if not (least < batch.min() < batch.max() < most) or any(np.ptp(photo) < 0.1 * (most - least) for photo in batch):
                 raise WrongData(f"values of {batch.min()} to {batch.max()}")
-            ids.append(np.empty(0, np.int64) if name == "photos" else numbers)
+            ids.append(numbers if name == "shards" else np.empty(0, np.int64))
         else:
             ids.append(_indices(name, batch))
         if name == "raw" and not np.array_equal(batch, source[ids[-1]]):
@@ -112,7 +114,7 @@ def check_epoch(name, batches, source):
     full, rest = divmod(workload.samples, workload.batch)
     if sorted(lengths) != [rest] * (rest > 0) + [workload.batch] * full:
         raise WrongData(f"batches of {sorted(set(lengths))} samples, want {full} of {workload.batch} and one of {rest}")
-    if name == "photos":
+    if name in ("photos", "bytes"):
         return
     order = np.concatenate(ids)
     if not np.array_equal(np.sort(order), np.arange(workload.samples)):
