@@ -199,7 +199,7 @@ func (c *crew) replace(w *worker) (givenUp bool) {
 	c.hooks.takeOver(next, w)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w.locals.handOn(next.locals)
+	w.locals.handOn(next.locals) // what Scratch made too late in an earlier call: see cameBack
 	c.seat(next)
 	c.pool.Done() // for w: whoever waits for the pool needn't wait for this call
 	return true

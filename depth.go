@@ -22,6 +22,9 @@ type extraBatches struct {
 	looks        atomic.Bool         // a batch was opened to look ahead, so there is one more slot
 }
 
+// running counts the runs of all loaders of the process.
+var running atomic.Int32
+
 // startDepth initializes the depth of a new loader.
 func (l *engine) startDepth() {
 	d := &l.extra
@@ -251,9 +254,12 @@ func (l *engine) lanes() int {
 }
 
 // makesWay reports whether a worker that has loaded n places should let other goroutines run: the consumer
-// that it has woken, or training and other loaders of the process. If busy workers held every CPU, these
-// would wait until the scheduler takes the CPU from one of them, for up to 10 ms. Workers that wait for
-// something leave their CPU anyway.
+// that it has woken or, after a sample that takes longer than a switch, the consumers of other loaders. If
+// busy workers held every CPU, a consumer would wait until the scheduler takes the CPU from one of them, for
+// up to 10 ms. Workers that wait for something leave their CPU anyway.
 func (l *engine) makesWay(n int, woken bool) bool {
-	return l.pace.Outlasts(n) || woken && l.pace.Computes() && l.Workers() >= runtime.GOMAXPROCS(0)
+	if running.Load() > 1 && l.pace.Outlasts(n) {
+		return true
+	}
+	return woken && l.pace.Computes() && l.Workers() >= runtime.GOMAXPROCS(0)
 }

@@ -64,17 +64,6 @@ func newEngine(s *source, workers int) *engine {
 	return l
 }
 
-// ownShapes reports whether each batch has a shape of its own.
-func (l *engine) ownShapes() bool { return l.load.sizes != nil }
-
-// seedKey returns the key that seeds Sample.Rand.
-func (o *options) seedKey() uint64 {
-	if o.seed != nil {
-		return permute.SeedKey(*o.seed)
-	}
-	return permute.SeedKey(o.shuffled)
-}
-
 // loadFuncs finds out how samples are loaded. The check whether places must be cleared isn't in the
 // loading loop, because there it would cost every dataset time.
 func (s *source) loadFuncs() loadFuncs {
@@ -108,6 +97,17 @@ func (s *source) loadFuncs() loadFuncs {
 		}
 	}
 	return l
+}
+
+// ownShapes reports whether each batch has a shape of its own.
+func (l *engine) ownShapes() bool { return l.load.sizes != nil }
+
+// seedKey returns the key that seeds Sample.Rand.
+func (o *options) seedKey() uint64 {
+	if o.seed != nil {
+		return permute.SeedKey(*o.seed)
+	}
+	return permute.SeedKey(o.shuffled)
 }
 
 // samplesOfEpoch returns how many samples an epoch of an ordering has over all ranks, or endless for a

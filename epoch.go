@@ -91,6 +91,7 @@ func (l *engine) begin(ctx context.Context, first, last, base int) (*run, error)
 		return nil, err
 	}
 	l.ordering.CompareAndSwap(known, o)
+	running.Add(1)
 	r.start()
 	return r, nil
 }

@@ -26,7 +26,7 @@ func WithMemoryLimit(bytes uint64) Option {
 // memoryShare is the share of the remaining memory that tuning may take if no limit is set.
 const memoryShare = 0.8
 
-// memoryLimit is the peak RSS that a trial must not exceed.
+// memoryLimit is the memory that a trial must not need: see Trial.needs.
 type memoryLimit struct {
 	bytes uint64 // math.MaxUint64 if it isn't known, so that there is no limit
 	from  string // where the limit comes from, for messages
@@ -48,13 +48,13 @@ func limitFrom(rss uint64, left host.Room, processes int) memoryLimit {
 	return l
 }
 
-// memoryPeak is the peak RSS measured at a worker count.
+// memoryPeak is the memory that a worker count was measured to need.
 type memoryPeak struct {
 	workers int
 	bytes   uint64
 }
 
-// allows predicts the peak RSS at a worker count, and returns why that count must not be tried, or "" if
+// allows predicts the memory that a worker count needs, and returns why that count must not be tried, or "" if
 // it may be tried.
 //
 // The prediction follows the line through the two nearest measured counts: both below, or one below and

@@ -132,11 +132,6 @@ func (o *options) cpus() int {
 	return max(1, all/n)
 }
 
-// usable returns how many CPUs workers may keep busy; cpus is how many Go would use.
-func (o *options) usable() int {
-	return int(math.Ceil(o.machine.CPUs().Mine(o.ranks(), o.cpus())))
-}
-
 // ranks returns how many processes share this host.
 func (o *options) ranks() int {
 	if o.launcher == nil {

@@ -69,7 +69,7 @@ func (o *outcome) ends(b *Batch) {
 // A demand is what workers, the stage and the depth's timer can see of the consumer.
 type demand struct {
 	opening  atomic.Uint64 // sequence number of the batch that will be opened next
-	awaiting atomic.Bool   // the consumer is blocked until a batch is loaded
+	awaiting atomic.Bool   // the consumer is blocked until a batch is loaded; set only if the depth follows need, or for a stream
 	looking  atomic.Bool   // the consumer looks ahead: it also waits for goesOn
 }
 
@@ -277,7 +277,7 @@ func (r *run) openOne() (opened bool, err error) {
 	b.setLast(notLast)
 	b.refs.Store(held)
 	b.seeded, b.leftOut, b.transformErr = false, false, nil
-	b.expect(b.opened)
+	b.expect(b.opened) // for WithBatchTransform alone
 	r.opened++
 	r.demand.opening.Store(b.seq + 1)
 	r.ahead = append(r.ahead, b.seq)
@@ -287,7 +287,7 @@ func (r *run) openOne() (opened bool, err error) {
 		r.l.ring.Announce(b.seq, b, b.opened)
 		r.stream.take(b)
 	}
-	if r.l.extra.IsIdle() {
+	if r.l.extra.IsIdle() { // workers had nothing to claim until now: count the time that was lost
 		r.l.extra.Reckon(r.l.now())
 	}
 	return true, nil
@@ -479,6 +479,7 @@ func (r *run) haltInTurn() {
 
 // end ends the run, so that the loader is ready for the next one.
 func (r *run) end() {
+	defer running.Add(-1)
 	r.unwatch()
 	defer r.l.crew.end(func() { r.l.seq = r.first + uint64(r.opened) }) // also if a reader's Close ends the goroutine
 	r.turn.Lock()

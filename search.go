@@ -2,6 +2,7 @@ package nwt
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/nwt-go/nwt/internal/search"
 )
@@ -51,4 +52,9 @@ func (o *options) space() search.Space {
 		sp.Time = search.DefaultTime
 	}
 	return sp
+}
+
+// usable returns how many CPUs workers may keep busy; cpus is how many Go would use.
+func (o *options) usable() int {
+	return int(math.Ceil(o.machine.CPUs().Mine(o.ranks(), o.cpus())))
 }

@@ -25,7 +25,7 @@ type source struct {
 	layout  *fieldSet
 	opts    *options
 	first   *ordering // the ordering of a new loader
-	tunes   bool      // for Tune: see during
+	tunes   bool      // its loaders are Tune's: a run that has only bad samples ends, and some warnings are left out
 	told    *onceLog
 
 	slotMem   slotMemory

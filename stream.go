@@ -11,6 +11,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/lanes"
 	"github.com/nwt-go/nwt/internal/mixture"
+	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
@@ -315,4 +316,28 @@ func newCounts(s Stream, n int, o *options) (c *recordCounts, err error) {
 	}
 	c.lanes = min(cmp.Or(o.interleave, defaultLanes), n, c.n)
 	return c, nil
+}
+
+// perRank returns the order of the batches that a rank takes from a stream with WithEpochSamples.
+func (o *options) perRank() order.Order {
+	return order.Order{N: o.quota(o.world), Batch: o.batchSize, World: 1, DropLast: o.dropLast}
+}
+
+// quota returns how many samples of a stream WithEpochSamples gives to each of world ranks in an epoch; 0
+// without it.
+func (o *options) quota(world int) int {
+	if o.epochSamples == 0 {
+		return 0
+	}
+	return max(1, o.epochSamples/world)
+}
+
+// endsEpoch reports whether WithEpochSamples ends a stream's epoch once world ranks have had samples of
+// its samples, more than 0.
+func (o *options) endsEpoch(samples, world int) bool {
+	if o.epochSamples == 0 || world < 1 || samples%world != 0 {
+		return false
+	}
+	left := o.quota(world) - samples/world
+	return left == 0 || left > 0 && left < o.batchSize && o.dropLast
 }

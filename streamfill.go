@@ -21,9 +21,9 @@ type streamFill struct {
 	l     *engine
 	ahead bool                  // shards are read ahead, each in its own goroutine, and feed's goroutine fills the batches
 	queue chan *Batch           // the batches that feed has to fill; nil unless ahead
-	lanes *shards.Lanes[Record] // for a CountedStream; otherwise nil
+	lanes *shards.Lanes[Record] // for one CountedStream, see source.counted; otherwise nil
 
-	// For a CountedStream: where in the lanes the first epoch begins, and whether reading has begun.
+	// For one CountedStream: where in the lanes the first epoch begins, and whether reading has begun.
 	origin int64
 	begun  bool
 

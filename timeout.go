@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt/internal/callctx"
+	"github.com/nwt-go/nwt/internal/osmemory"
 	"github.com/nwt-go/nwt/internal/watch"
 )
 
@@ -65,7 +66,7 @@ func (w *worker) describe(r *run) (about []any) {
 func (l *engine) takeOver(next, w *worker) {
 	b := w.claim.Item
 	err := callctx.NoAnswer(w.ctx)
-	w.slot.holders.Add(1)
+	w.slot.holders.Add(1) // the call; the last holder frees the slot
 	w.keeps = w.slot
 	w.cancel(err)
 	next.claim, next.claimed, next.slot, next.next = w.claim, true, w.slot, w.upto
@@ -124,4 +125,59 @@ func (s *slowCallLog) stop() {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
+}
+
+// openRefuge prepares the batch's refuge for the places from … to−1, which are then loaded one by one: a
+// call of LoadBatch that was given up may still write to these places in the batch's own slot. In the
+// refuge, the index of any other place is −1. Its memory is ordinary memory, since the places are moved
+// to another slot afterwards.
+func (b *Batch) openRefuge(from, to int) error {
+	if b.refuge == nil {
+		s, err := b.slotLike(slotMemory{osmemory.Map, osmemory.Unmap})
+		if err != nil {
+			return err
+		}
+		for place := range s.indices {
+			s.indices[place] = -1
+		}
+		b.refuge = s
+	}
+	if b.known {
+		copy(b.refuge.indices[from:to], b.indices[from:to])
+	}
+	return nil
+}
+
+// slotLike returns a slot in which the batch has the same shape as in its own slot.
+func (b *Batch) slotLike(mem slotMemory) (*slot, error) {
+	s, err := b.l.newSlot(mem)
+	if err == nil && b.l.ownShapes() {
+		s.places.Like(&b.places)
+	}
+	return s, err
+}
+
+// moveOut moves a loaded batch, except its bad places, to a slot that no abandoned call can write to.
+func (b *Batch) moveOut() error {
+	to, err := b.slotLike(b.l.slotMem)
+	if err != nil {
+		return fmt.Errorf("out of the way of a Load that hangs: %w", err)
+	}
+	bad := b.bad.sorted()
+	for place := range b.size {
+		if len(bad) > 0 && bad[0].place == place {
+			bad = bad[1:]
+			continue
+		}
+		home := b.slot
+		if b.refuge != nil && b.refuge.indices[place] >= 0 {
+			home = b.refuge
+		}
+		to.copyPlaces(place, home, place, place+1)
+	}
+	b.giveUp(b.slot)
+	b.slot = to
+	b.resize(b.size)
+	b.leaveRefuge()
+	return nil
 }

@@ -211,7 +211,7 @@ const seldom = 10
 // place returns where a round begins. Rounds are spread over the epoch, so that the beginning of the
 // epoch isn't measured alone.
 func (t *tuneCall) place(round, epoch int) State {
-	order := &t.first.order
+	order := &t.first.order // the source's: that of a new loader
 	steps := order.Steps(0)
 	if t.streams() || steps < 2 {
 		return State{Epoch: epoch}

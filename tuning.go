@@ -31,7 +31,7 @@ type tuning struct {
 
 	wake *time.Timer // interrupts waiting for a batch, so that the loop looks in between
 
-	at    int64     // Loader.now of the last delivery
+	at    int64     // engine.now of the last delivery
 	start time.Time // of the run
 }
 
@@ -40,7 +40,7 @@ type shown struct {
 	asked, delivered int
 	before           int   // batches delivered before this run
 	open             int   // open batches beyond the one in use
-	waits            int64 // Loader.now when the current wait began; 0: there is none
+	waits            int64 // engine.now when the current wait began; 0: there is none
 	dry              bool  // no batch is left to open or to load
 }
 

@@ -99,7 +99,7 @@ func (w *worker) loaded() {
 	if w.l.tuning != nil {
 		w.l.counters.loaded.Add(int64(n) * wholeBatch / int64(b.opened))
 	}
-	b.loadedPlaces(n, w.sample.worker)
+	b.loadedPlaces(n, w.sample.worker) // WithBatchTransform runs once the last place is loaded
 }
 
 // done reports the claim to the ring. It returns whether this has woken a goroutine.
@@ -112,7 +112,7 @@ func (w *worker) calls(upto int, ofBatch bool) {
 	w.clock.Begin(w.l.crew.watchdog.Now(), upto-w.next)
 }
 
-// note publishes the current claim to the watchdog, once. indexed says that the indices of the claim no
+// note publishes the current claim, once, for the log line that names a slow call. indexed says that the indices of the claim no
 // longer change.
 func (w *worker) note(indexed bool) {
 	if w.noted && w.clock.Idle() {
@@ -225,7 +225,7 @@ func (w *worker) loadClaim() {
 	if timed {
 		began = w.l.now()
 	}
-	if w.noted = !w.bounded && w.l.pace.Notes(n); w.noted {
+	if w.noted = !w.bounded && w.l.pace.Notes(n); w.noted { // not if samples are so quick that publishing would cost noticeable time
 		w.began, w.indexed = began, false
 	}
 	if w.l.load.together != nil && w.slot == b.slot {

@@ -395,8 +395,8 @@ func (r *Ring[T]) Forsaken(seq uint64) bool {
 	return r.quota.Load() == 0 && r.cursor.Load() < pack(seq+1, 0) && r.claimable()
 }
 
-// Loaded reports whether batch seq is open and its places are done. Loaded and AwaitLoaded are for the
-// stage.
+// Loaded reports whether batch seq is open and its places are done. AwaitLoaded is for the stage
+// alone.
 func (r *Ring[T]) Loaded(seq uint64) bool {
 	return r.limit.Load() > pack(seq, 0) && r.at(seq).pending.Load() <= r.stage
 }

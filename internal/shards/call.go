@@ -108,3 +108,57 @@ func (c *shardReader[R]) close() {
 	c.cancel(nil)
 	await(c, c.done)
 }
+
+// takeNow does what take does, for a shardReader that doesn't read ahead yet.
+func (s *Set[R]) takeNow(i int, r **Item[R]) bool {
+	if !s.group.Ahead {
+		return s.readers[i].next(*r)
+	}
+	s.here(i, func(c *shardReader[R]) {
+		next := s.newItem() // a call that is given up keeps it
+		if c.got = nil; c.next(next) {
+			c.got = next
+		}
+	})
+	if got := s.readers[i].got; got != nil {
+		*r = got
+		return true
+	}
+	return false
+}
+
+// here runs f, which calls a Reader, for shardReader number i, which doesn't read ahead yet.
+// If the call takes too long, f runs again for the shardReader that replaces this one.
+func (s *Set[R]) here(i int, f func(*shardReader[R])) {
+	for !s.readers[i].here(f) {
+		s.readers[i] = s.readers[i].replace()
+	}
+}
+
+// here runs f for the shardReader. If the consumer reads, here calls f itself; otherwise f runs in its
+// own goroutine, and here returns false if a call in it was given up.
+func (c *shardReader[R]) here(f func(*shardReader[R])) (answered bool) {
+	if !c.set.group.Ahead {
+		f(c)
+		return true
+	}
+	done := make(chan struct{})
+	go c.apart(f, done)
+	_, _, answered = await(c, done)
+	return answered
+}
+
+// apart runs f, and closes done.
+func (c *shardReader[R]) apart(f func(*shardReader[R]), done chan struct{}) {
+	finished := false
+	defer func() {
+		c.endsWith(finished)
+		c.comesBack()
+		close(done)
+	}()
+	f(c)
+	if c.call.clock.Lost() {
+		c.shut()
+	}
+	finished = true
+}

@@ -2,7 +2,7 @@
 // changes the worker count and measures windows of the run. It knows no loader.
 //
 //	settling ──► measuring ──► settling …  ──► over
-//	  │            └ a window, until it tells enough   └ or watching, see watch.go
+//	  │            └ a window, until it tells enough   └ or watching, see runs.go
 //	  └ until the workers that are new have begun
 package tune
 
@@ -172,8 +172,8 @@ func (s span) unclear() bool {
 }
 
 const (
-	patience    = 1. / 10 // share of the time for tuning that new workers are waited for
-	longLook    = 1. / 60 // share of the time for tuning after which a few waves are enough
+	patience    = 1. / 10 // share of search.DefaultTime that new workers are waited for
+	longLook    = 1. / 60 // share of search.DefaultTime after which a few waves are enough
 	manyWaves   = 4       // each worker has loaded this many claims, so a burst isn't decisive
 	fewWaves    = 2       // … or this many, if they take three times a long look
 	hardly      = 200     // training hardly waits if it waits for less than this part of the time
