@@ -1,5 +1,5 @@
-// Nwt-serve serves the photographs of a folder, one folder per class, as batches: to package
-// serve's Open, or to any client of Arrow Flight.
+// Nwt-serve serves the pictures, or the bytes of other files, of a folder with one folder per class, as
+// batches: to package serve's Open, or to any client of Arrow Flight.
 package main
 
 import (
@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/folder"
 	"github.com/nwt-go/nwt/serve"
 	"github.com/nwt-go/nwt/vision"
 )
@@ -38,6 +40,8 @@ func main() {
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("nwt-serve", flag.ContinueOnError)
 	images := flags.String("images", "", "`folder` of pictures, one folder per class")
+	files := flags.String("files", "", "`folder` of files of any other kind, one folder per class: their bytes are served")
+	extensions := flags.String("extensions", "", "of these files, such as `.wav,.flac`; by default all")
 	size := flags.Int("size", 224, "width and height in `pixels`")
 	train := flags.Bool("train", false, "crop and flip at random, as for training; otherwise the middle")
 	batch := flags.Int("batch", 64, "`samples` per batch")
@@ -66,8 +70,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("unexpected %q", flags.Arg(0))
-	case *images == "":
-		return errors.New("-images names the folder")
+	case (*images == "") == (*files == ""):
+		return errors.New("-images or -files names the folder")
 	}
 	opts := []nwt.Option{nwt.WithBatchSize(*batch)}
 	if *shuffle >= 0 {
@@ -90,15 +94,13 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		}
 		with = append(with, serve.WithTLS(&tls.Config{Certificates: []tls.Certificate{pair}}))
 	}
-	transforms := []vision.Transform{vision.Resize{Shorter: *size * 8 / 7}, vision.CenterCrop{Size: vision.Square(*size)}}
-	if *train {
-		transforms = []vision.Transform{vision.RandomResizedCrop{Size: vision.Square(*size)}, vision.RandomHorizontalFlip{}}
+	var ds nwt.Dataset
+	var err error
+	if *files != "" {
+		ds, err = bytesOf(ctx, *files, *extensions)
+	} else {
+		ds, err = picturesOf(ctx, *images, *size, *train)
 	}
-	pipeline, err := vision.New(transforms, vision.WithType(nwt.Uint8))
-	if err != nil {
-		return err
-	}
-	folder, err := vision.OpenFolder(ctx, *images, pipeline)
 	if err != nil {
 		return err
 	}
@@ -107,7 +109,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	} else {
 		with = append(with, serve.WithTuned(ctx))
 	}
-	s, err := serve.New(folder, append(with, serve.WithLoader(opts...))...)
+	s, err := serve.New(ds, append(with, serve.WithLoader(opts...))...)
 	if err != nil {
 		return err
 	}
@@ -134,8 +136,48 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			return errors.Join(err, l.Close())
 		}
 	}
-	fmt.Fprintf(stdout, "%d pictures of %d classes at %s, %d workers\n", folder.Len(), len(folder.Classes()), l.Addr(), s.Workers())
+	fmt.Fprintf(stdout, "%d samples at %s, %d workers\n", ds.Len(), l.Addr(), s.Workers())
 	return s.Serve(ctx, l)
+}
+
+func picturesOf(ctx context.Context, dir string, size int, train bool) (nwt.Dataset, error) {
+	transforms := []vision.Transform{vision.Resize{Shorter: size * 8 / 7}, vision.CenterCrop{Size: vision.Square(size)}}
+	if train {
+		transforms = []vision.Transform{vision.RandomResizedCrop{Size: vision.Square(size)}, vision.RandomHorizontalFlip{}}
+	}
+	pipeline, err := vision.New(transforms, vision.WithType(nwt.Uint8))
+	if err != nil {
+		return nil, err
+	}
+	return vision.OpenFolder(ctx, dir, pipeline)
+}
+
+// bytesOf returns the bytes of files, "data", as a dataset whose batches are as long as their longest.
+func bytesOf(ctx context.Context, dir, extensions string) (nwt.Dataset, error) {
+	f, err := folder.Open(ctx, dir, strings.FieldsFunc(extensions, func(r rune) bool { return r == ',' }))
+	if err != nil {
+		return nil, err
+	}
+	lengths, err := f.Lengths(ctx, func(_ context.Context, path string) (int, error) {
+		info, err := os.Stat(path)
+		if err != nil {
+			return 0, err
+		}
+		return int(info.Size()), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	fields := []nwt.Field{{Name: "data", Type: nwt.Uint8, Shape: []int{max(1, slices.Max(lengths))}, Ragged: true}}
+	ds := f.Dataset(fields, func(_ context.Context, path string, dst *nwt.Sample) error {
+		data, err := os.ReadFile(path)
+		if err == nil {
+			dst.SetLen(0, len(data))
+			copy(dst.Bytes(0), data)
+		}
+		return err
+	})
+	return nwt.Sized(ds, func(i int, sizes []int) { sizes[0] = lengths[i] }), nil
 }
 
 // exported returns what Prometheus is told, on any path.

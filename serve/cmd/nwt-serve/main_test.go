@@ -21,8 +21,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// folder has one picture.
-func folder(t *testing.T) string {
+// onePicture is a folder with one picture.
+func onePicture(t *testing.T) string {
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "class"), 0o700))
 	file, err := os.Create(filepath.Join(dir, "class", "1.png"))
@@ -33,7 +33,7 @@ func folder(t *testing.T) string {
 }
 
 func TestMetricsCountWhatIsServed(t *testing.T) {
-	dir := folder(t)
+	dir := onePicture(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	said, out := io.Pipe()
 	ended := make(chan error)
@@ -69,6 +69,32 @@ func TestMetricsCountWhatIsServed(t *testing.T) {
 	require.NoError(t, out.Close())
 }
 
+func TestFilesOfAnyKindAreServedAsBytes(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"a/1.txt": "one", "b/2.txt": "three", "b/3.wav": "left out"} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	args := []string{"-files", dir, "-extensions", ".txt", "-workers", "1", "-listen"}
+	require.ErrorContains(t, run(t.Context(), append(args, "unix:/x", "-images", dir), io.Discard), "-images or -files")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	socket := "unix:" + filepath.Join(t.TempDir(), "socket")
+	go func() { ended <- run(ctx, append(args, socket), io.Discard) }()
+	ds, err := serve.Open(ctx, []string{socket})
+	require.NoError(t, err)
+	l, err := nwt.NewLoader(ds)
+	require.NoError(t, err)
+	for b, err := range l.Epoch(ctx, 0) {
+		require.NoError(t, err)
+		require.Equal(t, []any{"one\x00\x00three", []int32{3, 5}, []int64{0, 1}}, []any{string(b.Bytes(0)), b.Lens(0), nwt.Values[int64](b, 1)})
+	}
+	require.NoError(t, l.Close())
+	require.NoError(t, ds.Close())
+	cancel()
+	require.NoError(t, <-ended)
+}
+
 func TestASocketThatAKilledServerLeftDoesNotStopTheNext(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
 	listen := func() *net.UnixListener {
@@ -88,7 +114,7 @@ func TestASocketThatAKilledServerLeftDoesNotStopTheNext(t *testing.T) {
 }
 
 func TestWithoutATokenItListensOnThisHostOnly(t *testing.T) {
-	dir := folder(t)
+	dir := onePicture(t)
 	for _, address := range []string{":0", "0.0.0.0:0", "[::]:0", "example.org:0", "nothing"} {
 		require.ErrorContains(t, run(t.Context(), []string{"-images", dir, "-workers", "1", "-listen", address}, io.Discard), "without -token-file", address)
 	}
