@@ -50,7 +50,7 @@ type weakFile struct {
 	left int
 }
 
-var errReset = &fs.PathError{Op: "read", Path: "a.tar", Err: syscall.EIO}
+var errReset = &fs.PathError{Op: "read", Path: "a.tar", Err: syscall.ETIMEDOUT}
 
 func (f *weakFile) Read(p []byte) (int, error) {
 	if f.left == 0 {
@@ -153,7 +153,7 @@ func TestAShardThatStaysBrokenIsAnErrorAfterAsManyAttempts(t *testing.T) {
 			require.NoError(t, err)
 			began := time.Now()
 			got, _, err := epoch(t, nwt.Streamed(s), nwt.WithWorkers(workers), nwt.WithBatchSize(10), nwt.WithRetry(3, time.Second))
-			require.ErrorIs(t, err, syscall.EIO)
+			require.ErrorIs(t, err, syscall.ETIMEDOUT)
 			require.ErrorContains(t, err, "(attempt 4)")
 			require.NotContains(t, err.Error(), "(attempt 4) (attempt")
 			require.Equal(t, upTo(50), got)
@@ -162,7 +162,7 @@ func TestAShardThatStaysBrokenIsAnErrorAfterAsManyAttempts(t *testing.T) {
 
 			w.opened, w.bears = 0, 50*2048+600
 			got, _, err = epoch(t, nwt.Streamed(s), nwt.WithWorkers(workers), nwt.WithBatchSize(10), nwt.WithRetry(0, 0))
-			require.ErrorIs(t, err, syscall.EIO)
+			require.ErrorIs(t, err, syscall.ETIMEDOUT)
 			require.Equal(t, upTo(50), got)
 			require.Equal(t, 1, w.opened)
 		}

@@ -68,6 +68,7 @@ func Hold(ctx context.Context, path string) (*Held, error) {
 			renewed, looks = info.ModTime(), 0
 		case looks > 600:
 			_ = os.Remove(path)
+			looks = 0 // the file of the next holder may have the same time
 		}
 	}
 }
