@@ -69,7 +69,7 @@ func (o *outcome) ends(b *Batch) {
 // A demand is what workers, the stage and the depth's timer can see of the consumer.
 type demand struct {
 	opening  atomic.Uint64 // sequence number of the batch that will be opened next
-	awaiting atomic.Bool   // the consumer is blocked until a batch is loaded; set only if the depth follows need, or for a stream
+	awaiting atomic.Bool   // the consumer is blocked until a batch is loaded; set only if the depth follows need
 	looking  atomic.Bool   // the consumer looks ahead: it also waits for goesOn
 }
 
@@ -349,7 +349,7 @@ func (r *run) awaitOne(i int, orLater bool) (seq uint64, ok bool) {
 	if tuning != nil {
 		tuning.awaits(began)
 	}
-	if (r.stream != nil || r.l.deepens()) && !r.l.ring.Loaded(r.ahead[i]) {
+	if r.l.deepens() && !r.l.ring.Loaded(r.ahead[i]) {
 		r.demand.awaiting.Store(true)
 		defer r.demand.awaiting.Store(false)
 	}
