@@ -39,8 +39,8 @@ func (c *Cache) cache() *Cache    { return c }
 func (c *Cache) invalid() error   { return c.err }
 func (c *Cache) parts() []Dataset { return []Dataset{c.ds} }
 
-// overwritesAll reports that Load writes every element, unless ds only embeds c.
-func (c *Cache) overwritesAll(ds Dataset) bool { return ds == Dataset(c) }
+// WritesAll implements what [Overwrites] describes.
+func (c *Cache) WritesAll(asked Dataset) bool { return asked == Dataset(c) }
 
 func (c *Cache) tells() func(index int, sizes []int) { return sizesOf(c.ds) }
 

@@ -296,7 +296,10 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 // Overwrites returns ds with the promise that Load writes every element, of a ragged field up to its
 // length. The loader then needn't clear the place first. If the promise is broken, elements that aren't
 // written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's Folder make
-// this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets do.
+// this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets do. A
+// dataset of another package makes it by a method WritesAll(asked Dataset) bool, which returns whether
+// asked, the dataset in use, is the method's receiver: so a type that embeds the dataset, with a Load of
+// its own, promises nothing.
 func Overwrites(ds Dataset) Dataset {
 	if ds == nil || bool(overwrites(ds)) {
 		return ds

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 
 	"github.com/nwt-go/nwt/internal/permute"
-	"github.com/nwt-go/nwt/internal/promise"
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
@@ -74,14 +73,12 @@ func overwrites(ds ...Dataset) overwriting {
 			if !o.overwrites() {
 				return false
 			}
-		case interface{ overwritesAll(ds Dataset) bool }:
-			if !o.overwritesAll(d) {
+		case interface{ WritesAll(asked Dataset) bool }:
+			if !o.WritesAll(d) {
 				return false
 			}
 		default:
-			if !promise.Overwrites(d) {
-				return false
-			}
+			return false
 		}
 	}
 	return true

@@ -816,6 +816,34 @@ func TestOnlyADatasetThatPromisesToWriteEverythingIsNotCleared(t *testing.T) {
 	require.Zero(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset {
 		return must(nwt.Concat(nwt.Overwrites(ds), ds))
 	}), "a Concat of which one part may leave something out")
+	require.Positive(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset { return &outside{ds} }), "another package's")
+	require.Zero(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset { return &around{&outside{ds}} }), "a type with a Load of its own")
+}
+
+// outside promises, as a dataset of another package does, that its Load writes every element.
+type outside struct{ nwt.Dataset }
+
+func (d *outside) WritesAll(asked nwt.Dataset) bool { return asked == nwt.Dataset(d) }
+
+// around has a Load of its own, and a method WritesAll that isn't.
+type around struct{ *outside }
+
+func (d *around) Load(ctx context.Context, index int, dst *nwt.Sample) error {
+	return d.outside.Load(ctx, index, dst)
+}
+
+func TestTheContextOfASampleIsThatOfItsCall(t *testing.T) {
+	seen := 0
+	ds := numbered(4, func(ctx context.Context, _ int, dst *nwt.Sample) error {
+		require.Equal(t, ctx, dst.Context())
+		require.Equal(t, time.Minute, nwt.TimeoutOf(ctx))
+		seen++
+		return nil
+	})
+	_, err := values(t, newLoader(t, ds, nwt.WithWorkers(1), nwt.WithTimeout(time.Minute)), 0)
+	require.NoError(t, err)
+	require.Equal(t, 4, seen)
+	require.Zero(t, nwt.TimeoutOf(t.Context()))
 }
 
 func TestOverwritesOfWhatCanNotBeUsedIsTheSameError(t *testing.T) {

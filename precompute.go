@@ -86,8 +86,8 @@ func (p *Precomputed) parts() []Dataset { return []Dataset{p.ds} }
 
 func (p *Precomputed) tells() func(index int, sizes []int) { return sizesOf(p.ds) }
 
-// overwritesAll reports that Load writes every element, unless ds only embeds p.
-func (p *Precomputed) overwritesAll(ds Dataset) bool { return ds == Dataset(p) }
+// WritesAll implements what [Overwrites] describes.
+func (p *Precomputed) WritesAll(asked Dataset) bool { return asked == Dataset(p) }
 
 // Load copies a sample from the file. After Close its error is [os.ErrClosed].
 func (p *Precomputed) Load(ctx context.Context, index int, dst *Sample) error {

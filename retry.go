@@ -30,5 +30,14 @@ func WithRetry(times int, wait time.Duration) Option {
 	}
 }
 
+// Temporary reports whether an error is temporary, as [WithRetry] judges it. known is false if nothing in
+// err says so; then only code that knows where err comes from can decide. For nil it returns false, true.
+func Temporary(err error) (temporary, known bool) {
+	if err == nil {
+		return false, true
+	}
+	return retry.MayPass(err)
+}
+
 // Retryable marks an error as temporary: see [WithRetry]. It returns nil for nil.
 func Retryable(err error) error { return retry.As(err, true) }

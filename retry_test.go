@@ -45,6 +45,22 @@ type firmly struct{ error }
 func (firmly) Temporary() bool { return false }
 func (f firmly) Unwrap() error { return f.error }
 
+func TestAnErrorTellsWhetherItIsTemporary(t *testing.T) {
+	for _, c := range []struct {
+		err              error
+		temporary, known bool
+	}{
+		{nil, false, true},
+		{nwt.Retryable(errors.New("full")), true, true},
+		{fmt.Errorf("reading: %w", io.ErrUnexpectedEOF), true, true},
+		{fs.ErrNotExist, false, true},
+		{errors.New("odd"), false, false},
+	} {
+		temporary, known := nwt.Temporary(c.err)
+		require.Equal(t, []bool{c.temporary, c.known}, []bool{temporary, known}, "%v", c.err)
+	}
+}
+
 func TestFaultsThatMayPassAreRepeatedAndOthersAreNot(t *testing.T) {
 	read := func(err error) error {
 		return &net.OpError{Op: "read", Net: "tcp", Err: &net.OpError{Op: "inner", Err: err}}

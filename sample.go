@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -239,6 +240,10 @@ func (s *Sample) Epoch() int {
 	}
 	return s.epoch
 }
+
+// Context returns the context of the call of Load that loads the sample. It is for code that is given a
+// sample alone. With [WithTimeout] it ends when the call is given up.
+func (s *Sample) Context() context.Context { return s.locals.ctx }
 
 // Worker returns the number of the worker, from 0, for logs. It returns 0 if the caller loads.
 func (s *Sample) Worker() int { return s.worker }

@@ -1,11 +1,6 @@
 package nwt
 
-import (
-	"context"
-	"io"
-
-	"github.com/nwt-go/nwt/internal/callctx"
-)
+import "io"
 
 // Scratch returns a value that Load needs and that goroutines can't share, such as a decoder. The first
 // call in a worker makes the value by create; later calls return the same value. There is one per type T
@@ -45,8 +40,4 @@ func find[T any](s *Sample) *T {
 		}
 	}
 	return nil
-}
-
-func init() {
-	callctx.Of = func(sample any) context.Context { return sample.(*Sample).locals.ctx }
 }

@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -15,6 +16,10 @@ import (
 // one, in the batch's refuge. The call goes on in its goroutine, which the loader no longer counts on. It
 // keeps everything that it may touch: its worker, with the samples and the indices it was given, and the
 // whole slot that they lie in. The batch is moved to another slot before it is delivered.
+
+// TimeoutOf returns how long the call of Load, or of a [ShardReader], whose context is ctx may take, as
+// [WithTimeout] set it; 0 means that there is no bound.
+func TimeoutOf(ctx context.Context) time.Duration { return callctx.Timeout(ctx) }
 
 // pause records that a create of Scratch begins, whose time doesn't count for the call.
 func (w *worker) pause() { w.clock.Pause(w.l.crew.watchdog.Now()) }

@@ -26,7 +26,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/internal/promise"
 )
 
 const (
@@ -35,11 +34,6 @@ const (
 
 	serviceConfig = `{"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}}`
 )
-
-func init() { // what comes fills each sample
-	promise.ToOverwrite[*remote]()
-	promise.ToOverwrite[*sized]()
-}
 
 // A Dataset is what one or several servers have. Its samples are loaded there. How many requests are
 // under way follows from the loader's workers; nwt.Tune finds their number. It is an
@@ -183,6 +177,14 @@ func (d *remote) Fingerprint() string { return d.about.Data }
 
 // Close ends the connections.
 func (d *remote) Close() error { return d.conn.Close() }
+
+// WritesAll implements what [nwt.Overwrites] describes: what comes fills each sample.
+func (d *remote) WritesAll(asked nwt.Dataset) bool {
+	if s, ok := asked.(*sized); ok {
+		return s.remote == d
+	}
+	return asked == nwt.Dataset(d)
+}
 
 // Load loads one sample.
 func (d *remote) Load(ctx context.Context, index int, dst *nwt.Sample) error {

@@ -28,7 +28,6 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/internal/retry"
 )
 
 // A Server answers which batch holds what, and loads it. It keeps nothing of its clients.
@@ -357,7 +356,7 @@ func (s *Server) load(ctx context.Context, one *slot, named bool) (err error) {
 		return nil
 	}
 	code := codes.DataLoss
-	if may, _ := retry.MayPass(err); may {
+	if temporary, _ := nwt.Temporary(err); temporary {
 		code = codes.Aborted
 	}
 	if load, ok := errors.AsType[*nwt.LoadError](err); ok && !named {

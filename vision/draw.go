@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/internal/callctx"
 	"github.com/nwt-go/nwt/internal/retry"
 )
 
@@ -25,7 +24,7 @@ type Draw struct {
 // one field, as in [Pipeline.Frames].
 func (p *Pipeline) Draw(dst *nwt.Sample, field int, files ...[]byte) (Draw, error) {
 	d := Draw{dst: dst}
-	err := d.load(callctx.Of(dst), p, field, files)
+	err := d.load(dst.Context(), p, field, files)
 	return d, err
 }
 
@@ -43,7 +42,7 @@ func (d Draw) Load(p *Pipeline, field int, files ...[]byte) error {
 	if d.p == nil {
 		return errNotDrawn
 	}
-	return d.load(callctx.Of(d.dst), p, field, files)
+	return d.load(d.dst.Context(), p, field, files)
 }
 
 // LoadPixels does what Load does, for pictures that are decoded already: height × width pixels of three
@@ -179,7 +178,7 @@ func (d *Draw) loadFile(ctx context.Context, w *worker, field, k int, data []byt
 }
 
 func (d *Draw) loadPixels(p *Pipeline, field int, pixels []byte, height, width int, layout Layout) error {
-	ctx, n := callctx.Of(d.dst), 1
+	ctx, n := d.dst.Context(), 1
 	if p != nil {
 		n = max(1, len(d.dst.Bytes(field))/p.bytes)
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/classfolder"
-	"github.com/nwt-go/nwt/internal/promise"
 )
 
 // Extensions are the extensions of the files that [OpenFolder] takes; they match in lower and upper case.
@@ -24,8 +23,6 @@ type Folder struct {
 	pipeline *Pipeline
 	fields   []nwt.Field
 }
-
-func init() { promise.ToOverwrite[*Folder]() }
 
 // A FolderOption changes which files [OpenFolder] takes, and how their fields are named.
 type FolderOption func(*folderOptions)
@@ -102,6 +99,9 @@ func (f *Folder) Classes() []string { return f.files.Classes }
 
 // Class returns the class of a file, as an index in Classes.
 func (f *Folder) Class(index int) int { return f.files.Class(index) }
+
+// WritesAll implements what [nwt.Overwrites] describes.
+func (f *Folder) WritesAll(asked nwt.Dataset) bool { return asked == nwt.Dataset(f) }
 
 // Path returns the path of a file.
 func (f *Folder) Path(index int) string { return f.files.Path(index) }

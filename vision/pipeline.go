@@ -7,7 +7,6 @@ import (
 	"math"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/internal/callctx"
 )
 
 // A Layout is the order of a picture's dimensions.
@@ -229,7 +228,7 @@ func (p *Pipeline) Field(name string) nwt.Field {
 // [nwt.WithTimeout] gives the call up. The error then wraps the context's cause. The package
 // documentation says which decoders go on for longer.
 func (p *Pipeline) Load(dst *nwt.Sample, field int, data []byte) error {
-	return p.load(callctx.Of(dst), dst, field, data)
+	return p.load(dst.Context(), dst, field, data)
 }
 
 func (p *Pipeline) load(ctx context.Context, dst *nwt.Sample, field int, data []byte) error {

@@ -1,5 +1,4 @@
-// Package callctx gives this project's packages the context of the call that they run in, if all they
-// have is the call's sample, and the time that the call may take.
+// Package callctx keeps, in the context of a call, the time that the call may take, and its latest error.
 package callctx
 
 import (
@@ -8,9 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 )
-
-// Of returns the context of the call of Load or LoadBatch that loads a *nwt.Sample. Package nwt sets it.
-var Of func(sample any) context.Context
 
 type boundedKey struct{}
 
