@@ -50,12 +50,10 @@ type portion struct {
 	failure error  // why the stream ended too soon; nil if it ended properly
 }
 
-// A delivery says whether a loaded batch will be delivered, and whether another one follows it.
+// A delivery says how a loaded batch is delivered.
 type delivery struct {
-	last     atomic.Int32 // notLast until the batch is delivered: see Last
-	admitted bool         // the consumer has left out bad samples; unused if there is a stage
-	goesOn   atomic.Bool  // the stage has left out bad samples, and other samples remain
-	err      error        // ends the epoch in place of this batch; written by the stage or, without one, by the consumer
+	last bool  // see Last; false until the consumer delivers the batch
+	err  error // ends the epoch in place of this batch; written by the stage or, without one, by the consumer
 }
 
 // A transforming belongs, with WithBatchTransform, to the workers. A worker subtracts a place from
@@ -91,29 +89,11 @@ func (b *Batch) Len() int { return b.size }
 // Index returns the number of the batch in its epoch, from 0 to [Loader.Len] − 1.
 func (b *Batch) Index() int { return b.index }
 
-// Last reports whether the batch is the last of its epoch on this rank. It returns false in
-// [WithBatchTransform], and if an error ends the epoch after this batch. With [WithUnordered] or
-// [WithErrorBudget], or for a stream, Last may block until the next batch is loaded.
-func (b *Batch) Last() bool {
-	if b.last.Load() == lastUnknown {
-		b.run.findLast(b)
-	}
-	return b.last.Load() == isLast
-}
-
-// These say whether a batch is the last of its epoch.
-const (
-	notLast int32 = iota
-	isLast
-	lastUnknown // only the batches that follow can decide it
-)
-
-// setLast sets last.
-func (b *Batch) setLast(last int32) {
-	if b.last.Load() != last { // a load costs less than a store
-		b.last.Store(last)
-	}
-}
+// Last reports whether the batch is the last of its epoch on this rank, as far as positions tell: if all
+// samples after it turn out to be bad, no batch is Last. Nor is one of a stream whose length isn't known,
+// unless it is short; with [WithUnordered] none of such a stream is. Last returns false in
+// [WithBatchTransform].
+func (b *Batch) Last() bool { return b.last }
 
 // Epoch returns the epoch that the batch belongs to.
 func (b *Batch) Epoch() int { return b.epoch }

@@ -19,7 +19,6 @@ type extraBatches struct {
 	timer        *time.Timer
 	run          atomic.Pointer[run] // the run whose depth follows need; nil between epochs, and always nil if the depth is fixed
 	filled       bool                // at some time in the run, half of the batches that may be open were ready; guarded by run.turn
-	looks        atomic.Bool         // a batch was opened to look ahead, so there is one more slot
 }
 
 // running counts the runs of all loaders of the process.
@@ -79,9 +78,6 @@ func (l *engine) depthOf(n int) int {
 
 // keep returns how many slots are kept, apart from the slots of retained batches.
 func (l *engine) keep() int {
-	if l.extra.looks.Load() {
-		return l.depth() + 1
-	}
 	return l.depth()
 }
 

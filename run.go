@@ -70,7 +70,6 @@ func (o *outcome) ends(b *Batch) {
 type demand struct {
 	opening  atomic.Uint64 // sequence number of the batch that will be opened next
 	awaiting atomic.Bool   // the consumer is blocked until a batch is loaded; set only if the depth follows need
-	looking  atomic.Bool   // the consumer looks ahead: it also waits for goesOn
 }
 
 // watchCaller stops the run when the caller's context ends.
@@ -123,9 +122,6 @@ func (r *run) isOver() bool { return r.l.ring.Stopped() || r.ctx.Err() != nil }
 func (r *run) advance() (*Batch, error) {
 	r.turn.Lock()
 	defer r.turn.Unlock()
-	if b := r.current; b != nil && b.last.Load() == lastUnknown && b.refs.Load()%held != 0 {
-		r.tellLast(b) // the program may call Last as long as it retains the batch
-	}
 	r.letGo()
 	for !r.halted && r.taken < r.course.Len() {
 		if err := r.caller.Err(); err != nil {
@@ -143,7 +139,7 @@ func (r *run) advance() (*Batch, error) {
 		}
 		r.current = b
 		if r.l.stage == nil {
-			r.admit(b)
+			b.err = r.tally.admit(b)
 		}
 		if b.end {
 			r.outcome.ends(b)
@@ -158,7 +154,7 @@ func (r *run) advance() (*Batch, error) {
 		}
 		if b.size > 0 {
 			r.count(b, ready)
-			b.setLast(r.lastOf(b))
+			b.last = r.isLast(b)
 			return b, nil
 		}
 		if err := r.barren(b); err != nil {
@@ -169,12 +165,23 @@ func (r *run) advance() (*Batch, error) {
 	return nil, r.conclude()
 }
 
-// admit leaves out the bad samples of a loaded batch, unless that has been done.
-func (r *run) admit(b *Batch) {
-	if !b.admitted {
-		b.admitted = true
-		b.err = r.tally.admit(b)
+// isLast reports whether a batch that is delivered is the last of its epoch, as far as positions tell.
+func (r *run) isLast(b *Batch) bool {
+	if r.l.opts.unordered {
+		return r.course.Head != endless && !r.isAhead(b.epoch)
 	}
+	return b.left == 0
+}
+
+// isAhead reports whether a batch of an epoch is open, or is yet to be opened. The run's length must be
+// known.
+func (r *run) isAhead(epoch int) bool {
+	if r.opened < r.course.Len() {
+		if next, _, _, _ := r.course.At(r.opened); next == epoch {
+			return true
+		}
+	}
+	return slices.ContainsFunc(r.ahead, func(seq uint64) bool { return r.l.ring.Item(seq).epoch == epoch })
 }
 
 // conclude returns the error of a run that has no more batches. The caller holds turn.
@@ -270,11 +277,7 @@ func (r *run) openOne() (opened bool, err error) {
 		return false, nil
 	}
 	b.run, b.seq = r, r.first+uint64(r.opened)
-	b.admitted = false
-	if b.goesOn.Load() { // a load costs less than a store
-		b.goesOn.Store(false)
-	}
-	b.setLast(notLast)
+	b.last = false
 	b.refs.Store(held)
 	b.seeded, b.leftOut, b.transformErr = false, false, nil
 	b.expect(b.opened) // for WithBatchTransform alone
@@ -329,44 +332,40 @@ func (r *run) await() (b *Batch, ready bool) {
 	if r.l.ring.Ready(r.ahead[0]) && !r.l.ring.Stopped() {
 		return r.take(r.ahead[0]), true
 	}
-	if seq, ok := r.awaitOne(0, r.l.opts.unordered); ok {
+	if seq, ok := r.awaitOne(r.l.opts.unordered); ok {
 		return r.take(seq), false
 	}
 	return nil, false
 }
 
-// awaitOne waits until batch i of those ahead is ready or, if orLater is set, any batch from i on. It
-// returns which one is ready. If the consumer looks ahead, it is enough that goesOn is set. It returns
-// false if the run was stopped.
-func (r *run) awaitOne(i int, orLater bool) (seq uint64, ok bool) {
+// awaitOne waits until the next batch is ready or, if orLater is set, any of those ahead. It returns which
+// one is ready. It returns false if the run was stopped.
+func (r *run) awaitOne(orLater bool) (seq uint64, ok bool) {
 	if trace.IsEnabled() {
 		defer trace.StartRegion(r.caller, "nwt.wait").End()
 	}
 	began, tuning := r.l.now(), r.l.tuning
-	if r.demand.looking.Load() {
-		tuning = nil // this may not be the loop's goroutine
-	}
 	if tuning != nil {
 		tuning.awaits(began)
 	}
-	if r.l.deepens() && !r.l.ring.Loaded(r.ahead[i]) {
+	if r.l.deepens() && !r.l.ring.Loaded(r.ahead[0]) {
 		r.demand.awaiting.Store(true)
 		defer r.demand.awaiting.Store(false)
 	}
 	for {
-		candidates := r.ahead[i:]
+		candidates := r.ahead
 		if !orLater {
 			candidates = candidates[:1]
 		}
 		seq, ok := r.l.ring.Await(candidates)
 		switch {
-		case ok || r.demand.looking.Load() && r.l.ring.Item(r.ahead[i]).goesOn.Load():
+		case ok:
 			now := r.l.now()
 			r.l.counters.wait.Add(now - began)
 			if tuning != nil {
 				tuning.waits = 0 // the wait has been counted
 			}
-			if b := r.l.ring.Item(seq); r.l.stage != nil && ok && !b.copyEnded.IsZero() {
+			if b := r.l.ring.Item(seq); r.l.stage != nil && !b.copyEnded.IsZero() {
 				copying := min(now, int64(b.copyEnded.Sub(r.l.born))) - max(began, int64(b.copyBegan.Sub(r.l.born)))
 				r.l.counters.transfer.Add(max(0, copying))
 			}
@@ -375,7 +374,7 @@ func (r *run) awaitOne(i int, orLater bool) (seq uint64, ok bool) {
 			return 0, false
 		case r.l.ring.Forsaken(seq):
 			r.help(seq)
-		default: // a worker is idle, a batch's goesOn has been set, or tuning wants to look
+		default: // a worker is idle, or tuning wants to look
 			r.deepen()
 			if tuning != nil {
 				r.show()
@@ -487,13 +486,4 @@ func (r *run) end() {
 	r.letGo()
 	r.halt()
 	r.slow.stop()
-}
-
-// findLast finds out whether the batch in the loop body is the last of its epoch.
-func (r *run) findLast(b *Batch) {
-	r.turn.Lock()
-	defer r.turn.Unlock()
-	if b == r.current && b.last.Load() == lastUnknown {
-		r.tellLast(b)
-	}
 }

@@ -23,7 +23,6 @@ func (r *run) transfer() {
 			}
 			b := r.l.ring.Item(next)
 			if b.err = r.tally.admit(b); b.err == nil && b.size > 0 {
-				r.tellGoesOn(b)
 				next++
 				return staged{b}
 			}
