@@ -37,6 +37,13 @@ func (f *faults) add(place int, err *LoadError) {
 	f.first.Store(min(f.first.Load(), int32(place)))
 }
 
+// has reports whether a place is known to be bad.
+func (f *faults) has(place int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(f.list, func(one fault) bool { return one.place == place })
+}
+
 // sorted returns the list in order of the places. The batch is loaded.
 func (f *faults) sorted() []fault {
 	if len(f.list) > 1 {

@@ -35,19 +35,19 @@ type Batch struct {
 // A portion says which part of an epoch a batch is. The run writes it before it opens the slot to
 // workers. For a stream, its reader writes the rest before the end of the batch is known.
 type portion struct {
-	run     *run
-	epoch   int
+	run *run
+	span
 	index   int
-	from    int  // position of place 0 in its epoch, over all ranks, even if its sample was left out
 	size    int  // places; once bad samples are left out, the samples that remain
 	opened  int  // places when the batch was opened
 	reached int  // position after the batches that all ranks get in this step
 	known   bool // indices were set when the batch was opened
 	state   State
-	seq     uint64 // in the ring
-	end     bool   // the stream has ended: nothing in the batch is delivered
-	left    int    // places of this rank that follow in the epoch; −1: not known
-	failure error  // why the stream ended too soon; nil if it ended properly
+	seq     uint64   // in the ring
+	end     bool     // the stream has ended: nothing in the batch is delivered
+	left    int      // places of this rank that follow in the epoch; −1: not known
+	request *request // what asked for the batch, if it is for another process
+	failure error    // why the stream ended too soon; nil if it ended properly
 }
 
 // A delivery says how a loaded batch is delivered.
@@ -136,7 +136,7 @@ func (b *Batch) position(place int) int {
 	if b.records != nil {
 		return b.indices[place]
 	}
-	return b.from + place
+	return b.span.position(place)
 }
 
 // context returns the context that Load gets in the batch's run.
@@ -232,7 +232,7 @@ func (b *Batch) Rand() *rand.Rand {
 	}
 	if !b.seeded {
 		b.seeded = true
-		key := permute.EpochKey(b.l.opts.seedKey(), b.epoch) ^ batchRand + uint64(b.from)*permute.Golden
+		key := permute.EpochKey(b.key, b.epoch) ^ batchRand + uint64(b.from)*permute.Golden
 		b.pcg.Seed(permute.Mix64(key), permute.Mix64(key^permute.Golden))
 	}
 	return b.rand

@@ -176,7 +176,7 @@ func (c *crew) hire() {
 // seat gives a worker its seat and starts its goroutine. The caller holds mu.
 func (c *crew) seat(w *worker) {
 	if c.watchdog != nil {
-		w.bound()
+		w.watchdog, w.locals.clock = c.watchdog, &w.hand // calls of the caller's own worker aren't bounded
 		c.watchdog.Watch(&w.clock, func() bool { return c.replace(w) })
 	}
 	c.seats[w.seat] = w
@@ -199,29 +199,17 @@ func (c *crew) replace(w *worker) (givenUp bool) {
 	c.hooks.takeOver(next, w)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w.locals.handOn(next.locals) // what Scratch made too late in an earlier call: see cameBack
 	c.seat(next)
 	c.pool.Done() // for w: whoever waits for the pool needn't wait for this call
 	return true
 }
 
-// cameBack records that a call of w that was given up has returned. If Scratch made a value too late, the
-// worker that has the seat gets it.
+// cameBack records that a call of w that was given up has returned.
 func (c *crew) cameBack(w *worker) {
 	c.watchdog.Back()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.numbers.giveBack(w.number)
-	if heir := c.seats[w.seat]; w.madeLate && heir != nil {
-		w.locals.leaveTo(heir.locals)
-	}
-}
-
-// inherit takes what another worker's call has left for this worker.
-func (c *crew) inherit(w *worker) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	w.locals.takeIn()
 }
 
 // leave lets a surplus worker end. It returns false if the worker is no longer surplus.
@@ -267,23 +255,6 @@ func (c *crew) vacate(w *worker) {
 	if c.watchdog != nil {
 		c.watchdog.Unwatch(&w.clock)
 	}
-}
-
-// longest returns the worker whose call, or claim, has been under way longest, or nil if there is none.
-func (c *crew) longest() (w *worker) {
-	c.mu.Lock()
-	all := append(slices.Clone(c.seats), c.inline)
-	c.mu.Unlock()
-	first := int64(0)
-	for _, one := range all {
-		if one == nil {
-			continue
-		}
-		if since, ok := one.clock.Since(); ok && (w == nil || since < first) {
-			w, first = one, since
-		}
-	}
-	return w
 }
 
 // cold returns how many samples the workers that have begun must still load until they are warm, and

@@ -25,7 +25,7 @@ type stubs struct {
 }
 
 func (s *stubs) newWorker(seat, number int) *worker {
-	w := &worker{seat: seat, number: number, locals: &locals{}}
+	w := &worker{seat: seat, number: number, hand: hand{locals: &locals{}}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.told[w] = make(chan func(*worker) bool, 1)
@@ -163,8 +163,6 @@ func TestTheSeatOfACallThatIsGivenUpIsTakenAndNobodyWaitsForTheCall(t *testing.T
 		hang := func(w *worker) bool {
 			w.clock.Begin(c.watchdog.Now(), 1)
 			<-release
-			w.madeLate = true
-			w.locals.list = []local{{scope: 7}}
 			return false
 		}
 		s.tell(1, hang)
@@ -178,10 +176,6 @@ func TestTheSeatOfACallThatIsGivenUpIsTakenAndNobodyWaitsForTheCall(t *testing.T
 		close(release)
 		require.Equal(t, []int{0, 3}, s.seated())
 		require.Zero(t, c.watchdog.Away())
-		heir := c.seats[1]
-		require.Len(t, heir.locals.late, 1, "what one of them has made too late")
-		c.inherit(heir)
-		require.Len(t, heir.locals.list, 1)
 		require.True(t, c.resize(4, true))
 		require.Equal(t, []int{0, 3, 1, 2}, s.seated(), "numbers that have come back")
 		release = make(chan struct{})

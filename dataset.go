@@ -5,10 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"log/slog"
-
-	"github.com/nwt-go/nwt/internal/permute"
-	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // A Dataset loads samples by their index. Many goroutines call Load at once, even for places in the same
@@ -260,69 +256,6 @@ func (s sizer) Sizes(index int, sizes []int) { s.tell(index, sizes) }
 func (x indexer) Index(i int) int            { return x.at(i) }
 func (b batcher) LoadBatch(ctx context.Context, indices []int, dst []*Sample) error {
 	return b.load(ctx, indices, dst)
-}
-
-// LoadSample loads one sample, as at position index of epoch 0 with seed 0. The sample stays valid. The
-// errors are *[LoadError], *[OptionError], and those of [NewLoader].
-func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
-	n, l, err := checkDataset(ds)
-	if err != nil {
-		return nil, err
-	}
-	if index < 0 || index >= n {
-		return nil, optionError("LoadSample", index, "the index must be 0 … %d", n-1)
-	}
-	s := newBlock(l.Layout, 1)[0]
-	s.begin(0, index)
-	s.from, s.locals.ctx = index, ctx
-	defer s.locals.close(s.log)
-	if err := s.loadFrom(ctx, ds); err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-// loadFrom loads the sample whose index was passed to begin.
-func (s *Sample) loadFrom(ctx context.Context, ds Dataset) (err error) {
-	load := func() error {
-		if err := ds.Load(ctx, s.index, s); err != nil {
-			return err
-		}
-		return s.end()
-	}
-	usercall.Call(load, func(stack []byte, cause error) {
-		bad := s.failure(cause, stack)
-		bad.origin = origin(ds, s.index)
-		err = bad
-	})
-	return err
-}
-
-// loadAlone loads a sample into s as LoadSample would, for epoch 0 and seed 0, whatever s holds. It then
-// restores the state of s. drawn is called if the sample draws from Rand.
-func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int, drawn func(*slog.Logger)) error {
-	if s.alone == nil {
-		s.alone = &common{}
-	}
-	was, alone := *s, *s.alone // s may already be loaded alone, by a cache around this one
-	defer func() {
-		s.common, s.index, s.outer = was.common, was.index, was.outer
-		s.pcg, s.seeded, s.scope = was.pcg, was.seeded, was.scope
-		*s.alone = alone
-	}()
-	*s.alone = *s.common
-	s.alone.seedKey, s.alone.epoch = permute.SeedKey(0), 0
-	s.alone.from, s.alone.loose, s.alone.records, s.alone.drawn = index-s.place, nil, nil, drawn
-	s.common, s.outer = s.alone, nil
-	s.begin(s.place, index)
-	s.scope = was.scope
-	if !overwrites(ds) {
-		s.mem.Clear(s.place, 1)
-	}
-	if err := ds.Load(ctx, index, s); err != nil {
-		return err
-	}
-	return s.end()
 }
 
 // A SizedDataset knows the size of a sample before it is loaded, so that a batch is only as long as its

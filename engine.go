@@ -1,7 +1,6 @@
 package nwt
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,7 +14,10 @@ import (
 // An engine does the work of a [Loader]. Its workers keep it alive, even if the program loses the Loader.
 type engine struct {
 	*source // its dataset, options, layout and first ordering
-	load    loadFuncs
+	load    *loading
+	sizes   func(index int, sizes []int) // of a SizedDataset; nil: batches are as long as the fields allow
+
+	seedKey uint64 // seeds Sample.Rand
 
 	ordering atomic.Pointer[ordering] // used by the next run; a run keeps its own
 
@@ -40,18 +42,13 @@ type engine struct {
 	closing sync.Once // a second Close waits for the first
 }
 
-// loadFuncs are the functions that load samples of a dataset.
-type loadFuncs struct {
-	sample      func(ctx context.Context, index int, dst *Sample) error
-	intoCleared func(ctx context.Context, index int, dst *Sample) error       // loads into a place that is already clear
-	together    func(ctx context.Context, indices []int, dst []*Sample) error // nil if the dataset has no LoadBatch
-	mustClear   bool                                                          // places are cleared before loading
-	sizes       func(index int, sizes []int)                                  // of a SizedDataset; nil: batches are as long as the fields allow
-}
-
 // newEngine makes an engine with the given number of workers.
 func newEngine(s *source, workers int) *engine {
-	l := &engine{source: s, load: s.loadFuncs(), born: time.Now()}
+	l := &engine{source: s, load: loadingOf(s.ds, s.layout.Layout, s.opts.retry), born: time.Now(), seedKey: s.opts.seedKey()}
+	l.load.strict, l.load.failed = s.opts.maxBad == 0, l.failedTogether
+	if s.layout.Ragged > 0 && !s.streams() {
+		l.sizes = sizesOf(s.ds)
+	}
 	l.ordering.Store(s.first)
 	if !onHost(s.opts.device) {
 		l.stage = devicecopy.New(s.opts.device, l.slotBytes, s.opts.log)
@@ -64,43 +61,8 @@ func newEngine(s *source, workers int) *engine {
 	return l
 }
 
-// loadFuncs finds out how samples are loaded. The check whether places must be cleared isn't in the
-// loading loop, because there it would cost every dataset time.
-func (s *source) loadFuncs() loadFuncs {
-	l := loadFuncs{sample: s.ds.Load}
-	switch ds := s.ds.(type) {
-	case *funcDataset:
-		l.sample = ds.load // saves one call per sample
-	case *streamDataset:
-		l.sample = ds.load
-	}
-	if d, ok := s.ds.(BatchDataset); ok {
-		l.together = d.LoadBatch
-	}
-	if s.layout.Ragged > 0 && !s.streams() {
-		l.sizes = sizesOf(s.ds)
-	}
-	l.intoCleared = l.sample
-	if overwrites(s.ds) {
-		return l
-	}
-	l.mustClear = true
-	load, together := l.sample, l.together
-	l.sample = func(ctx context.Context, index int, dst *Sample) error {
-		dst.mem.Clear(dst.place, 1)
-		return load(ctx, index, dst)
-	}
-	if together != nil {
-		l.together = func(ctx context.Context, indices []int, dst []*Sample) error {
-			dst[0].mem.Clear(dst[0].place, len(dst)) // they are contiguous
-			return together(ctx, indices, dst)
-		}
-	}
-	return l
-}
-
 // ownShapes reports whether each batch has a shape of its own.
-func (l *engine) ownShapes() bool { return l.load.sizes != nil }
+func (l *engine) ownShapes() bool { return l.sizes != nil }
 
 // seedKey returns the key that seeds Sample.Rand.
 func (o *options) seedKey() uint64 {

@@ -7,10 +7,25 @@ import (
 	"github.com/nwt-go/nwt/internal/order"
 )
 
-// iterate yields the batches of the epochs first … last. The first epoch begins at
-// position base.
-func (l *engine) iterate(ctx context.Context, first, last, base int, yield func(*Batch, error) bool) {
-	r, err := l.begin(ctx, first, last, base)
+// iterate yields the batches from a state to the end of epoch last.
+func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Batch, error) bool) {
+	// The dataset, the sampler and the context belong to the program: no lock is held while they are
+	// called.
+	err := l.crew.whileFree(func() {})
+	var at beginning
+	if err == nil {
+		at, err = l.beginning(s)
+	}
+	if err == nil && at.over {
+		if s.Epoch == last {
+			return
+		}
+		at, err = l.beginning(State{Epoch: s.Epoch + 1})
+	}
+	var r *run
+	if err == nil {
+		r, err = l.start(ctx, at, order.NewCourse(&at.order, at.epoch, last, at.base), nil)
+	}
 	if err != nil {
 		yield(nil, err)
 		return
@@ -39,8 +54,8 @@ func (l *engine) iterate(ctx context.Context, first, last, base int, yield func(
 		if t != nil {
 			t.took(r.taken, show)
 		}
-		if batches == 2 && base == 0 && (r.ordering.own || l.streams()) && l.opts.shuffle { // a single batch may have been a first look at the data
-			l.tellIfBegun(first, r.ordering.n)
+		if batches == 2 && at.base == 0 && (r.ordering.own || l.streams()) && l.opts.shuffle { // a single batch may have been a first look at the data
+			l.tellIfBegun(at.epoch, r.ordering.n)
 		}
 		more = yield(b, nil)
 		if t != nil {
@@ -52,36 +67,19 @@ func (l *engine) iterate(ctx context.Context, first, last, base int, yield func(
 	}
 }
 
-// begin starts a run.
-func (l *engine) begin(ctx context.Context, first, last, base int) (*run, error) {
-	// The dataset, the sampler and the context belong to the program: no lock is held while they are
-	// called.
-	if err := l.crew.whileFree(func() {}); err != nil {
-		return nil, err
-	}
-	known := l.ordering.Load()
-	o, err := l.followDataset(known)
-	if err != nil {
-		return nil, err
-	}
-	if n := l.samplesOfEpoch(o); base > n {
-		return nil, optionError("State.Samples", base, "must be 0 … %d, the samples of an epoch", n)
-	}
-	if o.order.Batches > 0 {
-		if base, err = o.order.BatchAt(first, base); err != nil {
-			return nil, orderError(err)
-		}
-	}
-	r := &run{l: l, ending: ending{caller: ctx}, ordering: o, course: order.NewCourse(&o.order, first, last, base)}
+// start starts a run at a beginning.
+func (l *engine) start(ctx context.Context, at beginning, course order.Course, s *serving) (*run, error) {
+	o := at.ordering
+	r := &run{l: l, ending: ending{caller: ctx}, ordering: o, course: course, serving: s}
 	r.order = sync.OnceValue(func() uint64 { return uint64(l.identity(o.sampler, o.order.N)) })
-	r.yielded.Store(int64(first))
+	r.yielded.Store(int64(at.epoch))
 	if l.ownShapes() {
 		r.sizes = make([]int, l.layout.Ragged)
 	}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	r.turn.Lock() // Close waits until the run has begun
 	defer r.turn.Unlock()
-	err = l.crew.begin(r, func() {
+	err := l.crew.begin(r, func() {
 		r.first = l.seq
 		l.ring.Reset(l.seq)
 		l.extra.filled = false
@@ -90,14 +88,14 @@ func (l *engine) begin(ctx context.Context, first, last, base int) (*run, error)
 		r.cancel(err)
 		return nil, err
 	}
-	l.ordering.CompareAndSwap(known, o)
+	l.ordering.CompareAndSwap(at.known, o)
 	running.Add(1)
-	r.start()
+	r.serveBy()
 	return r, nil
 }
 
-// start starts everything that serves a run.
-func (r *run) start() {
+// serveBy starts everything that serves the run.
+func (r *run) serveBy() {
 	l := r.l
 	r.watchCaller()
 	r.demand.opening.Store(r.first)
@@ -115,22 +113,4 @@ func (r *run) start() {
 	if l.stage != nil {
 		r.beside.Go(r.transfer)
 	}
-}
-
-// followDataset asks the dataset for its length. If the length has changed, the loader's own order
-// follows it.
-func (s *source) followDataset(known *ordering) (*ordering, error) {
-	if s.streams() {
-		return known, nil
-	}
-	n, err := lengthNow(s.ds)
-	switch {
-	case err != nil:
-		return nil, err
-	case n == known.n:
-		return known, nil
-	case known.own:
-		return s.orderingOf("Dataset.Len", nil, n)
-	}
-	return s.orderingOf("Dataset.Len", known.sampler, n)
 }

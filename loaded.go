@@ -39,6 +39,9 @@ func (t *tally) admit(b *Batch) error {
 	for _, f := range list {
 		bad := t.count(b.epoch)
 		f.err.origin = origin(b.l.ds, f.err.Index)
+		if endsEpoch(f.err) {
+			return f.err
+		}
 		if bad <= budget {
 			b.l.leftOut(f.err, bad)
 			b.l.counters.faulty.add(f.err)
@@ -59,6 +62,16 @@ func (t *tally) admit(b *Batch) error {
 		return fmt.Errorf("nwt: no sample of batch %d is left, and the other ranks would wait for it; the last: %w", b.index, usercall.Cause(list[len(list)-1].err))
 	}
 	return nil
+}
+
+// endsEpoch reports whether an error is the source's and not the sample's, so that no budget covers it: see
+// WithErrorBudget.
+func endsEpoch(err error) bool {
+	e, ok := errors.AsType[interface {
+		error
+		EndsEpoch() bool
+	}](err)
+	return ok && e.EndsEpoch()
 }
 
 // leaveOutBad leaves the bad samples out, and moves the batch to memory that no abandoned call can write

@@ -160,7 +160,7 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 			yield(nil, optionError("Epoch", epoch, "must be at least 0"))
 			return
 		}
-		l.iterate(ctx, epoch, epoch, 0, yield)
+		l.iterate(ctx, State{Epoch: epoch}, epoch, yield)
 	})
 }
 
@@ -174,7 +174,7 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 		case end < first:
 			yield(nil, optionError("Epochs", end, "end must be at least first, %d", first))
 		case end > first:
-			l.iterate(ctx, first, end-1, 0, yield)
+			l.iterate(ctx, State{Epoch: first}, end-1, yield)
 		}
 	})
 }
@@ -186,6 +186,15 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 // Everything else about the dataset must be unchanged.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) })
+}
+
+// resume is iterate for a state of the program's.
+func (l *engine) resume(ctx context.Context, s State, last int, yield func(*Batch, error) bool) {
+	if l.opts.unordered {
+		yield(nil, optionError("WithUnordered", true, "a loader without order can't resume"))
+		return
+	}
+	l.iterate(ctx, s, last, yield)
 }
 
 // ResumeEpochs yields the rest of an epoch, as [Loader.Resume] does, and then the epochs up to end−1, as

@@ -91,7 +91,7 @@ func newOptions(opts []Option) (*options, error) {
 		world:     1,
 		log:       slog.Default(),
 		device:    Host(),
-		retry:     retry.Policy{Times: 3, Wait: 10 * time.Millisecond},
+		retry:     defaultRetry,
 
 		streamOptions: streamOptions{window: defaultWindow, aheadBytes: maxAheadBytes},
 		tuneOptions:   tuneOptions{strategy: search.Greedy{}, alpha: search.DefaultAlpha, most: -1},
@@ -296,7 +296,8 @@ func (o *options) shardsAtOnce() int { return cmp.Or(o.interleave, 4) }
 // WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch. The default is 0. It
 // logs the first ten, then every tenth, then every hundredth, and so on: see [Loader.BadSamples]. Their
 // batches are smaller. A batch with no sample left is skipped; with several ranks it ends the epoch with
-// an error. An unreadable remainder of a stream's shard counts as one bad sample.
+// an error. An unreadable remainder of a stream's shard counts as one bad sample. An error with a method
+// EndsEpoch() bool that returns true is its source's and not the sample's: it ends the epoch.
 func WithErrorBudget(maxBad int) Option {
 	return func(o *options) error {
 		o.maxBad = maxBad

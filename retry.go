@@ -7,6 +7,8 @@ import (
 	"github.com/nwt-go/nwt/internal/retry"
 )
 
+var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
+
 // WithRetry sets how many times a sample is loaded again, 0 … 100, if its error is temporary. The default
 // is 3 times. wait is the time before the first repetition, 10 ms by default; it doubles each time.
 // [WithTimeout] bounds all loads and waits of a sample together. After a temporary error of Open, Next or

@@ -25,6 +25,7 @@ type run struct {
 	first    uint64         // sequence number of the course's first batch
 	tally    tally          // belongs to the stage if there is one, else to the consumer
 	stream   *streamFill    // nil unless the dataset is a stream
+	serving  *serving       // what requests the batches; nil: the course tells them
 	beside   sync.WaitGroup // the goroutines that serve the run: the stream's reader, the stage
 
 	// The consumer holds turn, except while the loop body has a batch, so that Close can finish a run in
@@ -236,7 +237,7 @@ func (r *run) open() error {
 // mayOpen reports whether there is another batch to open, and room for it.
 func (r *run) mayOpen() bool {
 	switch {
-	case r.outcome.isKnown() || r.opened == r.course.Len():
+	case r.outcome.isKnown() || r.opened == r.course.Len() || r.serving != nil && !r.serving.requested():
 		return false
 	case len(r.ahead) == 0:
 		return true
@@ -259,7 +260,11 @@ func (r *run) openOne() (opened bool, err error) {
 		}
 		return false, r.l.tooManyAway()
 	}
-	b, err := r.l.slots.take(r.l)
+	var memory slotMemory
+	if r.serving != nil {
+		memory = r.serving.next.memory
+	}
+	b, err := r.l.slots.take(r.l, memory)
 	switch {
 	case err != nil && len(r.ahead) > 0:
 		if r.l.told.isNews("fewer batches") {
@@ -270,7 +275,9 @@ func (r *run) openOne() (opened bool, err error) {
 		return false, err
 	}
 	b.bad.reset()
-	if r.course.Head == endless {
+	if r.serving != nil {
+		r.serving.place(b, r.sizes)
+	} else if r.course.Head == endless {
 		b.opened = r.l.opts.batchSize
 	} else if r.outcome.refused = r.place(b, r.opened); r.outcome.refused != nil {
 		r.l.slots.put(b, false)
@@ -307,7 +314,7 @@ func (r *run) place(b *Batch, i int) (err error) {
 	} else {
 		from, to, b.reached = r.course.Part(base, k)
 	}
-	b.epoch, b.index, b.from = epoch, index, from
+	b.epoch, b.index, b.from, b.key = epoch, index, from, r.l.seedKey
 	b.left = r.course.Left(epoch, base, k, b.reached)
 	b.state = State{Epoch: epoch, Samples: b.reached}
 	if r.l.counted {
@@ -376,6 +383,9 @@ func (r *run) awaitOne(orLater bool) (seq uint64, ok bool) {
 			r.help(seq)
 		default: // a worker is idle, or tuning wants to look
 			r.deepen()
+			if r.serving != nil {
+				_ = r.open() // no error, since batches are open
+			}
 			if tuning != nil {
 				r.show()
 				tuning.look()
@@ -409,10 +419,7 @@ func (r *run) help(seq uint64) {
 	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.claimSize()); !ok {
 		return
 	}
-	defer func() { // Load may have ended the goroutine
-		w.ceases()
-		w.done()
-	}()
+	defer w.done() // Load may have ended the goroutine
 	w.begin()
 	w.loadClaim()
 	w.loaded()

@@ -29,6 +29,23 @@ type Sample struct {
 	alone  *common     // used by loadAlone
 }
 
+// A span says which positions of which epoch the places of a slot are. Apart from the dataset, a sample
+// depends on nothing else.
+type span struct {
+	epoch int
+	from  int    // position of place 0 in the epoch; unused for a stream
+	loose []int  // position of each place, if they don't follow one another; otherwise nil
+	key   uint64 // seeds Sample.Rand; it stands for the seed
+}
+
+// position returns the position of a place, unless it is of a stream.
+func (s *span) position(place int) int {
+	if s.loose != nil {
+		return s.loose[place]
+	}
+	return s.from + place
+}
+
 // common holds what is the same for all samples that one worker loads into one slot. Only place and index
 // must then be set for each sample. common doesn't change while any of them is being loaded, since a
 // LoadBatch may load them in several goroutines.
@@ -36,11 +53,8 @@ type common struct {
 	mem     layout.Memory // the slot's memory
 	records []*record     // the batch's records, for a stream
 
-	seedKey uint64
-	epoch   int
-	from    int   // position of place 0 in the epoch; unused for a stream
-	loose   []int // the position of each place, for Precompute; otherwise nil
-	worker  int
+	span
+	worker int
 
 	locals *locals // the values that Scratch keeps, and the call's context
 	log    *slog.Logger
@@ -190,7 +204,7 @@ func (s *Sample) Rand() *rand.Rand {
 		if s.seeded = true; s.rand == nil {
 			s.rand = rand.New(&s.pcg)
 		}
-		key := permute.EpochKey(s.seedKey, s.epoch) ^ sampleRand + uint64(s.Position())*permute.Golden
+		key := permute.EpochKey(s.key, s.epoch) ^ sampleRand + uint64(s.Position())*permute.Golden
 		s.pcg.Seed(permute.Mix64(key), permute.Mix64(key^permute.Golden))
 		if s.drawn != nil {
 			s.drawn(s.log)
@@ -224,10 +238,8 @@ func (s *Sample) Position() int {
 		return s.outer.Position()
 	case s.records != nil:
 		return s.index
-	case s.loose != nil:
-		return s.loose[s.place]
 	}
-	return s.from + s.place
+	return s.position(s.place)
 }
 
 // Epoch returns the epoch that the sample is loaded for.
@@ -288,7 +300,7 @@ func newSamples(c *common, n int) []*Sample {
 
 // newBlock makes n samples with their own memory.
 func newBlock(l *layout.Layout, n int) []*Sample {
-	return newSamples(&common{mem: layout.New(l, n), seedKey: permute.SeedKey(0), locals: &locals{}, log: slog.Default()}, n)
+	return newSamples(&common{mem: layout.New(l, n), span: span{key: permute.SeedKey(0)}, locals: &locals{}, log: slog.Default()}, n)
 }
 
 // scratchFor returns samples of another layout, one for each of dst, which are loaded on the way to dst.

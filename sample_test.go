@@ -181,29 +181,6 @@ func TestASampleThatHangsAfterCreateIsGivenUp(t *testing.T) {
 	})
 }
 
-func TestWhatCreateMakesTooLateIsKeptForTheWorkerThatTookOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var d decoders
-		ds := nwt.NewDataset(100, scalar, func(_ context.Context, _ int, dst *nwt.Sample) error {
-			dec, err := nwt.Scratch(dst, func() (*decoder, error) { time.Sleep(3 * time.Second); return d.create() })
-			if err != nil {
-				return err
-			}
-			return dec.use()
-		})
-		l := newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithTimeout(200*time.Millisecond), nwt.WithErrorBudget(2), quietLog)
-		for e, want := range []int{98, 100} {
-			batches, err := epoch(t.Context(), l, e)
-			require.NoError(t, err)
-			require.Len(t, slices.Concat(batches...), want)
-		}
-		time.Sleep(time.Minute)
-		require.EqualValues(t, 2, d.made.Load(), "the second was begun before the first was there")
-		require.NoError(t, l.Close())
-		require.Zero(t, d.open.Load())
-	})
-}
-
 func TestACreateThatHangsIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

@@ -10,13 +10,9 @@ func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 	if v := find[T](s); v != nil {
 		return *v, nil
 	}
-	if w := s.locals.bounded; w != nil {
-		w.inherit()
-		if v := find[T](s); v != nil {
-			return *v, nil
-		}
-		w.pause()
-		defer w.resume()
+	if h := s.locals.clock; h != nil {
+		h.pause()
+		defer h.resume()
 	}
 	v, err := create()
 	if err != nil {

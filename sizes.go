@@ -75,7 +75,7 @@ func (l *engine) askSize(index int, sizes []int) error {
 	for dim := range sizes {
 		sizes[dim] = layout.Untold
 	}
-	l.load.sizes(index, sizes)
+	l.sizes(index, sizes)
 	return l.layout.checkSizes(index, sizes)
 }
 

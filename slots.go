@@ -69,13 +69,17 @@ type slots struct {
 // maxRetained bounds how many batches are retained past their iteration.
 const maxRetained = 64
 
-// take finds or makes a batch with a slot.
-func (s *slots) take(l *engine) (*Batch, error) {
-	b, err := s.pop()
-	if b != nil || err != nil {
-		return b, err
+// take finds or makes a batch with a slot. If memory is given, it makes one there.
+func (s *slots) take(l *engine, memory slotMemory) (*Batch, error) {
+	if memory.alloc == nil {
+		if b, err := s.pop(); b != nil || err != nil {
+			return b, err
+		}
+		memory = l.slotMem
+	} else {
+		s.count()
 	}
-	slot, err := l.newSlot(l.slotMem)
+	slot, err := l.newSlot(memory)
 	if err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -101,6 +105,13 @@ func (s *slots) pop() (*Batch, error) {
 	return nil, nil
 }
 
+// count counts a batch that isn't kept once it is released.
+func (s *slots) count() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.total++
+}
+
 // put takes back a batch that is no longer used.
 func (s *slots) put(b *Batch, loose bool) {
 	b.leaveRefuge()
@@ -121,7 +132,7 @@ func (s *slots) kept(b *Batch, loose bool) bool {
 	if loose {
 		s.loose--
 	}
-	if b.shared() || s.closed || b.l.opts.checks || s.total-s.loose > b.l.keep() {
+	if b.shared() || s.closed || b.request != nil && b.request.memory.alloc != nil || b.l.opts.checks || s.total-s.loose > b.l.keep() {
 		s.total--
 		return false
 	}

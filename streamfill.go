@@ -173,7 +173,7 @@ func (q *streamFill) fill(b *Batch) {
 		if !q.started {
 			b.failure = q.begin()
 		}
-		b.epoch, b.index, b.from = q.epoch, q.index, q.epochs.Delivered()*o.world+o.rank
+		b.epoch, b.index, b.key, b.from = q.epoch, q.index, q.l.seedKey, q.epochs.Delivered()*o.world+o.rank
 		if b.failure == nil {
 			n = q.fillPlaces(b)
 			more = n == o.batchSize

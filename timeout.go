@@ -8,7 +8,6 @@ import (
 
 	"github.com/nwt-go/nwt/internal/callctx"
 	"github.com/nwt-go/nwt/internal/osmemory"
-	"github.com/nwt-go/nwt/internal/watch"
 )
 
 // With WithTimeout, a call that takes too long is given up, and another goroutine takes over from its
@@ -21,51 +20,6 @@ import (
 // [WithTimeout] set it; 0 means that there is no bound.
 func TimeoutOf(ctx context.Context) time.Duration { return callctx.Timeout(ctx) }
 
-// pause records that a create of Scratch begins, whose time doesn't count for the call.
-func (w *worker) pause() { w.clock.Pause(w.l.crew.watchdog.Now()) }
-
-// resume records that the create has ended.
-func (w *worker) resume() { w.madeLate = !w.clock.Resume(w.l.crew.watchdog.Now()) || w.madeLate }
-
-// inherit takes what another worker's call has left for this worker.
-func (w *worker) inherit() { w.l.crew.inherit(w) }
-
-// tellOfCall logs the call of Load that has been running longest, if the run still waits for it.
-func (l *engine) tellOfCall(r *run) {
-	w := l.crew.longest()
-	if w == nil {
-		return
-	}
-	if about := w.describe(r); about != nil {
-		l.opts.log.Warn("nwt: the epoch is over, but a call of Load is still running, and is waited for: Load should return when its context ends", about...)
-	}
-}
-
-// describe returns which call of a run is under way, or nil if it has returned.
-func (w *worker) describe(r *run) (about []any) {
-	w.clock.Look(func(call watch.Call) (giveUp bool) {
-		b, from, to := w.claim.Item, w.claim.From, w.claim.To
-		if b.run != r {
-			return false
-		}
-		running := patience.String() + " or more" // no call has begun since then
-		switch {
-		case w.bounded:
-			from, to = w.next, w.upto
-			running = call.Took(w.l.crew.watchdog.Now()).Round(time.Millisecond).String()
-		case to-from == 1 && call.Since > 0:
-			running = call.Took(w.l.now()).Round(time.Millisecond).String()
-		}
-		about = []any{"position", b.position(from), "samples", to - from}
-		if to-from == 1 && (w.bounded || w.indexed) {
-			about = []any{"index", w.slot.indices[from], "position", b.position(from)}
-		}
-		about = append(about, "epoch", b.epoch, "worker", w.number, "running", running)
-		return false
-	})
-	return about
-}
-
 // takeOver implements crewHooks. If a call of Load is given up, its sample is bad. The samples of a
 // LoadBatch are loaded one by one, if there is memory for that.
 func (l *engine) takeOver(next, w *worker) {
@@ -74,7 +28,7 @@ func (l *engine) takeOver(next, w *worker) {
 	w.slot.holders.Add(1) // the call; the last holder frees the slot
 	w.keeps = w.slot
 	w.cancel(err)
-	next.claim, next.claimed, next.slot, next.next = w.claim, true, w.slot, w.upto
+	next.claim, next.claimed, next.filled, next.slot, next.next = w.claim, true, true, w.slot, w.upto
 	if w.ofBatch {
 		if refused := b.openRefuge(w.next, w.claim.To); refused != nil {
 			err = fmt.Errorf("%w; nor can its samples be loaded one by one: %w", err, refused)
@@ -112,17 +66,21 @@ func (l *engine) tooManyAway() error {
 	return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", l.crew.watchdog.Away(), l.opts.timeout, maxAway)
 }
 
-// patience is how long a run that is ending waits for calls before it logs one.
+// patience is how long a run that is ending waits for calls before it says so.
 const patience = 5 * time.Second
 
-// A slowCallLog logs, once, which call a run that is ending waits for.
+// A slowCallLog logs, once, that a run that is ending waits for calls.
 type slowCallLog struct {
 	armed sync.Once
 	timer *time.Timer // nil: not armed
 }
 
 func (s *slowCallLog) arm(r *run) {
-	s.armed.Do(func() { s.timer = time.AfterFunc(patience, func() { r.l.tellOfCall(r) }) })
+	s.armed.Do(func() {
+		s.timer = time.AfterFunc(patience, func() {
+			r.l.opts.log.Warn("nwt: the epoch is over, but a call of Load is still running, and is waited for: Load should return when its context ends, or WithTimeout should bound it", "epoch", r.yielded.Load())
+		})
+	})
 }
 
 func (s *slowCallLog) stop() {
@@ -147,9 +105,7 @@ func (b *Batch) openRefuge(from, to int) error {
 		}
 		b.refuge = s
 	}
-	if b.known {
-		copy(b.refuge.indices[from:to], b.indices[from:to])
-	}
+	copy(b.refuge.indices[from:to], b.indices[from:to])
 	return nil
 }
 
@@ -164,7 +120,11 @@ func (b *Batch) slotLike(mem slotMemory) (*slot, error) {
 
 // moveOut moves a loaded batch, except its bad places, to a slot that no abandoned call can write to.
 func (b *Batch) moveOut() error {
-	to, err := b.slotLike(b.l.slotMem)
+	memory := b.l.slotMem
+	if b.request != nil && b.request.memory.alloc != nil {
+		memory = b.request.memory
+	}
+	to, err := b.slotLike(memory)
 	if err != nil {
 		return fmt.Errorf("out of the way of a Load that hangs: %w", err)
 	}

@@ -174,7 +174,7 @@ func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
 	at, round, since := State{}, 0, time.Now()
 	for more := true; more && err == nil; {
 		more = false
-		m.l.iterate(loading, at.Epoch, math.MaxInt32, at.Samples, func(b *Batch, failed error) bool {
+		m.l.iterate(loading, at, math.MaxInt32, func(b *Batch, failed error) bool {
 			switch over := context.Cause(loading) == errOver; {
 			case over && failed != nil:
 				m.look() // counts what was loaded by the deadline

@@ -27,6 +27,12 @@ type Order struct {
 	Starts  func(epoch, batch int) (position int, err error) // not called for batch 0, nor after the last one
 }
 
+// Of returns the order for another rank.
+func (o Order) Of(rank, world int) Order {
+	o.Rank, o.World = rank, world
+	return o
+}
+
 // Start returns the position at which a batch of a BatchSampler begins, or at which an epoch ends.
 func (o *Order) Start(epoch, batch int) (position int, err error) {
 	switch batch {

@@ -1,0 +1,373 @@
+package nwt
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/nwt-go/nwt/internal/callctx"
+	"github.com/nwt-go/nwt/internal/layout"
+	"github.com/nwt-go/nwt/internal/permute"
+	"github.com/nwt-go/nwt/internal/retry"
+	"github.com/nwt-go/nwt/internal/ring"
+	"github.com/nwt-go/nwt/internal/usercall"
+	"github.com/nwt-go/nwt/internal/watch"
+)
+
+// A loading says how the samples of a dataset are loaded. It doesn't change.
+type loading struct {
+	sample      func(ctx context.Context, index int, dst *Sample) error
+	intoCleared func(ctx context.Context, index int, dst *Sample) error       // loads into a place that is already clear
+	together    func(ctx context.Context, indices []int, dst []*Sample) error // nil if the dataset has no LoadBatch
+	mustClear   bool                                                          // places are cleared before loading
+	ragged      bool
+	size        int // bytes of a sample
+
+	retry  retry.Policy
+	strict bool            // no sample may be bad, so those after a bad one needn't be loaded
+	failed func(err error) // told of an error of LoadBatch
+}
+
+// loadingOf finds out how samples are loaded. The check whether places must be cleared isn't in the
+// loading loop, because there it would cost every dataset time.
+func loadingOf(ds Dataset, l *layout.Layout, policy retry.Policy) *loading {
+	how := &loading{sample: ds.Load, ragged: l.Ragged > 0, size: l.Size, retry: policy}
+	switch ds := ds.(type) {
+	case *funcDataset:
+		how.sample = ds.load // saves one call per sample
+	case *streamDataset:
+		how.sample = ds.load
+	}
+	if d, ok := ds.(BatchDataset); ok {
+		how.together = d.LoadBatch
+	}
+	how.intoCleared = how.sample
+	if overwrites(ds) {
+		return how
+	}
+	how.mustClear = true
+	load, together := how.sample, how.together
+	how.sample = func(ctx context.Context, index int, dst *Sample) error {
+		dst.mem.Clear(dst.place, 1)
+		return load(ctx, index, dst)
+	}
+	if together != nil {
+		how.together = func(ctx context.Context, indices []int, dst []*Sample) error {
+			dst[0].mem.Clear(dst[0].place, len(dst)) // they are contiguous
+			return together(ctx, indices, dst)
+		}
+	}
+	return how
+}
+
+// A hand calls Load and LoadBatch, for whatever loads samples: it clears their places, repeats temporary
+// errors, has a clock for calls that take too long, and makes what fails or panics a bad sample. It belongs
+// to one goroutine. If a call is given up, the watchdog reads the hand while the call can't end.
+type hand struct {
+	how    *loading
+	sample Sample
+	locals *locals           // the sample's locals; the watchdog reads them here, since a cache changes sample during a call
+	stops  *ring.Ring[Batch] // what ends loading early; nil: nothing
+
+	// What is being loaded. The worker that has the hand sets it.
+	slot *slot
+	next int // the place that is being loaded, or is loaded next
+	bad  *faults
+	n    int // indices must be below it
+
+	samples []*Sample // passed to LoadBatch; grows on demand
+	indices []int     // passed to LoadBatch, which may change them
+
+	call
+}
+
+// A call is what the watchdog sees of a call of Load or LoadBatch.
+type call struct {
+	watchdog *watch.Watchdog // nil: no call is bounded
+	clock    watch.Clock
+
+	// Written before the clock begins.
+	upto    int  // the place after the last one that the call loads
+	ofBatch bool // the call is one of LoadBatch
+
+	parent context.Context // what ctx was made of
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+// context returns the context that Load gets in a run whose context is parent. If calls are bounded, it
+// also ends when the call is given up.
+func (h *hand) context(parent context.Context) context.Context {
+	if h.watchdog == nil {
+		return parent
+	}
+	if h.parent != parent {
+		h.parent = parent
+		h.ctx, h.cancel = context.WithCancelCause(callctx.WithTimeout(parent, h.watchdog.Timeout()))
+	}
+	return h.ctx
+}
+
+// calls records that a call begins, for the places from next up to upto.
+func (h *hand) calls(upto int, ofBatch bool) {
+	h.upto, h.ofBatch = upto, ofBatch
+	h.clock.Begin(h.watchdog.Now(), upto-h.next)
+}
+
+// tooLate records that the call under way has returned, and reports whether it was given up.
+func (h *hand) tooLate() bool { return h.watchdog != nil && !h.clock.End() }
+
+// pause records that a create of Scratch begins, whose time doesn't count for the call.
+func (h *hand) pause() { h.clock.Pause(h.watchdog.Now()) }
+
+// resume records that the create has ended.
+func (h *hand) resume() { h.clock.Resume(h.watchdog.Now()) }
+
+// turnTo prepares the hand for places of a slot, and says what their Load may depend on.
+func (h *hand) turnTo(s *slot, at span) {
+	h.slot = s
+	h.sample.mem, h.sample.records, h.sample.span = s.places.Memory, s.records, at
+	if h.sample.drawn != nil { // as if it were loaded alone, whatever was loaded before
+		h.sample.loose = s.indices
+	}
+}
+
+// singly loads the places before end one by one, unless it is stopped or a call is given up.
+func (h *hand) singly(ctx context.Context, end int) {
+	for h.next < end && !h.clock.Lost() {
+		h.untilPanic(ctx, end)
+	}
+}
+
+// clearedAtOnce is how many bytes of small samples are cleared together, so that they are still in the
+// cache when they are loaded.
+const clearedAtOnce = 16 << 10
+
+// untilPanic is the loading loop: it calls Load for one place after the other, until Load panics.
+func (h *hand) untilPanic(ctx context.Context, end int) {
+	how, s, indices := h.how, &h.sample, h.slot.indices
+	s.locals.ctx = ctx
+	stops, load, n, ragged, bounded := h.stops, how.sample, uint(h.n), how.ragged, h.watchdog != nil // read once; more wouldn't fit into registers
+	if places := end - h.next; how.mustClear && places*how.size <= clearedAtOnce {
+		s.mem.Clear(h.next, places)
+		load = how.intoCleared
+	}
+	finished := false
+	defer func() {
+		if finished {
+			return
+		}
+		p := recover()
+		if h.tooLate() || p == nil {
+			return // the call was given up long ago, or the goroutine ends
+		}
+		stack, err := usercall.Recovered(p)
+		h.bad.add(h.next, s.failure(err, stack))
+		h.next++
+		h.forget()
+	}()
+	for ; h.next < end; h.next++ {
+		if stops != nil && stops.Stopped() {
+			h.next = end // the batch will not be delivered
+			break
+		}
+		index := indices[h.next]
+		s.turnTo(h.next, index)
+		if uint(index) >= n {
+			if index != noIndex || !h.bad.has(h.next) {
+				h.bad.add(h.next, s.failure(fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, s.Position(), n-1), nil))
+			}
+			continue
+		}
+		if ragged { // this is begin, without a call per sample for other datasets
+			if s.mem.UnsetLens(h.next, h.next+1); s.mem.Told != nil && s.mem.Told[h.next] == layout.Untold {
+				continue
+			}
+		}
+		if bounded {
+			h.calls(h.next+1, false)
+		}
+		err := load(ctx, index, s)
+		if err != nil {
+			err = h.again(ctx, err)
+		}
+		if h.tooLate() {
+			break
+		}
+		if ragged && err == nil {
+			err = s.end()
+		}
+		if err != nil {
+			h.bad.add(h.next, s.failure(err, nil))
+		}
+	}
+	finished = true
+}
+
+// again loads the current sample again, as WithRetry says.
+func (h *hand) again(ctx context.Context, err error) error {
+	if h.sample.unread() {
+		return err
+	}
+	return h.how.retry.Do(ctx, err, func() error {
+		h.sample.begin(h.sample.place, h.sample.index)
+		return h.how.sample(ctx, h.sample.index, &h.sample)
+	})
+}
+
+// forget drops the values that a call that panicked may have left half done.
+func (h *hand) forget() {
+	h.locals.close(h.sample.log)
+	h.sample.scope = 0
+	for _, s := range h.samples {
+		s.scope = 0
+	}
+}
+
+// together loads the places before end in one call of LoadBatch. If the call fails, it tries each half,
+// then the halves of these, and so on. Load is then called only for the bad samples, and its errors name
+// them.
+func (h *hand) together(ctx context.Context, end int) {
+	switch {
+	case h.next >= end || h.clock.Lost():
+	case h.stops.Stopped() || h.isBeyondError():
+		h.next = end // these samples will not be delivered
+	case !h.gather(end):
+		h.singly(ctx, end)
+	case h.callTogether(ctx, end):
+		h.next = end
+	case end-h.next == 1:
+		h.singly(ctx, end)
+	default:
+		h.together(ctx, h.next+(end-h.next)/2)
+		h.together(ctx, end)
+	}
+}
+
+// isBeyondError reports whether a bad sample before place next will end the epoch.
+func (h *hand) isBeyondError() bool { return h.how.strict && h.next > int(h.bad.first.Load()) }
+
+// callTogether calls LoadBatch for the places that gather has readied.
+func (h *hand) callTogether(ctx context.Context, end int) (ok bool) {
+	samples, returned := h.samples[:end-h.next], false
+	failed := func(err error) {
+		if !h.stops.Stopped() && ctx.Err() == nil { // else the context has ended, which is not a failure
+			h.how.failed(err)
+		}
+	}
+	defer func() {
+		if returned {
+			return
+		}
+		p := recover()
+		if h.tooLate() || p == nil {
+			return // the call was given up long ago, or the goroutine ends
+		}
+		_, err := usercall.Recovered(p)
+		failed(err)
+		h.forget()
+	}()
+	h.locals.ctx = ctx
+	if h.watchdog != nil {
+		h.calls(end, true)
+	}
+	err := h.how.together(ctx, h.indices, samples)
+	returned = true
+	switch {
+	case h.tooLate():
+		return false
+	case err != nil && endsEpoch(err):
+		for ; h.next < end; h.next++ {
+			h.sample.turnTo(h.next, h.slot.indices[h.next])
+			h.bad.add(h.next, h.sample.failure(err, nil))
+		}
+		return true
+	case err != nil:
+		failed(err)
+		return false
+	}
+	if h.how.ragged {
+		for _, s := range samples {
+			if err := s.end(); err != nil {
+				h.bad.add(s.place, s.failure(err, nil))
+			}
+		}
+	}
+	return true
+}
+
+// gather prepares the samples and indices for a LoadBatch of the places next … end−1. It returns false if
+// one of them is known to be bad: Load is then called for the others.
+func (h *hand) gather(end int) (ok bool) {
+	n, indices := end-h.next, h.slot.indices[h.next:end]
+	if len(h.samples) < n {
+		h.samples = newSamples(h.sample.common, n)
+	}
+	h.indices = append(h.indices[:0], indices...)
+	for i, s := range h.samples[:n] {
+		if uint(indices[i]) >= uint(h.n) {
+			return false
+		}
+		s.turnTo(h.next+i, indices[i])
+	}
+	if h.how.ragged {
+		h.sample.mem.UnsetLens(h.next, end)
+		if told := h.sample.mem.Told; told != nil && slices.Contains(told[h.next:end], layout.Untold) {
+			return false
+		}
+	}
+	return true
+}
+
+// LoadSample loads one sample, as at position index of epoch 0 with seed 0. The sample stays valid. The
+// errors are *[LoadError], *[OptionError], and those of [NewLoader].
+func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
+	n, l, err := checkDataset(ds)
+	if err != nil {
+		return nil, err
+	}
+	if index < 0 || index >= n {
+		return nil, optionError("LoadSample", index, "the index must be 0 … %d", n-1)
+	}
+	h := &hand{how: loadingOf(ds, l.Layout, defaultRetry), locals: &locals{}, n: n, bad: &faults{}}
+	defer h.locals.close(slog.Default())
+	s := newBlock(l.Layout, 1)[0]
+	h.sample.common, s.common.locals = s.common, h.locals
+	h.slot = &slot{indices: []int{index}}
+	h.sample.from = index
+	h.singly(ctx, 1)
+	if len(h.bad.list) > 0 {
+		bad := h.bad.list[0].err
+		bad.origin = origin(ds, index)
+		return nil, bad
+	}
+	return &h.sample, nil
+}
+
+// loadAlone loads a sample into s as LoadSample would, for epoch 0 and seed 0, whatever s holds. It then
+// restores the state of s. drawn is called if the sample draws from Rand.
+func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int, drawn func(*slog.Logger)) error {
+	if s.alone == nil {
+		s.alone = &common{}
+	}
+	was, alone := *s, *s.alone // s may already be loaded alone, by a cache around this one
+	defer func() {
+		s.common, s.index, s.outer = was.common, was.index, was.outer
+		s.pcg, s.seeded, s.scope = was.pcg, was.seeded, was.scope
+		*s.alone = alone
+	}()
+	*s.alone = *s.common
+	s.alone.span = span{from: index - s.place, key: permute.SeedKey(0)}
+	s.alone.records, s.alone.drawn = nil, drawn
+	s.common, s.outer = s.alone, nil
+	s.begin(s.place, index)
+	s.scope = was.scope
+	if !overwrites(ds) {
+		s.mem.Clear(s.place, 1)
+	}
+	if err := ds.Load(ctx, index, s); err != nil {
+		return err
+	}
+	return s.end()
+}

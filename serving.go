@@ -1,0 +1,335 @@
+package nwt
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"github.com/nwt-go/nwt/batchserver"
+	"github.com/nwt-go/nwt/internal/launch"
+	"github.com/nwt-go/nwt/internal/order"
+	"github.com/nwt-go/nwt/internal/usercall"
+)
+
+// Place returns the place of the sample, for a dataset that loads it elsewhere: see package batchserver.
+func (s *Sample) Place() batchserver.Place {
+	outer := s
+	for outer.outer != nil {
+		outer = outer.outer
+	}
+	return batchserver.Place{Index: s.index, Position: s.Position(), Epoch: outer.epoch, Key: outer.key}
+}
+
+// Serving returns a source that loads the loader's batches for other processes: see package batchserver.
+// The source has workers and memory of its own, and is independent of the loader. It ignores
+// [WithErrorBudget], since it tells each bad sample. It fails for a stream, which has no sample by index,
+// for a device, and with [WithUnordered].
+func (l *Loader) Serving() (batchserver.Source, error) {
+	var err error
+	switch o := l.opts; {
+	case l.streams():
+		err = optionError("Serving", nil, "must not be of a stream, which has no sample by index")
+	case !onHost(o.device):
+		err = optionError("WithDevice", o.device.String(), "batches for other processes must be on the host")
+	case o.unordered:
+		err = optionError("WithUnordered", true, "batches are asked for by their number in the order")
+	}
+	if err != nil {
+		return nil, err
+	}
+	source, o := *l.source, *l.opts
+	source.opts, o.maxBad, o.prefetch, o.auto = &o, math.MaxInt, maxPrefetch, false
+	s := &serving{l: newEngine(&source, l.Workers()), queue: make(chan *request, 64), wake: make(chan struct{}, 1)}
+	s.l.ordering.Store(l.ordering.Load())
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	return s, nil
+}
+
+// A serving loads requested batches, in one run whose consumer is a goroutine of its own.
+type serving struct {
+	l      *engine
+	ctx    context.Context // ends with Close
+	cancel context.CancelCauseFunc
+
+	begin    sync.Once // starts the goroutine
+	consumer sync.WaitGroup
+	queue    chan *request // requests that no batch is open for …
+	next     *request      // … and the first of them, which the consumer has taken
+	wake     chan struct{} // a request was queued
+}
+
+// A request asks for a batch.
+type request struct {
+	places  []batchserver.Place
+	memory  slotMemory  // none: the loader's own
+	settled atomic.Bool // set by the first of two: the consumer, which answers, and a caller that has given up
+	answer  chan served
+}
+
+// A served is the answer to a request.
+type served struct {
+	b   *Batch
+	bad []error
+	err error
+}
+
+// Memory, Lens and what a Batch has make a served batch a [batchserver.Batch].
+type servedBatch struct{ *Batch }
+
+func (b servedBatch) Memory() []byte              { return b.places.Bytes[:b.places.Used] }
+func (b servedBatch) Lens(field, dim int) []int32 { return b.LensOf(field, dim) }
+
+func (s *serving) BatchSize() int { return s.l.opts.batchSize }
+
+func (s *serving) Places(dst []batchserver.Place, rank, world int, from batchserver.State, number int) (_ []batchserver.Place, after batchserver.State, left int, err error) {
+	after = from
+	if world < 1 || world > launch.MaxWorld || rank < 0 || rank >= world {
+		return dst, after, 0, optionError("Places", fmt.Sprintf("rank %d of %d", rank, world), "the world must be 1 … %d, and the rank below it", launch.MaxWorld)
+	}
+	at, err := s.l.beginning(State(from))
+	var o order.Order
+	if err == nil && !at.over {
+		o = at.order.Of(rank, world)
+		at.over = at.base > 0 && o.Steps(at.base) == 0
+	}
+	if err == nil && at.over {
+		at, err = s.l.beginning(State{Epoch: at.epoch + 1})
+	}
+	if err != nil {
+		return dst, after, 0, err
+	}
+	o = at.order.Of(rank, world)
+	if err := o.HasBatch(); err != nil {
+		return dst, after, 0, orderError(err)
+	}
+	steps := o.Steps(at.base)
+	if uint(number) >= uint(steps) {
+		return dst, after, 0, optionError("Places", number, "the batch must be 0 … %d", steps-1)
+	}
+	begin, end := 0, 0
+	after = batchserver.State{Epoch: at.epoch, Order: uint64(s.l.identity(at.sampler, o.N))}
+	if o.Batches == 0 {
+		begin, end, after.Samples = o.Part(at.base, number)
+	} else if begin, end, after.Samples, err = o.PartOf(at.epoch, at.base, number); err != nil {
+		return dst, after, 0, orderError(err)
+	}
+	ask := func() error {
+		for i := begin; i < end; i++ {
+			dst = append(dst, batchserver.Place{Index: at.sampler.At(at.epoch, i), Position: i, Epoch: at.epoch, Key: s.l.seedKey})
+		}
+		return nil
+	}
+	usercall.Call(ask, func(stack []byte, cause error) {
+		err = &LoadError{Index: -1, Position: begin, Epoch: at.epoch, Err: cause, Stack: stack}
+	})
+	return dst, after, steps - 1 - number, err
+}
+
+func (s *serving) Load(ctx context.Context, places []batchserver.Place, alloc func(size int) ([]byte, error), free func(mem []byte) error) (batchserver.Batch, []error, error) {
+	if n := len(places); n < 1 || n > s.l.opts.batchSize {
+		return nil, nil, optionError("Load", n, "must be 1 … %d places, WithBatchSize", s.l.opts.batchSize)
+	}
+	for _, p := range places {
+		if p.Epoch != places[0].Epoch || p.Key != places[0].Key {
+			return nil, nil, optionError("Load", p, "all places must have one epoch and key")
+		}
+	}
+	q := &request{places: places, memory: slotMemory{alloc, free}, answer: make(chan served, 1)}
+	s.begin.Do(func() { s.consumer.Go(s.consume) })
+	select {
+	case s.queue <- q:
+	case <-ctx.Done():
+		return nil, nil, contextError(ctx)
+	case <-s.ctx.Done():
+		return nil, nil, ErrClosed
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+	s.l.ring.Interrupt()
+	select {
+	case a := <-q.answer:
+		return a.result()
+	case <-ctx.Done():
+	case <-s.ctx.Done(): // the consumer may never see the request
+		ctx = s.ctx
+	}
+	if q.settled.Swap(true) {
+		return (<-q.answer).result()
+	}
+	return nil, nil, contextError(ctx)
+}
+
+func (a served) result() (batchserver.Batch, []error, error) {
+	if a.err != nil {
+		return nil, nil, a.err
+	}
+	return servedBatch{a.b}, a.bad, nil
+}
+
+// settle answers the request, unless its caller has given up.
+func (q *request) settle(a served) {
+	switch {
+	case !q.settled.Swap(true):
+		q.answer <- a
+	case a.b != nil:
+		a.b.Release()
+	}
+}
+
+func (s *serving) Close() error {
+	s.cancel(ErrClosed)
+	s.begin.Do(func() {}) // no goroutine begins from now on
+	s.consumer.Wait()
+	s.l.close()
+	return nil
+}
+
+// consume loads what is requested until Close. If a run ends, by an error of WithWorkerInit for example,
+// the next request begins another one.
+func (s *serving) consume() {
+	for s.awaitRequest(s.ctx) {
+		at, err := s.l.beginning(State{})
+		var r *run
+		if err == nil {
+			any := *at.ordering
+			any.n = maxSamples // see place
+			at.ordering = &any
+			r, err = s.l.start(s.ctx, at, order.Course{Order: &at.order, Head: endless}, s)
+		}
+		if err != nil {
+			s.fail(err)
+			continue
+		}
+		err = r.serve()
+		for _, seq := range r.ahead {
+			s.l.ring.Item(seq).request.settle(served{err: err})
+		}
+		r.end()
+	}
+	for s.requested() {
+		s.fail(ErrClosed)
+	}
+}
+
+// requested reports whether there is a request that no batch is open for, which is then next.
+func (s *serving) requested() bool {
+	if s.next == nil && len(s.queue) > 0 {
+		s.next = <-s.queue
+	}
+	return s.next != nil
+}
+
+// fail answers the next request with an error.
+func (s *serving) fail(err error) {
+	s.next.settle(served{err: err})
+	s.next = nil
+}
+
+// awaitRequest waits until there is a request. It returns false if ctx ends first.
+func (s *serving) awaitRequest(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		if s.requested() {
+			return true
+		}
+		select {
+		case <-s.wake:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+// serve loads requested batches until the run is stopped, and returns why.
+func (r *run) serve() error {
+	for {
+		if len(r.ahead) == 0 && !r.serving.awaitRequest(r.ctx) {
+			return r.reason()
+		}
+		b, err := r.advanceServing()
+		if err != nil {
+			return err
+		}
+		if b != nil {
+			r.answer(b)
+		}
+	}
+}
+
+// advanceServing opens what is requested, and waits for a batch.
+func (r *run) advanceServing() (*Batch, error) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if err := r.open(); err != nil {
+		r.serving.fail(err)
+		return nil, nil
+	}
+	if len(r.ahead) == 0 {
+		return nil, nil
+	}
+	if seq, ok := r.awaitOne(true); ok {
+		if b := r.take(seq); b != nil {
+			return b, nil
+		}
+	}
+	return nil, r.reason()
+}
+
+// answer gives a loaded batch to whoever has requested it.
+func (r *run) answer(b *Batch) {
+	q, list, err := b.request, b.bad.sorted(), b.transformErr
+	a := served{b: b}
+	for _, f := range list {
+		f.err.origin = origin(r.l.ds, f.err.Index)
+		a.bad = append(a.bad, f.err)
+	}
+	if err == nil {
+		err = b.leaveOutBad()
+	}
+	r.count(b, false)
+	b.Retain()
+	b.letGo()
+	if a.err = err; err != nil {
+		b.Release()
+		a = served{err: err}
+	}
+	q.settle(a)
+}
+
+// place makes b the batch of the next request.
+func (s *serving) place(b *Batch, sizes []int) {
+	q := s.next
+	s.next = nil
+	first, n := q.places[0], len(q.places)
+	b.span = span{epoch: first.Epoch, from: first.Position, key: first.Key}
+	b.index, b.left, b.known, b.request = 0, -1, true, q
+	b.resize(n)
+	b.opened = n
+	have, failed := lengthNow(s.l.ds)
+	for i, p := range q.places {
+		b.indices[i] = p.Index
+		err := failed
+		if p.Position != first.Position+i && b.loose == nil {
+			b.loose = make([]int, n)
+			for j, p := range q.places {
+				b.loose[j] = p.Position
+			}
+		}
+		if err == nil && uint(p.Index) >= uint(have) {
+			err = fmt.Errorf("the index %d is out of range 0 … %d", p.Index, have-1)
+		}
+		if err != nil {
+			b.bad.add(i, &LoadError{Index: p.Index, Position: p.Position, Epoch: p.Epoch, Err: err})
+			b.indices[i] = noIndex
+		}
+	}
+	if s.l.ownShapes() {
+		for place := 0; place < n; {
+			place = b.askSizes(have, sizes, place)
+		}
+		b.places.Arrange(n)
+	}
+}
