@@ -19,19 +19,12 @@ type auto struct {
 	earlier int           // windows of earlier searches
 }
 
-// autoAlpha is the default alpha of tuning while training. It is small because surplus workers cost
-// little, while time that training waits is lost.
-var autoAlpha = search.Alpha{Total: math.MaxInt64, Share: 0.02, Each: search.Unnoticed}
-
 // mostLooks is the number of windows after which a loader settles on the choice, sure or not.
 const mostLooks = 48
 
 func newAuto(l *engine) {
 	o := l.opts
-	sp := search.Space{CPUs: o.usable(), Start: l.Workers(), Max: o.most, Alpha: o.alpha, Iterations: cmp.Or(o.iterations, 100), MinWindow: probeSteps * o.machine.ClockStep()}
-	if o.alpha == search.DefaultAlpha {
-		sp.Alpha = autoAlpha
-	}
+	sp := search.Space{CPUs: o.usable(), Start: l.Workers(), Step: true, Max: o.most, Alpha: o.alpha, Iterations: cmp.Or(o.iterations, 100), MinWindow: probeSteps * o.machine.ClockStep()}
 	t := l.newTuning(sp, l.memoryLimit())
 	start := t.sp.Start
 	// The count that the program set may always be kept: the memory that it needs is in use already.

@@ -40,7 +40,7 @@ func WithStrategy(s Strategy) Option {
 func (o *options) space() search.Space {
 	sp := search.Space{
 		CPUs: o.usable(), Start: min(o.cpus(), maxWorkers), Max: o.most, Alpha: o.alpha, Iterations: 100, Least: search.LeastTime,
-		Time: o.tuningTime, MinWindow: probeSteps * o.machine.ClockStep(),
+		Step: o.step != nil, Time: o.tuningTime, MinWindow: probeSteps * o.machine.ClockStep(),
 	}
 	if sp.Max >= 0 {
 		sp.Start = min(sp.Start, sp.Max)

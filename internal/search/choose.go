@@ -13,8 +13,9 @@ const (
 	ofAlpha   = 0.25 // … of which one counts as at most this share of alpha
 	surely    = 1    // it surely is within if it is so after allowing this many against it: then no count with more workers is preferred
 	mostDoubt = 0.25
-	ofItself  = 1.6  // a count's own error, as a multiple of the error of a difference between counts: it includes what all counts share
-	mostSure  = 0.99 // the highest confidence that is reported
+	unhidden  = 0.005 // share of a step that loading may take without workers, though a worker would hide it
+	ofItself  = 1.6   // a count's own error, as a multiple of the error of a difference between counts: it includes what all counts share
+	mostSure  = 0.99  // the highest confidence that is reported
 
 	// If time ended the search, another count replaces training's own only if the probability that it is
 	// worse by more than alpha and worseBy is at most mayBeWorse.
@@ -87,15 +88,18 @@ func Choose(sp Space, seen []Series) Choice {
 // lowest of them.
 //
 // The fastest is the count with the smallest sum of mean and standard error, so that a count that was
-// hardly measured doesn't become the fastest by luck.
+// hardly measured doesn't become the fastest by luck. 0 workers aren't chosen if a worker would hide
+// loading behind the step.
 func (e evidence) choose(mean []float64) (chosen, fastest int) {
 	for i, m := range mean[:e.able] {
 		if m*(1+e.se[i]) < mean[fastest]*(1+e.se[fastest]) {
 			fastest = i
 		}
 	}
+	first := e.fewest(mean, fastest)
 	chosen, most := -1, 0
-	for i, w := range e.counts[:e.able] {
+	for i := first; i < e.able; i++ {
+		w := e.counts[i]
 		may, sure := e.within(mean, i, fastest)
 		if chosen >= 0 && w > most {
 			break
@@ -110,10 +114,24 @@ func (e evidence) choose(mean []float64) (chosen, fastest int) {
 			break
 		}
 	}
-	if start := slices.Index(e.counts[:e.able], e.sp.Start); start >= 0 && e.blurred(mean, chosen, start, fastest) {
+	if start := slices.Index(e.counts[:e.able], e.sp.Start); start >= first && e.blurred(mean, chosen, start, fastest) {
 		chosen = start
 	}
 	return chosen, fastest
+}
+
+// fewest returns the index of the lowest count that may be chosen. 0 workers may be, if even one worker
+// is slower by more than alpha, or if loading takes next to nothing of a step.
+func (e evidence) fewest(mean []float64, fastest int) int {
+	if e.counts[0] > 0 || e.sp.Step && mean[0]-e.body <= unhidden*e.body {
+		return 0
+	}
+	for i := 1; i < e.able; i++ {
+		if may, _ := e.within(mean, i, fastest); may {
+			return 1
+		}
+	}
+	return 0
 }
 
 // blurred reports whether training's own count may be as good as the i-th. If the i-th has fewer workers,

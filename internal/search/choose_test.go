@@ -44,8 +44,8 @@ func TestThePapersTableGivesItsAnswer(t *testing.T) {
 
 func TestWhatAlphaIgnores(t *testing.T) {
 	for mean, want := range map[time.Duration]time.Duration{
-		10 * ms:     500 * time.Microsecond, // a twentieth
-		200 * ms:    5 * ms,                 // half a second over 100 iterations
+		10 * ms:     200 * time.Microsecond, // a fiftieth
+		300 * ms:    5 * ms,                 // half a second over 100 iterations
 		time.Second: 10 * ms,                // a hundredth
 		0:           5 * time.Microsecond,   // no training step notices less
 	} {
@@ -83,14 +83,49 @@ func TestWhereMeasuringDoesNotTell(t *testing.T) {
 		require.Equal(t, tt.want, c.Workers, tt.name)
 	}
 	require.Equal(t, 2, Choose(Space{CPUs: 2, Start: 2, Max: 2, Alpha: DefaultAlpha, Iterations: 100}, []Series{windows(0, 1100, 1040, 1070, 1020), windows(1, 1100, 1040, 1070, 1020), windows(2, 1000, 990, 1010, 1000)}).Workers)
-	require.Equal(t, 0, Choose(sixteen(), same(0, 1, 2, 4, 8, 15)).Workers, "surely the fewest that do")
+	require.Equal(t, 1, Choose(sixteen(), same(1, 2, 4, 8, 15)).Workers, "surely the fewest that do")
+}
+
+// Without workers nothing overlaps: loading is added to each step.
+func TestWithoutWorkersOnlyWhatTheyWouldNotHideIsLoaded(t *testing.T) {
+	for _, tt := range []struct {
+		name       string
+		step       bool
+		body       time.Duration         // of the loop, in microseconds
+		wait       map[int]time.Duration // in microseconds
+		start, max int
+		want       int
+	}{
+		{"a lock: one worker loads as fast", false, 0, map[int]time.Duration{0: 6400, 1: 6400, 2: 6500, 4: 6400}, 2, -1, 1},
+		{"a lock, and handing over takes a little", false, 0, map[int]time.Duration{0: 6350, 1: 6400, 2: 6500, 4: 6400}, 2, -1, 1},
+		{"workers are in each other's way", false, 0, map[int]time.Duration{0: 5000, 1: 6400, 2: 7000, 4: 8000}, 2, -1, 0},
+		{"loading is nothing", false, 0, map[int]time.Duration{0: 2, 1: 20, 2: 15, 4: 18}, 2, -1, 0},
+		{"no worker is allowed", false, 0, map[int]time.Duration{0: 6400}, 0, 0, 0},
+		{"a worker would hide 3.1 % of the step", true, 47_550, map[int]time.Duration{0: 1520, 1: 0, 2: 0}, 2, -1, 1},
+		{"… 0.6 % of it", true, 47_550, map[int]time.Duration{0: 285, 1: 0, 2: 0}, 2, -1, 1},
+		{"… 0.4 % of it", true, 47_550, map[int]time.Duration{0: 190, 1: 0, 2: 0}, 2, -1, 0},
+		{"a step that workers slow down", true, 5000, map[int]time.Duration{0: 1000, 1: 1500, 2: 2000}, 2, -1, 0},
+	} {
+		var seen []Series
+		for w, wait := range tt.wait {
+			s := Series{Workers: w}
+			for round := range time.Duration(4) {
+				b := waiting(int(round), 25, (tt.body+wait+round%2)*time.Microsecond)
+				b.Wait = (wait + round%2) * time.Microsecond
+				s.Blocks = append(s.Blocks, b)
+			}
+			seen = append(seen, s)
+		}
+		sp := Space{CPUs: 2, Start: tt.start, Max: tt.max, Alpha: DefaultAlpha, Iterations: 100, Step: tt.step}
+		require.Equal(t, tt.want, Choose(sp, seen).Workers, tt.name)
+	}
 }
 
 // None of the counts that may be the fewest has more than twice as many workers as the fewest.
 func TestARounderCountHasAtMostTwiceAsManyWorkersAsTheFewest(t *testing.T) {
-	near := []time.Duration{1055, 1035, 1060, 1045} // alpha, give or take
+	near := []time.Duration{1025, 1005, 1030, 1015} // alpha, give or take
 	for _, tt := range []struct{ few, many, start, want int }{
-		{3, 4, 15, 4}, {3, 6, 15, 6}, {3, 8, 15, 3}, {6, 12, 15, 12}, {6, 16, 15, 6}, {6, 12, 12, 12}, {6, 16, 16, 6}, {1, 2, 15, 2}, {1, 4, 4, 1}, {0, 1, 15, 1}, {0, 2, 15, 0}, {0, 2, 2, 0},
+		{3, 4, 15, 4}, {3, 6, 15, 6}, {3, 8, 15, 3}, {6, 12, 15, 12}, {6, 16, 15, 6}, {6, 12, 12, 12}, {6, 16, 16, 6}, {1, 2, 15, 2}, {1, 4, 4, 1}, {0, 1, 15, 1},
 	} {
 		sp := sixteen()
 		sp.Start = tt.start

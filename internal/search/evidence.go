@@ -23,6 +23,7 @@ type evidence struct {
 	df      float64   // degrees of freedom of all se together; 0: no count was measured twice
 	twice   bool      // at least one count has two windows that count (a window that was alone in its round may not count)
 	spent   float64   // in nanoseconds
+	body    float64   // of the loop without workers, in nanoseconds; 0: not known
 }
 
 // weigh removes the drift that all counts of a round share, and computes means and their errors from what
@@ -102,6 +103,9 @@ func (e *evidence) add(s Series, drift []float64, company map[int]int) (values [
 		for _, p := range b.Parts {
 			values = append(values, stat.Part{Mean: p.Mean * mean / whole * still, Weight: p.Weight})
 		}
+	}
+	if s.Workers == 0 {
+		e.body = float64(s.body())
 	}
 	e.df += float64(len(s.Blocks) - 1)
 	e.twice = e.twice || counted > 1

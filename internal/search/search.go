@@ -23,6 +23,7 @@ type Strategy interface {
 type Space struct {
 	CPUs       int                    // how many CPUs workers may use at a time
 	Start      int                    // the count that training would have without tuning; it is measured first
+	Step       bool                   // a step follows each batch; without workers, it waits for all loading
 	Max        int                    // highest count; −1: the strategy's own limit, and more as long as more workers win and CPUs are idle
 	Alpha      Alpha                  // the difference that the choice ignores
 	Iterations int                    // per count; alpha is accumulated over these
@@ -47,8 +48,9 @@ type Alpha struct {
 const Unnoticed = 5 * time.Microsecond
 
 // DefaultAlpha is the paper's half second, limited by two shares, because alone it could be longer than
-// all iterations together, or too short to matter.
-var DefaultAlpha = Alpha{Total: 500 * time.Millisecond, Least: 0.01, Share: 0.05, Each: Unnoticed}
+// all iterations together, or too short to matter. The upper share is small because a surplus worker
+// costs a goroutine, while time that training waits is lost.
+var DefaultAlpha = Alpha{Total: 500 * time.Millisecond, Least: 0.01, Share: 0.02, Each: Unnoticed}
 
 // Of returns alpha per iteration if the fastest count takes mean per iteration.
 func (a Alpha) Of(mean float64, iterations int) float64 {
