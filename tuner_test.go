@@ -93,6 +93,35 @@ func TestWithoutWorkersLoadingAndStepAddUp(t *testing.T) {
 	})
 }
 
+// A lock in Load makes any number of workers as fast as none. But one of them loads beside a step.
+func TestAWorkerLoadsBesideTheStepWhereverItHidesLoading(t *testing.T) {
+	for name, c := range map[string]struct {
+		sample time.Duration
+		step   time.Duration // 0: Tune isn't given one
+		want   int
+	}{
+		"a lock, and no step":        {200 * time.Microsecond, 0, 1},
+		"loading takes 3 % of steps": {48 * time.Microsecond, 48 * time.Millisecond, 1},
+		"… 0.3 % of steps":           {5 * time.Microsecond, 48 * time.Millisecond, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				opts := []nwt.Option{silent, virtual}
+				if c.step > 0 {
+					opts = append(opts, stepOf(c.step))
+				}
+				l, err := nwt.NewTunedLoader(t.Context(), channel(1_000_000, c.sample), opts...)
+				require.NoError(t, err)
+				defer l.Close()
+				require.Equal(t, c.want, l.Workers(), "%v", l.Result())
+				const step = 48 * time.Millisecond
+				took := train(t, l, 100, func() { time.Sleep(step) })
+				require.Less(t, float64(took), 1.02*float64(100*step))
+			})
+		})
+	}
+}
+
 // One worker takes so long per batch; eight are allowed. Counting samples, not batches, shows
 // in little time that all of them are needed.
 func TestSlowBatchesFitIntoTheTime(t *testing.T) {

@@ -9,9 +9,8 @@ import (
 )
 
 const (
-	doubt     = 0.5  // a count may be within alpha if it is so after allowing this many standard errors in its favour …
-	ofAlpha   = 0.25 // … of which one counts as at most this share of alpha
-	surely    = 1    // it surely is within if it is so after allowing this many against it: then no count with more workers is preferred
+	doubt     = 0.5 // a count may be within alpha if it is so after allowing this many standard errors in its favour, of which one counts as at most alpha
+	surely    = 1   // it surely is within if it is so after allowing this many against it: then no count with more workers is preferred
 	mostDoubt = 0.25
 	unhidden  = 0.005 // share of a step that loading may take without workers, though a worker would hide it
 	ofItself  = 1.6   // a count's own error, as a multiple of the error of a difference between counts: it includes what all counts share
@@ -163,7 +162,7 @@ func (e evidence) within(mean []float64, i, fastest int) (may, sure bool) {
 	best := mean[fastest]
 	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
 	se := best * math.Hypot(e.se[i], e.se[fastest])
-	may = mean[i] <= best+alpha+doubt*min(se, ofAlpha*alpha)
+	may = mean[i] <= best+alpha+doubt*min(se, alpha)
 	return may, mean[i] <= best+alpha-surely*min(se, mostDoubt*alpha) || may && e.df == 0
 }
 
