@@ -150,6 +150,8 @@ func (s *source) aboutLoading(r *Result, t Trial, others float64, late bool) []s
 		most = o.most
 	}
 	switch {
+	case t.CPU >= cpuFull && r.loadingCPU(t) < t.CPU/2:
+		return []string{fmt.Sprintf("The CPUs are full (%s), most of them with what the program does beside loading: without that, loading may be faster.", used)}
 	case t.CPU >= cpuFull:
 		return []string{fmt.Sprintf("The CPUs are full (%s): decode less, or decode once: Cached in memory, Precompute in a file.", used)}
 	case t.CPU+min(others, 1-t.CPU) >= cpuFull && t.wants(cpus):
@@ -175,6 +177,18 @@ func (s *source) aboutLoading(r *Result, t Trial, others float64, late bool) []s
 		say("CPUs idle (%s) and more workers don't help: storage, the network or a lock inside Load sets the pace.", used)
 	}
 	return out
+}
+
+// loadingCPU returns the share of the CPUs that loading used at a count. A count that loads far slower and
+// uses as much shows that something else does.
+func (r *Result) loadingCPU(t Trial) float64 {
+	least := t.CPU
+	for _, one := range r.Trials {
+		if more := slower(one, t); more > farSlower {
+			least = min(least, (t.CPU-one.CPU)*(1+1/more))
+		}
+	}
+	return least
 }
 
 // wants reports whether the workers use, or wait for, as many of the CPUs as they can; workers that wait

@@ -20,6 +20,7 @@ const (
 	littleWait  = 0.05 // share of an iteration that training waits; a smaller share is not noticed
 	cpuFull     = 0.90 // share of the CPUs
 	cpuIdle     = 0.50
+	farSlower   = 0.50 // share by which a count takes longer than another, so that their CPU time can be compared
 	readingSets = 0.80 // share of the time in which a stream is read
 	muchCopy    = 0.20 // share of an iteration spent copying to the device
 	slowFirst   = 20   // the first batch takes this many times the median …

@@ -297,7 +297,7 @@ func (v *verdict) judge(t *testing.T, beside string, tr *truth, results []*nwt.R
 			best = n
 		}
 	}
-	alpha := max(min(0.5/100, 0.05*at[best]), 0.01*at[best], unnoticed)
+	alpha := max(min(0.5/100, 0.02*at[best]), 0.01*at[best], unnoticed)
 	for _, n := range slices.Backward(counts) {
 		if at[n] <= at[best]+alpha {
 			fewest = n

@@ -4,8 +4,11 @@ package nwt_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,6 +79,39 @@ func TestBesideOthersWorkersThatComputeAreAsManyAsCPUs(t *testing.T) {
 }
 
 // A source that serves one at a time: one worker hides it behind the step as well as eight.
+// Another model trains, or a step runs on after it returned: other goroutines keep each CPU busy.
+func TestSamplesThatWaitGetTheirWorkersThoughTheProcessComputes(t *testing.T) {
+	for _, step := range []time.Duration{0, time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			m := nwt.NewVirtualMachine(virtualCPUs)
+			var over atomic.Bool
+			for range virtualCPUs {
+				go func() {
+					for !over.Load() {
+						m.Compute(time.Millisecond)
+					}
+				}()
+			}
+			opts := []nwt.Option{silent, m.Option(), nwt.WithMaxWorkers(64)}
+			if step > 0 {
+				opts = append(opts, stepOf(step))
+			}
+			ds := sleeping(1_000_000, time.Millisecond)
+			r, err := nwt.Tune(t.Context(), ds, opts...)
+			l, other := nwt.NewLoader(ds, append(opts[:3:3], nwt.WithWorkers(2), nwt.WithAutoWorkers())...)
+			took := train(t, l, 3000, func() { time.Sleep(step) })
+			over.Store(true)
+			time.Sleep(10 * time.Millisecond) // or they would still run when a test fails
+			require.NoError(t, errors.Join(err, other, l.Close()))
+			require.GreaterOrEqual(t, r.Workers, 32, "%v", r)
+			said := strings.Join(r.Advice, "\n")
+			require.NotContains(t, said, "decode", "%v", r)
+			require.Equal(t, step == 0, strings.Contains(said, "most of them with what the program does beside loading"), "%v", r)
+			require.Less(t, took, 8*time.Second, "%v", l.Result())
+		})
+	}
+}
+
 func TestWorkersThatDoNotHelpAreNotChosen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := tune(t, channel(1_000_000, time.Millisecond), nwt.WithMaxWorkers(8), stepOf(16*time.Millisecond))

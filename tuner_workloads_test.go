@@ -196,10 +196,10 @@ func TestTuneComesNearToTheBestFixedCount(t *testing.T) {
 			batches = 60
 		}
 		took, best := w.fixed(t, 77, batches)
-		each := took[best] / time.Duration(batches) // alpha is half a second over 100 iterations, a twentieth at most
+		each := took[best] / time.Duration(batches) // alpha is half a second over 100 iterations, a fiftieth at most
 		fewest := best
 		for n := range took {
-			if n < fewest && took[n]/time.Duration(batches) <= each+max(min(5*msec, each/20), each/100, 5*us) {
+			if n < fewest && took[n]/time.Duration(batches) <= each+max(min(5*msec, each/50), each/100, 5*us) {
 				fewest = n
 			}
 		}

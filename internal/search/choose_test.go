@@ -320,3 +320,23 @@ func TestWorkersThatOnlyTakeCPUsFromOthersAreLeftOut(t *testing.T) {
 		require.Equal(t, tt.want, Choose(sp, seen).Workers, "%s: the default is left out too", tt.name)
 	}
 }
+
+// Samples wait, while other goroutines of the process keep both CPUs busy, beside other programs.
+func TestFullCPUsAreNoLimitWhileTwiceTheWorkersLoadNearlyTwiceAsMuch(t *testing.T) {
+	for most, want := range map[int]int{2: 2, 16: 16, 64: 64} {
+		var seen []Series
+		for w := 1; w <= 64; w *= 2 {
+			mean := 350_000 / time.Duration(min(w, most))
+			if w == 2*most {
+				mean = mean * 9 / 10 // by what others lose
+			}
+			s := windows(w, mean, mean+1, mean-1)
+			for i := range s.Blocks {
+				s.Blocks[i].CPU, s.Blocks[i].Queued = 0.7, 0.4
+			}
+			seen = append(seen, s)
+		}
+		sp := Space{CPUs: 2, Start: 2, Max: 64, Alpha: DefaultAlpha, Iterations: 100}
+		require.Equal(t, want, Choose(sp, seen).Workers, most)
+	}
+}

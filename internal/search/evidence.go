@@ -41,11 +41,14 @@ func weigh(sp Space, seen []Series) evidence {
 	values := make([][]stat.Part, len(rows))
 	for r, s := range rows {
 		values[r] = e.add(s, drift, company)
-		if full := r > 0 && rows[r-1].Workers >= sp.CPUs && takes(rows[r-1].Blocks); e.able == r && !full {
-			e.able++
-		}
 	}
 	e.mean, e.se = stat.Totals(values)
+	for r := range rows {
+		if r > 0 && e.counts[r-1] >= sp.CPUs && takes(rows[r-1].Blocks) && !pays(e.counts[r], e.mean[r], e.counts[r-1], e.mean[r-1]) {
+			break
+		}
+		e.able = r + 1
+	}
 	for i := range e.se {
 		if e.df == 0 {
 			e.se[i] = unknownSE

@@ -240,8 +240,8 @@ func (sp Space) enough(mean float64) int {
 }
 
 // ceiling returns the highest count of the space. If the space may grow, ceiling starts at first. It
-// doubles while the highest count beats every count up to half of it by more than alpha and leaves CPUs
-// idle, because then workers wait for something other than a CPU.
+// doubles while the highest count beats every count up to half of it by more than alpha and CPUs aren't
+// the limit.
 func (s search) ceiling(first int) int {
 	if s.sp.Max >= 0 {
 		return s.sp.Max
@@ -266,7 +266,8 @@ func demand(blocks []Block) (wants, queued float64) {
 	return wants / max(weights, 1), queued / max(weights, 1)
 }
 
-// busy reports whether a count wants all CPUs. Then more workers gain next to nothing.
+// busy reports whether a count wants all CPUs. Then more workers gain next to nothing, unless something
+// else than loading keeps the CPUs busy: see pays.
 func busy(blocks []Block) bool {
 	wants, _ := demand(blocks)
 	return wants >= busyCPU
@@ -276,6 +277,24 @@ func busy(blocks []Block) bool {
 func takes(blocks []Block) bool {
 	wants, queued := demand(blocks)
 	return wants >= fullCPU && queued >= queuedCPU
+}
+
+// pays reports whether the workers above a lower count load nearly as much as those below it. Then CPUs
+// aren't the limit, even if they are busy: other goroutines of the process compute.
+func pays(workers int, mean float64, below int, than float64) bool {
+	return mean*math.Pow(float64(workers), nearly) < than*math.Pow(float64(below), nearly)
+}
+
+// limited reports whether CPUs are the limit at a count: it wants all of them, and loads hardly more than
+// the next lower count.
+func (s search) limited(workers int, time func(workers int) float64) bool {
+	below := 0
+	for w := range s.seen {
+		if w < workers {
+			below = max(below, w)
+		}
+	}
+	return busy(s.seen[workers]) && (below == 0 || !pays(workers, time(workers), below, time(below)))
 }
 
 func (s search) quickest(workers int) float64 { return lowest(s.seen[workers]) }
@@ -291,11 +310,10 @@ func (s search) above(e evidence) (w int, found bool) {
 	return w, s.sp.allows(w)
 }
 
-// wins reports whether the highest count beats all counts up to half of it by more than alpha, and leaves
-// CPUs idle.
+// wins reports whether the highest count beats all counts up to half of it by more than alpha, and CPUs
+// aren't the limit.
 func (s search) wins(top int, time func(workers int) float64) bool {
-	blocks := s.seen[top]
-	if len(blocks) == 0 || busy(blocks) {
+	if len(s.seen[top]) == 0 || s.limited(top, time) {
 		return false
 	}
 	mean := time(top)
@@ -362,11 +380,11 @@ func (s search) enoughAt(w int) bool {
 	return len(s.seen[w]) == 0
 }
 
-// full reports whether a count below w, but at least twice the number of CPUs, wants all CPUs. Then more
-// workers gain next to nothing, and their first samples take long.
+// full reports whether CPUs are the limit at a count below w, but at least twice the number of CPUs. Then
+// more workers gain next to nothing, and their first samples take long.
 func (s search) full(w int) bool {
-	for fewer, blocks := range s.seen {
-		if fewer >= 2*s.sp.CPUs && fewer < w && busy(blocks) {
+	for fewer := range s.seen {
+		if fewer >= 2*s.sp.CPUs && fewer < w && s.limited(fewer, s.quickest) {
 			return true
 		}
 	}
