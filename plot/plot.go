@@ -22,7 +22,6 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/internal/human"
 )
 
 const (
@@ -87,7 +86,7 @@ func ticks(_, high float64) (all []plot.Tick) {
 		}
 	}
 	for i := 0.0; i*step <= high; i++ {
-		all = append(all, plot.Tick{Value: i * step, Label: human.Number(i * step)})
+		all = append(all, plot.Tick{Value: i * step, Label: number(i * step)})
 	}
 	return all
 }
@@ -155,8 +154,8 @@ func timePanel(r *nwt.Result) panel {
 	for _, t := range r.Trials {
 		quickest, slowest = min(quickest, float64(max(t.Total, 1))), max(slowest, float64(t.Total))
 	}
-	scale := human.ScaleOf(time.Duration(quickest))
-	size, top := scale.Size, min(1.1*slowest, tallest*quickest)
+	scale := scaleOf(time.Duration(quickest))
+	size, top := scale.size, min(1.1*slowest, tallest*quickest)
 	var above []string
 	for _, t := range r.Trials {
 		n := float64(r.Iterations) / size
@@ -172,7 +171,7 @@ func timePanel(r *nwt.Result) panel {
 	}
 	p := overWorkers(r)
 	p.Title.Text = title(r)
-	p.Y.Label.Text = fmt.Sprintf("time of %d batches (%s)", r.Iterations, scale.Unit)
+	p.Y.Label.Text = fmt.Sprintf("time of %d batches (%s)", r.Iterations, scale.unit)
 	from := line.XYs[at(r, r.Fastest)].Y
 	ignored := alphaBand{from, from + float64(r.Alpha)/size}
 	p.Add(ignored)
@@ -198,14 +197,14 @@ func memoryPanel(r *nwt.Result) panel {
 	for _, t := range r.Trials {
 		least, most = min(least, t.PeakRSS), max(most, t.PeakRSS)
 	}
-	scale := human.ScaleOfBytes(least)
+	scale := scaleOfBytes(least)
 	for _, t := range r.Trials {
-		line.XYs = append(line.XYs, plotter.XY{X: float64(t.Workers), Y: float64(t.PeakRSS) / scale.Size})
+		line.XYs = append(line.XYs, plotter.XY{X: float64(t.Workers), Y: float64(t.PeakRSS) / scale.size})
 	}
 	p := overWorkers(r)
-	p.Y.Label.Text = fmt.Sprintf("peak memory (%s)", scale.Unit)
+	p.Y.Label.Text = fmt.Sprintf("peak memory (%s)", scale.unit)
 	decorate(p, r, line)
-	p.Y.Max = 1.1 * float64(most) / scale.Size
+	p.Y.Max = 1.1 * float64(most) / scale.size
 	return p
 }
 

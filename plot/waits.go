@@ -10,7 +10,6 @@ import (
 	"gonum.org/v1/plot/vg"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/internal/human"
 )
 
 // A Moment is a snapshot of a loader's Stats at a time.
@@ -80,16 +79,16 @@ func clock(spans []span) (string, float64) {
 }
 
 func batchPanel(spans []span, longest time.Duration) panel {
-	scale := human.ScaleOf(longest)
-	p := overTime(spans, "time per batch ("+scale.Unit+")")
+	scale := scaleOf(longest)
+	p := overTime(spans, "time per batch ("+scale.unit+")")
 	var all, waited time.Duration
 	for _, s := range spans {
 		n := time.Duration(s.to.Batches - s.from.Batches)
 		all, waited = all+n*s.batch, waited+n*s.wait
 	}
-	p.Title.Text = fmt.Sprintf("training waited for data %s of the time", human.Share(waited.Seconds()/all.Seconds()))
+	p.Title.Text = fmt.Sprintf("training waited for data %s of the time", share(waited.Seconds()/all.Seconds()))
 	area := func(name string, c color.Color, value func(span) time.Duration) {
-		line := stairs(spans, func(s span) float64 { return float64(value(s)) / scale.Size })
+		line := stairs(spans, func(s span) float64 { return float64(value(s)) / scale.size })
 		line = append(line, plotter.XY{X: line[len(line)-1].X}, plotter.XY{X: line[0].X})
 		polygon := must(plotter.NewPolygon(line))
 		polygon.Color, polygon.LineStyle.Width = c, 0

@@ -1,0 +1,60 @@
+package plot
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A scale says how the figures of an axis are written, as in the table of a Result.
+type scale struct {
+	unit string
+	size float64 // of the unit
+}
+
+// scaleOf returns the scale in which a duration has up to three digits before the point.
+func scaleOf(d time.Duration) scale {
+	return largest(float64(d), []scale{{"ns", 1}, {"µs", 1e3}, {"ms", 1e6}, {"s", 1e9}})
+}
+
+// scaleOfBytes does the same for a size.
+func scaleOfBytes(n uint64) scale {
+	return largest(float64(n), []scale{{"B", 1}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"PB", 1e15}, {"EB", 1e18}})
+}
+
+func largest(x float64, scales []scale) scale {
+	s := scales[0]
+	for _, larger := range scales[1:] {
+		if x >= 0.9995*larger.size {
+			s = larger
+		}
+	}
+	return s
+}
+
+// share returns x, 0 … 1, with about two digits: "2.5 %", "98 %".
+func share(x float64) string {
+	decimals := 0
+	if x < 0.0995 {
+		decimals = 1
+	}
+	return strconv.FormatFloat(100*x, 'f', decimals, 64) + " %"
+}
+
+// number returns x with up to six digits and thousands apart: "1 000", "0.25". No line breaks at these
+// spaces.
+func number(x float64) string {
+	x, _ = strconv.ParseFloat(strconv.FormatFloat(x, 'g', 6, 64), 64)
+	whole, decimals, _ := strings.Cut(strconv.FormatFloat(math.Abs(x), 'f', -1, 64), ".")
+	for i := len(whole) - 3; i > 0; i -= 3 {
+		whole = whole[:i] + "\u00a0" + whole[i:]
+	}
+	if decimals != "" {
+		whole += "." + decimals
+	}
+	if x < 0 {
+		return "-" + whole
+	}
+	return whole
+}
