@@ -5,7 +5,6 @@ import (
 	"iter"
 	"runtime"
 	"runtime/debug"
-	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
@@ -56,11 +55,9 @@ func explainPanic(p any, failure error) any {
 	return p
 }
 
-var toldOfChecks atomic.Bool // no sync.Once: a second caller would wait for the log's handler
-
 // tellOfChecks logs, once per process, what a crash of the program may mean.
 func (o *options) tellOfChecks() {
-	if !toldOfChecks.Swap(true) {
+	if !o.logged.checks.Swap(true) {
 		o.log.Info("nwt: checks are on: if the program ends with \"unexpected fault address\", it may have used what a batch held after " + goneBack)
 	}
 }

@@ -135,9 +135,15 @@ func setenv(t *testing.T, assignments string) {
 	}
 }
 
+// anewOnce makes options of a process that has logged nothing yet.
+func anewOnce() Option {
+	logged := &loggedOnce{}
+	return func(o *options) error { o.logged = logged; return nil }
+}
+
 func TestTheRankIsLoggedOnceAProcess(t *testing.T) {
 	var out strings.Builder
-	opts := []Option{WithRankFromEnv(), WithLogger(slog.New(slog.NewTextHandler(&out, nil)))}
+	opts := []Option{WithRankFromEnv(), WithLogger(slog.New(slog.NewTextHandler(&out, nil))), anewOnce()}
 	lines := func() int {
 		_, err := newOptions(opts)
 		require.NoError(t, err)
@@ -154,19 +160,19 @@ func TestTheRankIsLoggedOnceAProcess(t *testing.T) {
 
 func TestThatWithRankDividesNoCPUsIsLoggedOnceAProcess(t *testing.T) {
 	var out strings.Builder
+	once := anewOnce()
 	lines := func(opts ...Option) int {
-		_, err := newOptions(append(opts, WithLogger(slog.New(slog.NewTextHandler(&out, nil)))))
+		_, err := newOptions(append(opts, once, WithLogger(slog.New(slog.NewTextHandler(&out, nil)))))
 		require.NoError(t, err)
 		return strings.Count(out.String(), "CPUs aren't divided")
 	}
-	defer saidUndivided.Store(saidUndivided.Swap(false))
 	require.Zero(t, lines())
 	require.Zero(t, lines(WithRank(0, 1)))
 	require.Zero(t, lines(WithRank(1, 2), WithWorkers(3)), "the program says how many")
 	require.Equal(t, 1, lines(WithRank(1, 2)))
 	require.Equal(t, 1, lines(WithRank(0, 2)))
 	setenv(t, "RANK=5 WORLD_SIZE=7")
-	saidUndivided.Store(false)
+	once = anewOnce()
 	require.Equal(t, 1, lines(WithRankFromEnv()))
 }
 

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/host"
@@ -42,6 +41,7 @@ type options struct {
 	init      func(ctx context.Context, worker int) error
 	transform func(ctx context.Context, b *Batch) error
 	log       *slog.Logger
+	logged    *loggedOnce // byProcess, except in tests
 	unordered bool
 	drawn     func(log *slog.Logger) // set by Precompute; nil for other loaders
 
@@ -90,6 +90,7 @@ func newOptions(opts []Option) (*options, error) {
 		batchSize: 32,
 		world:     1,
 		log:       slog.Default(),
+		logged:    &byProcess,
 		device:    Host(),
 		retry:     defaultRetry,
 
@@ -107,9 +108,7 @@ func newOptions(opts []Option) (*options, error) {
 		}
 		errs = append(errs, opt(o))
 	}
-	if o.log != nil && o.launcher != nil {
-		o.launcher.logOnce(o.log)
-	}
+	o.logRank()
 	o.logUndivided()
 	if !o.fixed {
 		o.workers = min(o.cpus(), maxWorkers)
@@ -491,11 +490,8 @@ const maxAheadBytes = 256 << 20
 // logUndivided logs, once per process, that WithRank doesn't divide the CPUs, if the worker count depends
 // on them.
 func (o *options) logUndivided() {
-	if o.world > 1 && o.launcher == nil && !o.fixed && o.log != nil && !saidUndivided.Swap(true) {
+	if o.world > 1 && o.launcher == nil && !o.fixed && o.log != nil && !o.logged.undivided.Swap(true) {
 		o.log.Info("nwt: WithRank doesn't tell how many ranks share this host, so CPUs aren't divided among them: WithRankFromEnv divides them, or set WithWorkers or GOMAXPROCS",
 			"rank", o.rank, "world", o.world, "CPUs", o.cpus())
 	}
 }
-
-// saidUndivided reports whether this process has logged that CPUs aren't divided.
-var saidUndivided atomic.Bool

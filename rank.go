@@ -2,7 +2,6 @@ package nwt
 
 import (
 	"fmt"
-	"log/slog"
 	"os"
 	"sync/atomic"
 
@@ -26,14 +25,22 @@ func (r Rank) String() string {
 	return found
 }
 
-// loggedRank is the rank that this process logged last.
-var loggedRank atomic.Pointer[Rank]
+// loggedOnce remembers what was logged, which is logged once per process: Tune, NewLoader and each trial
+// read the options anew. Its fields are no sync.Once: a second caller would wait for the log's handler.
+type loggedOnce struct {
+	rank              atomic.Pointer[Rank] // the rank that was logged last
+	undivided, checks atomic.Bool
+}
 
-// logOnce logs the rank unless it was the last one logged: Tune, NewLoader and each
-// trial read the environment anew.
-func (r Rank) logOnce(log *slog.Logger) {
-	if last := loggedRank.Swap(&r); last == nil || *last != r {
-		log.Info("nwt: " + r.String())
+// byProcess is what this process has logged.
+var byProcess loggedOnce
+
+// logRank logs the rank unless it was the last one logged.
+func (o *options) logRank() {
+	if r := o.launcher; r != nil && o.log != nil {
+		if last := o.logged.rank.Swap(r); last == nil || *last != *r {
+			o.log.Info("nwt: " + r.String())
+		}
 	}
 }
 
