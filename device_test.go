@@ -88,7 +88,7 @@ func TestStatsTellWhatWasCopied(t *testing.T) {
 	}
 	s := l.Stats()
 	require.Equal(t, 2*7, s.Copied)
-	require.Equal(t, 2*50*(8+24), s.CopiedBytes)
+	require.EqualValues(t, 2*50*(8+24), s.CopiedBytes)
 	require.Equal(t, 3*(64+192), s.DeviceBytes)
 	require.Equal(t, s.Slots*(64+192), s.SlotBytes)
 	require.GreaterOrEqual(t, s.Transfer, 2*time.Millisecond)

@@ -185,3 +185,14 @@ func TestRankFromEnvReadsTheEnvironmentOfTheProcess(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "rank 0 of 1, 0 of 1 on this host, launcher: none", none.String())
 }
+
+func TestFiguresThatGrowForeverDoNotWrapOn32Bits(t *testing.T) {
+	l, err := NewLoader(NewDataset(1, []Field{{Name: "x", Type: Uint8}}, func(context.Context, int, *Sample) error { return nil }))
+	require.NoError(t, err)
+	defer l.Close()
+	l.counters.samples.Store(1 << 31)
+	s := l.Stats()
+	require.Equal(t, int64(1<<31), s.Samples)
+	s.CopiedBytes = 1 << 40
+	require.Equal(t, int64(1<<39), s.Since(Stats{CopiedBytes: 1 << 39}).CopiedBytes)
+}

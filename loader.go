@@ -238,7 +238,7 @@ func (l *Loader) Stats() Stats {
 	ready := l.counters.ready.Load() // read before batches, so that it can't be larger
 	s := Stats{
 		Batches: int(l.counters.batches.Load()),
-		Samples: int(l.counters.samples.Load()),
+		Samples: l.counters.samples.Load(),
 		Wait:    time.Duration(l.counters.wait.Load()),
 		Workers: l.Workers(), Prefetch: l.depth() - 1,
 	}

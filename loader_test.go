@@ -600,7 +600,7 @@ func TestStatsTellWhatTheLoaderHasDone(t *testing.T) {
 	}
 	s := l.Stats()
 	require.Equal(t, 3, s.Batches)
-	require.Equal(t, 30, s.Samples)
+	require.EqualValues(t, 30, s.Samples)
 	require.Equal(t, 2, s.Workers)
 	require.Equal(t, 3, s.Slots)
 	require.Equal(t, 3*64, s.SlotBytes)

@@ -710,7 +710,7 @@ func TestWithFinishSeesTheBatchsShape(t *testing.T) {
 
 // Only the batch's own shape is copied to a device, in one copy.
 func TestOnlyTheBatchsOwnShapeIsCopied(t *testing.T) {
-	copied := func(t *testing.T, ds nwt.Dataset) int {
+	copied := func(t *testing.T, ds nwt.Dataset) int64 {
 		device := &fakeDevice{}
 		l, err := nwt.NewLoader(ds, nwt.WithBatchSize(8), nwt.WithDevice(device))
 		require.NoError(t, err)
@@ -722,8 +722,8 @@ func TestOnlyTheBatchsOwnShapeIsCopied(t *testing.T) {
 		return l.Stats().CopiedBytes
 	}
 	synctest.Test(t, func(t *testing.T) {
-		require.Equal(t, 16*(100*4+8+50*60*3), copied(t, bare{words{n: 16}}))
-		require.Equal(t, 8*(7*4+8+3*2*3)+8*(9*4+8+3*2*3), copied(t, words{n: 16}))
+		require.EqualValues(t, 16*(100*4+8+50*60*3), copied(t, bare{words{n: 16}}))
+		require.EqualValues(t, 8*(7*4+8+3*2*3)+8*(9*4+8+3*2*3), copied(t, words{n: 16}))
 	})
 }
 

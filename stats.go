@@ -12,13 +12,13 @@ import (
 // Stats is a snapshot of what a loader has done since it was made.
 type Stats struct {
 	Batches             int           // delivered
-	Samples             int           // delivered
+	Samples             int64         // delivered
 	Bad                 int           // samples left out under WithErrorBudget
 	Wait                time.Duration // how long the consumer was blocked for batches
 	Occupancy           float64       // share of the batches that were ready when asked for: 1 = always, 0 = never (starved), as without workers
 	LoadMedian, LoadP99 time.Duration // of the time that a sample's Load takes, within 10 %
 	Copied              int           // batches that were copied to the device
-	CopiedBytes         int           // bytes that were copied to the device
+	CopiedBytes         int64         // bytes that were copied to the device
 	Transfer            time.Duration // how long the copies took, including the time that they waited on the device
 	DeviceBytes         int           // bytes of device memory that the loader has
 	Workers             int

@@ -61,37 +61,37 @@ import (
 func Register(l *nwt.Loader, meter metric.Meter, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	i := instruments{meter: meter, with: metric.WithAttributes(attributes...)}
 	i.counter("nwt.batches", "{batch}", "Batches delivered.",
-		func(s *nwt.Stats) int { return s.Batches })
+		func(s *nwt.Stats) int64 { return int64(s.Batches) })
 	i.counter("nwt.batches_ready", "{batch}", "Batches that were ready when training asked for them.",
-		func(s *nwt.Stats) int { return int(math.Round(s.Occupancy * float64(s.Batches))) })
+		func(s *nwt.Stats) int64 { return int64(math.Round(s.Occupancy * float64(s.Batches))) })
 	i.counter("nwt.samples", "{sample}", "Samples delivered.",
-		func(s *nwt.Stats) int { return s.Samples })
+		func(s *nwt.Stats) int64 { return s.Samples })
 	i.counter("nwt.samples_bad", "{sample}", "Samples left out because they couldn't be loaded.",
-		func(s *nwt.Stats) int { return s.Bad })
+		func(s *nwt.Stats) int64 { return int64(s.Bad) })
 	i.seconds("nwt.wait", "Time in which training was blocked for batches.",
 		func(s *nwt.Stats) time.Duration { return s.Wait })
 	i.counter("nwt.batches_copied", "{batch}", "Batches copied to the device.",
-		func(s *nwt.Stats) int { return s.Copied })
+		func(s *nwt.Stats) int64 { return int64(s.Copied) })
 	i.counter("nwt.copied_bytes", "By", "Bytes copied to the device.",
-		func(s *nwt.Stats) int { return s.CopiedBytes })
+		func(s *nwt.Stats) int64 { return s.CopiedBytes })
 	i.seconds("nwt.transfer", "Time that copies to the device took.",
 		func(s *nwt.Stats) time.Duration { return s.Transfer })
 	i.level("nwt.workers", "{goroutine}", "Goroutines that load samples.",
-		func(s *nwt.Stats) int { return s.Workers })
+		func(s *nwt.Stats) int64 { return int64(s.Workers) })
 	i.level("nwt.prefetch_batches", "{batch}", "Batches that may be ahead of the one in use.",
-		func(s *nwt.Stats) int { return s.Prefetch })
+		func(s *nwt.Stats) int64 { return int64(s.Prefetch) })
 	i.level("nwt.slots", "{slot}", "Batches that have memory, retained ones included.",
-		func(s *nwt.Stats) int { return s.Slots })
+		func(s *nwt.Stats) int64 { return int64(s.Slots) })
 	i.level("nwt.slots_bytes", "By", "Host memory of all slots.",
-		func(s *nwt.Stats) int { return s.SlotBytes })
+		func(s *nwt.Stats) int64 { return int64(s.SlotBytes) })
 	i.level("nwt.batches_retained", "{batch}", "Batches retained past their iteration.",
-		func(s *nwt.Stats) int { return s.Retained })
+		func(s *nwt.Stats) int64 { return int64(s.Retained) })
 	i.level("nwt.device_bytes", "By", "Memory of the device that the loader has.",
-		func(s *nwt.Stats) int { return s.DeviceBytes })
+		func(s *nwt.Stats) int64 { return int64(s.DeviceBytes) })
 	i.level("nwt.dataset_cache_bytes", "By", "Memory of cached samples.",
-		func(s *nwt.Stats) int { return s.DatasetBytes })
+		func(s *nwt.Stats) int64 { return int64(s.DatasetBytes) })
 	i.level("nwt.shuffle_window_bytes", "By", "Memory of the records that are mixed.",
-		func(s *nwt.Stats) int { return s.WindowBytes })
+		func(s *nwt.Stats) int64 { return int64(s.WindowBytes) })
 	i.gauge("nwt.sample_load_median", "Median of the time that loading a sample took.",
 		func(s *nwt.Stats) time.Duration { return s.LoadMedian })
 	i.gauge("nwt.sample_load_p99", "99th percentile of the time that loading a sample took.",
@@ -117,13 +117,13 @@ type instruments struct {
 	errs    []error
 }
 
-func (i *instruments) counter(name, unit, help string, value func(*nwt.Stats) int) {
+func (i *instruments) counter(name, unit, help string, value func(*nwt.Stats) int64) {
 	c, err := i.meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
 	i.add(c, err, i.count(c, value))
 }
 
 // level makes a counter that goes up and down.
-func (i *instruments) level(name, unit, help string, value func(*nwt.Stats) int) {
+func (i *instruments) level(name, unit, help string, value func(*nwt.Stats) int64) {
 	c, err := i.meter.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
 	i.add(c, err, i.count(c, value))
 }
@@ -138,8 +138,8 @@ func (i *instruments) gauge(name, help string, value func(*nwt.Stats) time.Durat
 	i.add(g, err, i.time(g, value))
 }
 
-func (i *instruments) count(c metric.Int64Observable, value func(*nwt.Stats) int) func(metric.Observer, *nwt.Stats) {
-	return func(to metric.Observer, s *nwt.Stats) { to.ObserveInt64(c, int64(value(s)), i.with) }
+func (i *instruments) count(c metric.Int64Observable, value func(*nwt.Stats) int64) func(metric.Observer, *nwt.Stats) {
+	return func(to metric.Observer, s *nwt.Stats) { to.ObserveInt64(c, value(s), i.with) }
 }
 
 func (i *instruments) time(c metric.Float64Observable, value func(*nwt.Stats) time.Duration) func(metric.Observer, *nwt.Stats) {

@@ -130,11 +130,11 @@ func TestEveryFigureOfStatsIsExportedAsItIs(t *testing.T) {
 		want := map[string]figure{
 			"nwt.batches":              {"counter", "{batch}", s.Batches},
 			"nwt.batches_ready":        {"counter", "{batch}", int(s.Occupancy*float64(s.Batches) + 0.5)},
-			"nwt.samples":              {"counter", "{sample}", s.Samples},
+			"nwt.samples":              {"counter", "{sample}", int(s.Samples)},
 			"nwt.samples_bad":          {"counter", "{sample}", s.Bad},
 			"nwt.wait":                 {"counter", "s", s.Wait.Seconds()},
 			"nwt.batches_copied":       {"counter", "{batch}", s.Copied},
-			"nwt.copied_bytes":         {"counter", "By", s.CopiedBytes},
+			"nwt.copied_bytes":         {"counter", "By", int(s.CopiedBytes)},
 			"nwt.transfer":             {"counter", "s", s.Transfer.Seconds()},
 			"nwt.workers":              {"level", "{goroutine}", s.Workers},
 			"nwt.prefetch_batches":     {"level", "{batch}", s.Prefetch},

@@ -42,9 +42,10 @@ type Batch interface {
 
 // Figures sums up what a stage has done, and how much memory it has.
 type Figures struct {
-	Copies, Bytes int           // of the batches copied to the device
-	Took          time.Duration // sum of the times of copies, each from its start or, if that is later, from the end of the one before
-	Held          int           // size of all buffers
+	Copies int           // batches copied to the device
+	Bytes  int64         // of these batches
+	Took   time.Duration // sum of the times of copies, each from its start or, if that is later, from the end of the one before
+	Held   int           // size of all buffers
 }
 
 // A Stage copies the batches of one run after the other.
@@ -165,7 +166,7 @@ func (s *Stage) awaitOldest(ctx context.Context) error {
 	s.last = ended
 	s.mu.Lock()
 	s.figures.Copies++
-	s.figures.Bytes += c.size
+	s.figures.Bytes += int64(c.size)
 	s.figures.Took += ended.Sub(began)
 	s.mu.Unlock()
 	c.batch.Copied(c.buffer, began, ended)
