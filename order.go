@@ -37,12 +37,12 @@ func (o *ordering) follow(option string, s Sampler) (err error) {
 	if o.order.N, err = epochLen(option, s); err != nil {
 		return err
 	}
+	if err := checkMethods(option, s); err != nil {
+		return err
+	}
 	b, ok := s.(BatchSampler)
 	if !ok {
-		if _, starts := s.(interface{ Start(epoch, batch int) int }); starts {
-			return optionError(option, nameOfSampler(s), "has Start, but isn't a BatchSampler: Batches or Largest is missing")
-		}
-		if sorts, ok := s.(interface{ Step() int }); ok {
+		if sorts, ok := s.(SortingSampler); ok {
 			o.sorts, err = ask(option, s, "Step", sorts.Step)
 		}
 		return err

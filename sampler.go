@@ -1,15 +1,16 @@
 package nwt
 
 import (
+	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// A Sampler defines the order of an epoch; package sampler has more samplers. It may be a [SamplerFiller]
-// or a [BatchSampler]. If it has a method LastIndex() int, which returns the highest index that it visits
-// or −1, the loader checks that index. If it has a method Step() int, which returns the number of samples
-// in a step of all ranks, the loader warns if WithBatchSize × world doesn't divide that number.
+// A Sampler defines the order of an epoch; package sampler has more samplers. It may be a [BatchSampler],
+// [SamplerFiller], [BoundedSampler] or [SortingSampler]. A method with the name of one of theirs but other
+// types is an error.
 type Sampler interface {
 	Len() int            // the number of positions in an epoch; it must not change
 	At(epoch, i int) int // returns the dataset index at position i, 0 ≤ i < Len(), always the same; many goroutines call it at once
@@ -23,6 +24,50 @@ type BatchSampler interface {
 	Batches() int               // the number of batches in an epoch, 1 … Len(); it must not change
 	Start(epoch, batch int) int // returns the position at which a batch begins, 0 < batch < Batches(); many goroutines call it at once
 	Largest() int               // the number of samples in the largest batch, 1 if not known; WithBatchSize must be at least that
+}
+
+// A BoundedSampler knows which indices it visits. The loader returns an error if the dataset doesn't have
+// them all; otherwise a bad index is found while loading.
+type BoundedSampler interface {
+	Sampler
+	LastIndex() int // returns the highest index that any epoch visits, −1 if not known
+}
+
+// A SortingSampler brings similar samples together for steps of a certain size. The loader logs a warning
+// if WithBatchSize × world doesn't divide that size: batches would mix what was sorted.
+type SortingSampler interface {
+	Sampler
+	Step() int // returns the number of samples in a step of all ranks
+}
+
+// checkMethods returns an error if a sampler has a method of an optional interface with other types, or
+// only as a pointer. The loader would ignore that method.
+func checkMethods(option string, s Sampler) error {
+	t := reflect.TypeOf(s)
+	if t.Kind() != reflect.Pointer {
+		t = reflect.PointerTo(t) // has the methods of t too
+	}
+	// The names are constants, so that the linker still drops methods that are never called.
+	start, _ := t.MethodByName("Start")
+	fill, _ := t.MethodByName("Fill")
+	last, _ := t.MethodByName("LastIndex")
+	step, _ := t.MethodByName("Step")
+	return errors.Join(
+		nearly[BatchSampler](option, s, t, start, 2, 1), nearly[SamplerFiller](option, s, t, fill, 3, 0),
+		nearly[BoundedSampler](option, s, t, last, 0, 1), nearly[SortingSampler](option, s, t, step, 0, 1))
+}
+
+// nearly returns an error if a method takes and returns as many values as the one that makes a sampler
+// an I, but the sampler isn't an I. t is the type of a pointer to it.
+func nearly[I Sampler](option string, s Sampler, t reflect.Type, m reflect.Method, in, out int) error {
+	if _, is := s.(I); is || m.Type == nil || m.Type.NumIn() != 1+in || m.Type.NumOut() != out { // 1: the receiver
+		return nil
+	}
+	want, hint := reflect.TypeFor[I](), "other methods or types are needed"
+	if t.Implements(want) {
+		hint = "pass a pointer to it"
+	}
+	return optionError(option, nameOfSampler(s), "has the method %s, %v, but isn't a %s: %s", m.Name, m.Type, want.Name(), hint)
 }
 
 // nameOfSampler returns the name that a sampler gives itself, or its type. Its content would be too long
@@ -53,14 +98,13 @@ func epochLen(option string, s Sampler) (int, error) {
 	return n, err
 }
 
-// checkIndices returns an error if a sampler visits an index that a dataset of n samples doesn't have. If
-// the sampler has no LastIndex, bad indices are found while loading.
+// checkIndices returns an error if a sampler visits an index that a dataset of n samples doesn't have.
 func checkIndices(option string, s Sampler, n int) error {
-	knows, ok := s.(interface{ LastIndex() int })
+	bounded, ok := s.(BoundedSampler)
 	if !ok {
 		return nil
 	}
-	last, err := ask(option, s, "LastIndex", knows.LastIndex)
+	last, err := ask(option, s, "LastIndex", bounded.LastIndex)
 	if last >= n {
 		return optionError(option, nameOfSampler(s), "visits index %d, but the dataset has only %d samples", last, n)
 	}

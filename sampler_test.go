@@ -519,6 +519,39 @@ func TestASamplerOfTheUsersMayTellMoreOfItself(t *testing.T) {
 	}
 }
 
+type (
+	last64    struct{ nwt.Sampler }
+	lastByPtr struct{ nwt.Sampler }
+	step64    struct{ nwt.Sampler }
+	fill32    struct{ nwt.Sampler }
+	stepping  struct{ nwt.Sampler }
+)
+
+func (last64) LastIndex() int64         { return 9 }
+func (*lastByPtr) LastIndex() int       { return 9 }
+func (step64) Step() int64              { return 1 }
+func (fill32) Fill(_, _ int, _ []int32) {}
+func (stepping) Step()                  {}
+
+// A method that nearly fits would be ignored: the sampler's bound wouldn't be checked, or it would be slow.
+func TestASamplersMethodThatNearlyFitsIsAnError(t *testing.T) {
+	order := nwt.Sequential(10)
+	for want, s := range map[string]nwt.Sampler{
+		"nwt_test.last64: has the method LastIndex, func(*nwt_test.last64) int64, but isn't a BoundedSampler": last64{order},
+		"isn't a BoundedSampler: pass a pointer to it":                                                        lastByPtr{order},
+		"isn't a SortingSampler": step64{order},
+		"isn't a SamplerFiller":  fill32{order},
+	} {
+		_, err := nwt.NewLoader(drawn(10), nwt.WithSampler(s))
+		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, newLoader(t, drawn(10)).SetSampler(s), want)
+	}
+	for _, s := range []nwt.Sampler{&lastByPtr{order}, stepping{order}} {
+		newLoader(t, drawn(10), nwt.WithSampler(s))
+	}
+}
+
 // tokensOf returns the length of a sample: some long ones, many short ones, some empty.
 func tokensOf(i int) int {
 	if i%97 == 0 {
@@ -688,7 +721,7 @@ func TestABatchSamplerThatCantBeUsedIsRefused(t *testing.T) {
 		require.ErrorContains(t, l.SetSampler(so{sizes{2, 3}, func() int { return n }}), fmt.Sprintf("SetSampler: %d: an epoch of 5 samples must have 1 … 5 batches", n))
 	}
 	require.ErrorContains(t, l.SetSampler(so{sizes{2, 3}, func() int { panic("no batches") }}), "nwt_test.so: Batches panicked: no batches")
-	require.ErrorContains(t, l.SetSampler(untold{nwt.Sequential(5)}), "nwt_test.untold: has Start, but isn't a BatchSampler: Batches or Largest is missing")
+	require.ErrorContains(t, l.SetSampler(untold{nwt.Sequential(5)}), "nwt_test.untold: has the method Start, func(*nwt_test.untold, int, int) int, but isn't a BatchSampler: other methods or types are needed")
 	for _, all := range []sizes{{5}, {1, 1, 1, 1, 1}} {
 		require.NoError(t, l.SetSampler(all))
 		require.Equal(t, len(all), l.Len())

@@ -74,7 +74,7 @@ func (s *selected) Len() int { return s.order.Len() }
 // LastIndex returns the highest of the indices that the order visits, or −1 if s has no LastIndex.
 func (s *selected) LastIndex() int {
 	last := -1
-	if order, ok := s.order.(interface{ LastIndex() int }); ok {
+	if order, ok := s.order.(nwt.BoundedSampler); ok {
 		last = order.LastIndex()
 	}
 	if last < 0 {
