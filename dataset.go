@@ -355,8 +355,8 @@ func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index 
 // fingerprints mean the same samples, in this run and in later ones. Fingerprint must be quick, or
 // remember its result.
 //
-// If a dataset's fingerprint has changed, [Precompute] makes its file anew, and [Loader.Resume] logs a
-// warning. If a sampler's has changed, Resume returns an error. [Subset], [Split], [Concat], [Zip],
+// If a dataset's fingerprint has changed, [Precompute] makes its file anew, and [Loader.Resume] in
+// mid-epoch returns an error, as it does if a sampler's has changed. [Subset], [Split], [Concat], [Zip],
 // [Map], [Sized], [Overwrites], [Packed], [Cached], [Precompute], [Streamed], [MixedStreams] and
 // [PackedStream] pass on the fingerprints of their datasets or streams. Subset, Split, Concat, Packed and
 // PackedStream add their own arguments, even if there is no fingerprint to pass on. No fingerprint says what the function of a Map does.

@@ -98,10 +98,10 @@ func (l *engine) checkOrder(s State, o *ordering) (over bool, err error) {
 	}
 	sampler := o.sampler
 	then, now := order.Identity(s.Order), l.identity(sampler, o.order.N)
-	names := []string{order.Length: "another length", order.Seed: "another seed", order.Sampler: "another sampler, or other arguments of it"}
+	names := []string{order.Length: "another length", order.Seed: "another seed", order.Sampler: "another sampler, or other arguments of it", order.Data: "another fingerprint of the dataset"}
 	is := "the sampler is " + nameOfSampler(sampler)
 	if l.streams() {
-		names = []string{order.Length: "other shards", order.Seed: "another seed", order.Sampler: "another WithInterleave, WithShuffle, WithShuffleWindow, WithEpochSamples or mixture"}
+		names = []string{order.Length: "other shards", order.Seed: "another seed", order.Sampler: "another WithInterleave, WithShuffle, WithShuffleWindow, WithEpochSamples or mixture", order.Data: "another fingerprint of the stream"}
 		is = "the stream has " + strings.ReplaceAll(strings.Trim(fmt.Sprint(l.shards), "[]"), " ", " + ") + " shards"
 	}
 	var differ []string
@@ -111,13 +111,11 @@ func (l *engine) checkOrder(s State, o *ordering) (over bool, err error) {
 		}
 	}
 	switch {
-	case len(differ) == 0 && now.Differs(then, order.Data):
-		l.opts.log.Warn("nwt: the dataset's fingerprint isn't the one of the state: if an index stands for another sample now, samples come twice or never", "epoch", s.Epoch)
 	case len(differ) > 0 && !order.Identify(fmt.Sprint(s.Samples), "", "", "").Differs(then, order.Length):
 		return true, nil
 	case len(differ) > 0:
 		return false, optionError("State.Order", s.Order, "the state was taken with %s; now %s, so the rest of the epoch would be other samples. "+
-			"Resume as the state was taken, or begin the next epoch, State{Epoch: %d}. Order 0 isn't checked", strings.Join(differ, " and "), is, s.Epoch+1)
+			"Resume as the state was taken, or begin the next epoch, State{Epoch: %d}. If every index still means the same sample, set Order to 0, which isn't checked", strings.Join(differ, " and "), is, s.Epoch+1)
 	}
 	return false, nil
 }

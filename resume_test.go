@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -215,8 +214,8 @@ func TestAStateAtTheEndOfAnEpochGoesOnWithWhateverHasChanged(t *testing.T) {
 	}
 }
 
-// It may be another part of the same dataset, which tells nothing by itself.
-func TestResumeWarnsOfAnotherPartOfADataset(t *testing.T) {
+// A part tells nothing by itself.
+func TestResumeRefusesAnotherPartOfADataset(t *testing.T) {
 	for name, part := range map[string]func(k int) (nwt.Dataset, error){
 		"Subset": func(k int) (nwt.Dataset, error) { return nwt.Subset(augmented(96), []int{1, 2, 3 + k, 4, 5, 6}) },
 		"Split": func(k int) (nwt.Dataset, error) {
@@ -234,31 +233,51 @@ func TestResumeWarnsOfAnotherPartOfADataset(t *testing.T) {
 		other, err := part(1)
 		require.NoError(t, err)
 		s := stateAfter(t, 2, one, nwt.WithBatchSize(2))
-		for ds, want := range map[nwt.Dataset]int{one: 0, other: 1} {
-			var log journal
-			_, err := resumed(t, s, ds, nwt.WithBatchSize(2), log.option())
-			require.NoError(t, err)
-			require.Equal(t, want, strings.Count(log.String(), "fingerprint"), "%s: %s", name, log.String())
-		}
+		_, err = resumed(t, s, one, nwt.WithBatchSize(2))
+		require.NoError(t, err)
+		_, err = resumed(t, s, other, nwt.WithBatchSize(2))
+		require.ErrorContains(t, err, "another fingerprint of the dataset", name)
 	}
 }
 
-// It may be a copy of the same files, or they may be augmented in another way: the program is told.
-func TestResumeWarnsOfADatasetWithAnotherFingerprint(t *testing.T) {
+// One file was removed and one added: some samples would come twice and others never.
+func TestResumeRefusesADatasetWithAnotherFingerprint(t *testing.T) {
 	s := stateAfter(t, 2, printed{augmented(96), "monday"}, nwt.WithBatchSize(8))
-	for ds, want := range map[nwt.Dataset]string{
-		printed{augmented(96), "monday"}:  "",
-		printed{augmented(96), "tuesday"}: "fingerprint",
-		augmented(96):                     "",
+	unchecked := s
+	unchecked.Order = 0
+	for _, c := range []struct {
+		ds      nwt.Dataset
+		from    nwt.State
+		refused bool
+	}{
+		{printed{augmented(96), "monday"}, s, false},
+		{printed{augmented(96), "tuesday"}, s, true},
+		{printed{augmented(96), "tuesday"}, unchecked, false},
+		{augmented(96), s, false},
 	} {
 		var log journal
-		times, err := resumed(t, s, ds, nwt.WithBatchSize(8), log.option())
-		require.NoError(t, err)
-		require.Len(t, times, 96)
-		if want == "" {
-			require.Empty(t, log.String())
+		times, err := resumed(t, c.from, c.ds, nwt.WithBatchSize(8), log.option())
+		require.Empty(t, log.String())
+		if !c.refused {
+			require.NoError(t, err)
+			require.Len(t, times, 96)
+			continue
 		}
-		require.Contains(t, log.String(), want)
+		var wrong *nwt.OptionError
+		require.ErrorAs(t, err, &wrong)
+		require.Equal(t, "State.Order", wrong.Option)
+		for _, says := range []string{"another fingerprint of the dataset", "State{Epoch: 4}", "set Order to 0"} {
+			require.ErrorContains(t, err, says)
+		}
+	}
+	whole := stateAfter(t, 12, printed{augmented(96), "monday"}, nwt.WithBatchSize(8))
+	l := newLoader(t, printed{augmented(96), "tuesday"}, nwt.WithBatchSize(8))
+	for range l.Resume(t.Context(), whole) {
+		t.Fatal("nothing is left of the epoch")
+	}
+	for b, err := range l.ResumeEpochs(t.Context(), whole, 5) {
+		require.NoError(t, err)
+		require.Equal(t, 4, b.Epoch())
 	}
 }
 
