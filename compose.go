@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 
 	"github.com/nwt-go/nwt/internal/layout"
@@ -291,6 +292,65 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	}
 	src.scope = src.outer.scope // the Scratch values of f are separate from the dataset's
 	return d.f(ctx, src, src.outer)
+}
+
+// LoadPart loads a sample of ds on the way to dst: one of the samples that Load puts together, as mixup, a
+// mosaic or package packing does. The part draws from dst's Rand, and has its Position and Epoch. As with
+// [Scratch], only the goroutine that was called to load dst may call LoadPart. The part is valid until
+// that goroutine calls LoadPart again for the same ds, which reuses its memory; ds must be comparable, as
+// pointers are. Make datasets before Load, not in it: 64 of them may have parts in a sample.
+func LoadPart(ctx context.Context, ds Dataset, index int, dst *Sample) (*Sample, error) {
+	kept, err := Scratch(dst, func() (*parts, error) { return &parts{}, nil })
+	if err != nil {
+		return nil, err
+	}
+	number, err := kept.find(ds)
+	if err != nil {
+		return nil, err
+	}
+	if n := ds.Len(); index < 0 || index >= n {
+		return nil, optionError("LoadPart", index, "the index must be 0 … %d", n-1)
+	}
+	p := &kept.list[number]
+	lend(p.block, p.clears, dst)
+	s := p.block[0]
+	s.index, s.scope = index, inner(dst.scope, -2-number)
+	if err := ds.Load(ctx, index, s); err != nil {
+		return nil, err
+	}
+	return s, s.end()
+}
+
+// parts holds the datasets whose samples a worker has loaded on the way to those of another dataset.
+type parts struct{ list []partOf }
+
+type partOf struct {
+	ds     Dataset
+	clears bool // ds may leave elements unwritten
+	block  []*Sample
+}
+
+// maxParts bounds how many datasets LoadPart remembers.
+const maxParts = 64
+
+// find returns the number of a dataset, which it checks the first time.
+func (p *parts) find(ds Dataset) (number int, err error) {
+	for i := range p.list {
+		if p.list[i].ds == ds {
+			return i, nil
+		}
+	}
+	_, l, err := checkIndexed(ds)
+	switch {
+	case err != nil:
+		return 0, within("LoadPart", err)
+	case !reflect.ValueOf(ds).Comparable():
+		return 0, optionError("LoadPart", fmt.Sprintf("%T", ds), "the dataset must be comparable, as a pointer is")
+	case len(p.list) == maxParts:
+		return 0, optionError("LoadPart", maxParts+1, "at most %d datasets may have parts in a sample: make datasets before Load, not in it", maxParts)
+	}
+	p.list = append(p.list, partOf{ds, !bool(overwrites(ds)), newBlock(l.Layout, 1)})
+	return len(p.list) - 1, nil
 }
 
 // Overwrites returns ds with the promise that Load writes every element, of a ragged field up to its

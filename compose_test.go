@@ -984,3 +984,113 @@ func TestAPartsSizeIsItsShareRoundedUpOrDown(t *testing.T) {
 		}
 	}
 }
+
+// halves mixes each sample of ds with a random one of others, as mixup does.
+func halves(ds, others nwt.Dataset) nwt.Dataset {
+	return nwt.Map(ds, []nwt.Field{{Name: "pair", Type: nwt.Float64, Shape: []int{3}}}, func(ctx context.Context, src, dst *nwt.Sample) error {
+		drawn := dst.Rand().IntN(others.Len())
+		part, err := nwt.LoadPart(ctx, others, drawn, dst)
+		if err != nil {
+			return err
+		}
+		if part.Index() != drawn || part.Position() != dst.Position() || part.Epoch() != dst.Epoch() || part.Worker() != dst.Worker() {
+			return errors.New("the part is another sample's")
+		}
+		copy(nwt.Values[float64](dst, 0), []float64{nwt.Values[float64](src, 0)[0], nwt.Values[float64](part, 0)[0], float64(drawn)})
+		return nil
+	})
+}
+
+// tenfold is a dataset of n samples 10·i + first. A worker's Scratch says whose it is. It writes nothing where
+// i is 0.
+func tenfold(n, first int) nwt.Dataset {
+	return nwt.NewDataset(n, []nwt.Field{{Name: "x", Type: nwt.Float64}}, func(_ context.Context, i int, dst *nwt.Sample) error {
+		own, err := nwt.Scratch(dst, func() (int, error) { return first, nil })
+		if own != first {
+			err = fmt.Errorf("the scratch value of %d, not %d", own, first)
+		}
+		if i > 0 {
+			nwt.Values[float64](dst, 0)[0] = float64(10*i + first)
+		}
+		return err
+	})
+}
+
+func TestASampleIsPutTogetherFromPartsOfOtherDatasets(t *testing.T) {
+	for name, ds := range map[string]nwt.Dataset{
+		"plain": tenfold(40, 1), "batched": sortingFloats(40), "cached": nwt.Cached(tenfold(40, 1), 1<<20),
+	} {
+		both := halves(halves(ds, tenfold(7, 2)), tenfold(9, 3)) // parts within parts' datasets
+		want := map[int][]float64{}
+		for _, workers := range []int{0, 1, 4} {
+			l := newLoader(t, both, nwt.WithBatchSize(5), nwt.WithWorkers(workers), nwt.WithShuffle(1))
+			for b, err := range l.Epoch(t.Context(), 2) {
+				require.NoError(t, err)
+				for place, i := range b.Indices() {
+					row := nwt.Values[float64](b, 0)[3*place : 3*place+3]
+					if drawn := row[2]; drawn == 0 {
+						require.Zero(t, row[1], "%s: what Load doesn't write is 0", name)
+					} else {
+						require.Equal(t, 10*drawn+3, row[1], name)
+					}
+					if workers == 0 {
+						want[i] = slices.Clone(row)
+					}
+					require.Equal(t, want[i], row, "%s: sample %d with %d workers", name, i, workers)
+				}
+			}
+		}
+		require.Len(t, want, 40)
+	}
+}
+
+// sortingFloats loads many samples per call.
+func sortingFloats(n int) nwt.Dataset {
+	return nwt.Map(sorting(n), []nwt.Field{{Name: "x", Type: nwt.Float64}}, func(_ context.Context, src, dst *nwt.Sample) error {
+		nwt.Values[float64](dst, 0)[0] = float64(nwt.Values[int64](src, 0)[0])
+		return nil
+	})
+}
+
+func TestAPartThatCannotBeLoadedIsToldByItsSample(t *testing.T) {
+	bad := nwt.NewDataset(4, []nwt.Field{{Name: "x", Type: nwt.Float64}}, func(_ context.Context, i int, _ *nwt.Sample) error {
+		return fmt.Errorf("no file %d", i)
+	})
+	ragged := nwt.NewDataset(4, []nwt.Field{{Name: "x", Type: nwt.Float64, Shape: []int{3}, Ragged: true}}, func(context.Context, int, *nwt.Sample) error { return nil })
+	type uncomparable struct {
+		nwt.Dataset
+		_ []int
+	}
+	load := func(of func() nwt.Dataset, index int) error {
+		ds := nwt.Map(tenfold(100, 0), tenfold(1, 0).Fields(), func(ctx context.Context, _, dst *nwt.Sample) error {
+			_, err := nwt.LoadPart(ctx, of(), index, dst)
+			return err
+		})
+		for _, err := range newLoader(t, ds, nwt.WithBatchSize(100), nwt.WithWorkers(1)).Epoch(t.Context(), 0) {
+			return err
+		}
+		return nil
+	}
+	always := func(ds nwt.Dataset) func() nwt.Dataset { return func() nwt.Dataset { return ds } }
+	for want, err := range map[string]error{
+		"no file 2":                       load(always(bad), 2),
+		"the index must be 0 … 3":         load(always(bad), 4),
+		"LoadPart: -1":                    load(always(bad), -1),
+		"did not call SetLen":             load(always(ragged), 0),
+		"LoadPart: Dataset: ":             load(always(nil), 0),
+		"the stream must not be nil":      load(always(nwt.Streamed(nil)), 0),
+		"the dataset must be comparable":  load(always(uncomparable{Dataset: tenfold(9, 1)}), 0),
+		"make datasets before Load, not ": load(func() nwt.Dataset { return tenfold(9, 1) }, 0),
+	} {
+		require.ErrorContains(t, err, want)
+		require.ErrorAs(t, err, new(*nwt.LoadError))
+	}
+}
+
+func TestAPartAllocatesNothing(t *testing.T) {
+	l := newLoader(t, halves(tenfold(1<<16, 1), tenfold(9, 2)), nwt.WithWorkers(0))
+	next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
+	defer stop()
+	next()
+	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
+}

@@ -181,9 +181,9 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 
 // Resume yields the rest of an epoch; after the last batch nothing is left. The worker count, the batch
 // size and the world size may differ from those with which the state was taken; the world size may not
-// for a stream that isn't a [CountedStream]. If the length, seed or sampler differs, Resume returns an
-// error that names it; if the fingerprint of the dataset differs, it logs a warning: see [Fingerprinter].
-// Everything else about the dataset must be unchanged.
+// for a stream that isn't a [CountedStream]. If the length, seed, sampler or the dataset's fingerprint
+// differs, Resume returns an error that names it: see [Fingerprinter]. Everything else about the dataset
+// must be unchanged.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) })
 }

@@ -307,8 +307,14 @@ func newBlock(l *layout.Layout, n int) []*Sample {
 // They have the epoch, indices and worker of dst. They live as long as the first sample of dst, which
 // belongs to a worker, so nothing is allocated or locked per sample. If clears is set, they are zero.
 func scratchFor(l *layout.Layout, clears bool, dst ...*Sample) []*Sample {
+	block := dst[0].blockOf(l, len(dst), newBlock)
+	lend(block, clears, dst...)
+	return block
+}
+
+// lend readies samples that are loaded on the way to dst, one for each.
+func lend(block []*Sample, clears bool, dst ...*Sample) {
 	first := dst[0]
-	block := first.blockOf(l, len(dst), newBlock)
 	block[0].epoch, block[0].worker, block[0].locals, block[0].log = first.epoch, first.worker, first.locals, first.log
 	for k, s := range block {
 		s.outer = dst[k]
@@ -318,7 +324,6 @@ func scratchFor(l *layout.Layout, clears bool, dst ...*Sample) []*Sample {
 	if clears {
 		block[0].mem.Clear(0, len(block))
 	}
-	return block
 }
 
 // blockOf returns n samples of another layout, which are kept with s. If s has fewer so far, create makes
