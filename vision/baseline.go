@@ -8,10 +8,9 @@ import (
 	"fmt"
 )
 
-// A baselineDecoder decodes baseline JPEG files in Go (ITU-T T.81) that have one scan, as nearly all
+// A baselineDecoder decodes baseline JPEG files (ITU-T T.81) that have one scan, as nearly all
 // photographs do. It does less work than a general decoder: it passes over the codes of blocks that
-// aren't needed, two at a time, and it keeps its memory from one picture to the next. With assembly it
-// is quicker than libjpeg-turbo.
+// aren't needed, two at a time, and it keeps its memory from one picture to the next.
 type baselineDecoder struct {
 	tables  [2][4]huffman // for DC and AC
 	quant   [4][64]int32  // in row order

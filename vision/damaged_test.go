@@ -98,38 +98,34 @@ func TestBadPicturesAreNamedAndTakeNoMemory(t *testing.T) {
 	for name, data := range corpus(t) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "class", name), data, 0o644))
 	}
-	for way, opts := range decoders(t) {
-		t.Run(way, func(t *testing.T) {
-			folder, err := vision.OpenFolder(t.Context(), dir, small(t, append(opts, vision.WithMaxPixels(1<<20))...))
-			require.NoError(t, err)
-			l, err := nwt.NewLoader(folder, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithErrorBudget(folder.Len()),
-				nwt.WithLogger(slog.New(slog.DiscardHandler)))
-			require.NoError(t, err)
-			defer l.Close()
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			good := map[int]bool{}
-			for b, err := range l.Epoch(t.Context(), 0) {
-				require.NoError(t, err)
-				for _, i := range b.Indices() {
-					good[i] = true
-				}
-			}
-			runtime.ReadMemStats(&after)
-			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(folder.Len())<<20, "bytes, over all files")
-			named := map[int]string{}
-			for _, bad := range l.BadSamples() {
-				require.Nil(t, bad.Stack, "%v", bad)
-				named[bad.Index] = bad.Error()
-			}
-			for i := range folder.Len() {
-				path := folder.Path(i)
-				require.NotEqual(t, good[i], named[i] != "", path)
-				if filepath.Base(path)[:3] == "bad" {
-					require.Contains(t, named[i], path)
-				}
-			}
-		})
+	folder, err := vision.OpenFolder(t.Context(), dir, small(t, vision.WithMaxPixels(1<<20)))
+	require.NoError(t, err)
+	l, err := nwt.NewLoader(folder, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithErrorBudget(folder.Len()),
+		nwt.WithLogger(slog.New(slog.DiscardHandler)))
+	require.NoError(t, err)
+	defer l.Close()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	good := map[int]bool{}
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		for _, i := range b.Indices() {
+			good[i] = true
+		}
+	}
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(folder.Len())<<20, "bytes, over all files")
+	named := map[int]string{}
+	for _, bad := range l.BadSamples() {
+		require.Nil(t, bad.Stack, "%v", bad)
+		named[bad.Index] = bad.Error()
+	}
+	for i := range folder.Len() {
+		path := folder.Path(i)
+		require.NotEqual(t, good[i], named[i] != "", path)
+		if filepath.Base(path)[:3] == "bad" {
+			require.Contains(t, named[i], path)
+		}
 	}
 }
 
@@ -142,37 +138,35 @@ func TestWhatIsLeftOfADamagedPictureIsLoadedIfAsked(t *testing.T) {
 			return data
 		}
 	}
-	for way, opts := range decoders(t) {
-		for _, name := range []string{"420.jpg", "444.jpg", "restart.jpg", "grey.jpg"} {
-			data := read(t, name)
-			for how, damage := range map[string]struct {
-				to   func(data []byte) []byte
-				grey bool // else the decoder may find something to decode
-			}{
-				"cut":             {func(data []byte) []byte { return data[:len(data)/2] }, true},
-				"the marker SOI":  {overwritten(0xFF, 0xD8), true},
-				"tables in a row": {overwritten(slices.Repeat([]byte{0xFF, 0xC4}, 8)...), true},
-				"zeros":           {overwritten(make([]byte, 64)...), false},
-				"ones and zeros":  {overwritten(0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0), false},
-			} {
-				what := fmt.Sprintf("%s, %s, %s", way, name, how)
-				p, err := vision.New(steps, opts...)
-				require.NoError(t, err)
-				damaged := damage.to(data)
-				if damage.grey {
-					_, err = nwt.LoadSample(t.Context(), one(p, damaged), 0)
-					require.Error(t, err, what)
-				}
-				whole := nwt.Values[float32](load(t, p, data), 0)
-				p, err = vision.New(steps, append(opts, vision.WithDamaged())...)
-				require.NoError(t, err)
-				left := nwt.Values[float32](load(t, p, damaged), 0)
-				require.Equal(t, whole[:16*4], left[:16*4], "the upper rows: %s", what)
-				require.NotEqual(t, whole, left, what)
-				if damage.grey {
-					for _, v := range left[16*15 : 16*16] {
-						require.Equal(t, float32(128)/255, v, "the last row: %s", what)
-					}
+	for _, name := range []string{"420.jpg", "444.jpg", "restart.jpg", "grey.jpg"} {
+		data := read(t, name)
+		for how, damage := range map[string]struct {
+			to   func(data []byte) []byte
+			grey bool // else the decoder may find something to decode
+		}{
+			"cut":             {func(data []byte) []byte { return data[:len(data)/2] }, true},
+			"the marker SOI":  {overwritten(0xFF, 0xD8), true},
+			"tables in a row": {overwritten(slices.Repeat([]byte{0xFF, 0xC4}, 8)...), true},
+			"zeros":           {overwritten(make([]byte, 64)...), false},
+			"ones and zeros":  {overwritten(0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0), false},
+		} {
+			what := fmt.Sprintf("%s, %s", name, how)
+			p, err := vision.New(steps)
+			require.NoError(t, err)
+			damaged := damage.to(data)
+			if damage.grey {
+				_, err = nwt.LoadSample(t.Context(), one(p, damaged), 0)
+				require.Error(t, err, what)
+			}
+			whole := nwt.Values[float32](load(t, p, data), 0)
+			p, err = vision.New(steps, vision.WithDamaged())
+			require.NoError(t, err)
+			left := nwt.Values[float32](load(t, p, damaged), 0)
+			require.Equal(t, whole[:16*4], left[:16*4], "the upper rows: %s", what)
+			require.NotEqual(t, whole, left, what)
+			if damage.grey {
+				for _, v := range left[16*15 : 16*16] {
+					require.Equal(t, float32(128)/255, v, "the last row: %s", what)
 				}
 			}
 		}
@@ -190,9 +184,9 @@ func FuzzLoad(f *testing.F) {
 		vision.RandomResizedCrop{Size: vision.Size{Height: 9, Width: 17}}, vision.RandomHorizontalFlip{}, vision.ColorJitter{Hue: .1},
 	}
 	var both [2]*vision.Pipeline
-	for i, opts := range [][]vision.Option{{vision.WithoutTurbo()}, nil} {
+	for i, opts := range [][]vision.Option{{vision.WithDamaged()}, nil} {
 		var err error
-		both[i], err = vision.New(steps, append(opts, vision.WithOrientation(), vision.WithMaxPixels(1<<18), vision.WithDamaged())...)
+		both[i], err = vision.New(steps, append(opts, vision.WithOrientation(), vision.WithMaxPixels(1<<18))...)
 		require.NoError(f, err)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

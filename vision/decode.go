@@ -44,8 +44,7 @@ func (h *header) mirrored() (x, y bool) {
 }
 
 // decodeJPEG decodes a JPEG file. If it can tell that the file is whole, it decodes only down to the last
-// row needed. The decoders in Go alone decide whether the picture is complete: libjpeg-turbo's picture is
-// used if it decoded all rows without a warning or, if the program accepts damaged files, anyway.
+// row needed.
 func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) error {
 	scans, whole, err := h.jpeg.rest(w.ctx, data)
 	if err != nil {
@@ -57,6 +56,9 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	if whole && !w.p.damaged && !h.jpeg.complete() {
 		return fmt.Errorf("vision: JPEG: the picture ends after scan %d: some bits of its components are missing", scans)
 	}
+	if !h.jpeg.planar() {
+		return w.decodeColours(data, h)
+	}
 	x, y := &g.x, &g.y
 	if sideways {
 		x, y = y, x
@@ -67,123 +69,7 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	if !whole { // missing parts must be found, whatever the crop is
 		needed.bottom = h.height
 	}
-	scale := min(g.x.scale(), g.y.scale())
-	quick := w.p.quick && len(data) >= leastInGo && h.jpeg.baseline && h.jpeg.interleaved && scale < leastToShrink
-	if w.turbo != nil && h.jpeg.planar() && !quick {
-		done := w.decodeByTurbo(data, h, needed, scale, scans)
-		if err := ended(w.ctx); err != nil || done {
-			return err
-		}
-	}
-	switch {
-	case !h.jpeg.baseline && !h.jpeg.progressive:
-		return errors.New("vision: JPEG: neither baseline nor progressive: it must be whole, of grey or YCbCr with usual sampling, and libjpeg-turbo must be there")
-	case h.jpeg.planar():
-		return w.decodeInGo(data, h, needed)
-	}
-	return w.decodeColours(data, h)
-}
-
-// leastInGo is the size of a file, in bytes, from which on decoding in Go is quicker, even if the file
-// has Huffman tables of its own: entering them takes 45 µs.
-const leastInGo = 1 << 14
-
-// leastToShrink is the scale from which on libjpeg-turbo decodes at a smaller size.
-const leastToShrink = 4
-
-// decodeByTurbo decodes the rows that are needed by libjpeg-turbo, at a smaller size if enough pixels
-// remain. done reports whether it has made all of them.
-func (w *worker) decodeByTurbo(data []byte, h header, needed region, scale float64, scans int) (done bool) {
-	rows := h.height
-	if h.jpeg.baseline && h.jpeg.interleaved {
-		rows = min(rows, up(needed.bottom+2*h.jpeg.subY, 8*h.jpeg.subY))
-	}
-	if rows < h.height {
-		data = w.own(data)
-		data[h.jpeg.heightAt], data[h.jpeg.heightAt+1] = byte(rows>>8), byte(rows)
-	}
-	shrunk := 1
-	for shrunk < 8 && scale >= float64(leastToShrink*shrunk) {
-		shrunk *= 2
-	}
-	small := func(n int) int { return (n + shrunk - 1) / shrunk }
-	width, height := small(h.width), small(rows)
-	w.picture = picture{width: width, height: small(h.height), shrunk: shrunk, model: ycc,
-		subX: h.jpeg.subX, subY: h.jpeg.subY, smooth: h.jpeg.smooth()}
-	if h.jpeg.components == 1 {
-		w.picture.model = grey
-	}
-	w.mem = w.picture.shape(w.mem, width, height)
-	if w.isLong(data, h, rows, scans) {
-		data = w.own(data)
-		defer w.cutAtEnd(data)()
-	}
-	// The library stops at its first warning. If it has made the last pixels by then, the warning is
-	// about what follows the picture: if rows were left out, there always is one.
-	unit := 8 * h.jpeg.subX
-	luma := &w.picture.planes[0]
-	last := luma.pix[(height-1)*luma.stride:][small((h.width-1)/unit*unit):width]
-	for i := range last {
-		last[i] = unwritten(i)
-	}
-	done = w.turbo.decode(data, &w.picture.planes, width, height, w.p.damaged)
-	for i, v := range last {
-		done = done || v != unwritten(i)
-	}
-	return done
-}
-
-// unwritten returns what the last pixels are set to before they are decoded. If a picture happens to have
-// the same values there, it is decoded again in Go.
-func unwritten(i int) byte { return byte(45 + 89*i) }
-
-// isLong reports whether libjpeg-turbo may take longer than some tenths of a second to decode rows of a
-// file, and whether the context can end at all. Each scan takes time for every pixel, and each byte takes
-// some nanoseconds. With arithmetic coding, the fewer bytes a pixel has, the more work it takes.
-func (w *worker) isLong(data []byte, h header, rows, scans int) bool {
-	work := int64(h.width) * int64(rows) * int64(scans)
-	if !h.jpeg.baseline && !h.jpeg.progressive {
-		work *= 8
-	}
-	return work+4*int64(len(data)) >= 1<<26 && w.ctx.Done() != nil
-}
-
-// own returns a copy of a file, or data itself if it is the worker's copy already.
-func (w *worker) own(data []byte) []byte {
-	if len(w.file) == 0 || &w.file[0] != &data[0] {
-		w.file = append(w.file[:0], data...)
-	}
-	return w.file
-}
-
-// cutAtEnd ends a call of libjpeg-turbo with the context, as far as possible: the library has no way to
-// be stopped, but it reads the file while it decodes. After the context has ended, it finds an end of the
-// picture wherever it reads. The rest of the picture becomes grey, which takes little time. done must be
-// called after the call. data must be the worker's own copy.
-func (w *worker) cutAtEnd(data []byte) (done func()) {
-	cut := make(chan struct{})
-	stop := context.AfterFunc(w.ctx, func() {
-		defer close(cut)
-		cutEverywhere(data)
-	})
-	return func() {
-		if !stop() {
-			<-cut
-		}
-	}
-}
-
-var endOfImage = []byte{0xff, 0xd9}
-
-// cutEverywhere fills data with end-of-picture markers.
-func cutEverywhere(data []byte) {
-	ends := data[:min(len(data), 1<<16)]
-	for n := copy(ends, endOfImage); n < len(ends); n *= 2 {
-		copy(ends[n:], ends[:n])
-	}
-	for rest := data[len(ends):]; len(rest) > 0; {
-		rest = rest[copy(rest, ends):]
-	}
+	return w.decodePlanes(data, h, needed)
 }
 
 // judge returns an error if what was decoded of a JPEG file can't be used.
@@ -206,9 +92,9 @@ func inked(ink, black byte) byte {
 	return black - byte((t+t>>8)>>8)
 }
 
-// decodeInGo decodes in Go what is needed of a file that has planes.
-func (w *worker) decodeInGo(data []byte, h header, needed region) error {
-	w.picture = picture{width: h.width, height: h.height, shrunk: 1, model: ycc,
+// decodePlanes decodes what is needed of a file that has planes.
+func (w *worker) decodePlanes(data []byte, h header, needed region) error {
+	w.picture = picture{width: h.width, height: h.height, model: ycc,
 		subX: h.jpeg.subX, subY: h.jpeg.subY, smooth: h.jpeg.smooth()}
 	if h.jpeg.components == 1 {
 		w.picture.model = grey
@@ -229,9 +115,9 @@ func (w *worker) decodeInGo(data []byte, h header, needed region) error {
 	return w.judge(w.decodeBlocks(data, &h.jpeg, w.picture.planes[:w.picture.count()], needed))
 }
 
-// decodeBlocks decodes a region of the components of a file to planes, in Go.
+// decodeBlocks decodes a region of the components of a file to planes.
 func (w *worker) decodeBlocks(data []byte, h *jpegHeader, planes []plane, needed region) (damaged, err error) {
-	if h.baseline && h.interleaved {
+	if !h.progressive && h.interleaved {
 		if w.baseline == nil {
 			w.baseline = new(baselineDecoder)
 		}
@@ -246,7 +132,7 @@ func (w *worker) decodeBlocks(data []byte, h *jpegHeader, planes []plane, needed
 	return w.progressive.decode(w.ctx, data, h, planes, needed, w.p.damaged)
 }
 
-// decodeColours decodes in Go a JPEG file with other colours than YCbCr, or with unusual sampling.
+// decodeColours decodes a JPEG file with other colours than YCbCr, or with unusual sampling.
 func (w *worker) decodeColours(data []byte, h header) error {
 	j := &h.jpeg
 	across, down := up(h.width, 8*j.unitX)/j.unitX, up(h.height, 8*j.unitY)/j.unitY
@@ -267,7 +153,7 @@ func (w *worker) decodeColours(data []byte, h header) error {
 	if err := w.judge(w.decodeBlocks(data, j, parts, region{right: h.width, bottom: h.height})); err != nil {
 		return err
 	}
-	w.picture = picture{width: h.width, height: h.height, shrunk: 1, model: rgb, subX: 1, subY: 1}
+	w.picture = picture{width: h.width, height: h.height, model: rgb, subX: 1, subY: 1}
 	w.mem = w.picture.shape(w.mem, h.width, h.height)
 	var rows [4][]byte
 	for y := range h.height {
@@ -331,8 +217,8 @@ func (p *plane) grow(dst []byte, y, byX, byY int) {
 }
 
 // checkScans bounds the number of scans, because each takes time for all pixels, however few bytes it
-// has. Up to 4 megapixels the bound is libjpeg-turbo's. For larger pictures the allowed total work stays
-// the same, but the bound is never less than several times what encoders write.
+// has. Up to 4 megapixels the bound is 500. For larger pictures the allowed total work stays the same, but
+// the bound is never less than several times what encoders write.
 func checkScans(h *header, n int) error {
 	most := int(max(64, min(500, 500*(4<<20)/(int64(h.width)*int64(h.height)))))
 	if n > most {
@@ -371,7 +257,7 @@ func (w *worker) decodeImage(data []byte, h header) error {
 	if w.p.mask != nil {
 		return w.takeMask(img, h)
 	}
-	w.picture = picture{width: part.Dx(), height: part.Dy(), shrunk: 1, smooth: true}
+	w.picture = picture{width: part.Dx(), height: part.Dy(), smooth: true}
 	w.mem = w.picture.take(w.ctx, w.mem, img, part.Dx(), part.Dy(), empty)
 	if format == "webp" && w.picture.model == ycc {
 		w.picture.model = video
@@ -537,7 +423,7 @@ func (p *picture) transpose(ctx context.Context, mem []byte) []byte {
 
 // borrow makes a picture that uses the memory of pixels.
 func (w *worker) borrow(pixels []byte, height, width int, layout Layout) error {
-	w.picture = picture{width: width, height: height, shrunk: 1, model: rgb, subX: 1, subY: 1}
+	w.picture = picture{width: width, height: height, model: rgb, subX: 1, subY: 1}
 	p, n := &w.picture, width*height
 	switch len(pixels) {
 	case n:

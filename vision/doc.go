@@ -32,30 +32,25 @@
 // # What is fast about it
 //
 // Crops, resizes and flips are computed first, and become one resampling of the part of the picture that
-// is needed. A JPEG file is decoded only down to the crop's last row, and at half its size or less if at
-// least two pixels remain for each pixel of the result. Its planes are resampled before their colours are
-// converted. On amd64 CPUs with AVX2, the inverse cosine transform, resampling and conversion to float32
-// are in assembly; elsewhere plain Go code gives exactly the same results. Each worker keeps a decoder and its buffers, so that a
-// JPEG file costs no allocation, unless it has unusual colours or is huge.
+// is needed. A JPEG file is decoded only down to the crop's last row, and of a baseline file only the
+// blocks in the crop become pixels. Its planes are resampled before their colours are converted. On amd64
+// CPUs with AVX2, the inverse cosine transform, resampling and conversion to float32 are in assembly.
+// Each worker keeps its decoders and buffers, so that a JPEG file costs no allocation, unless it has
+// unusual colours or is huge.
+//
+// # The same pixels everywhere
+//
+// The pixels of a result depend on the file, the transforms and the sample's random numbers alone: they
+// are equal, to the bit, with AVX2 and without, and on every CPU that Go compiles for.
 //
 // # What decodes
 //
-// On amd64 CPUs with AVX2, this package decodes baseline JPEG files of at least 16 kB: that takes less
-// time than by libjpeg-turbo. With [WithDamaged], or if four pixels or more become one, per side, and
-// elsewhere, libjpeg-turbo decodes them, version 2.0 or newer, if [Turbo] finds it at run time:
-// libturbojpeg.so.0 on Linux, libturbojpeg.0.dylib on macOS, both in programs built with cgo or the tag
-// nwt_purego, and turbojpeg.dll or libturbojpeg.dll on Windows. If it isn't found, this package decodes
-// them. The pixels are exactly the same as libjpeg-turbo's at full size, but it never decodes at a
-// smaller size. Of baseline files it decodes only the part that a crop needs. Files with CMYK or RGB
-// colours or unusual sampling, and files about which libjpeg-turbo has a warning, are always decoded by
-// this package; so files that are cut are errors either way. Only files with arithmetic coding need the
-// library.
+// This package decodes JPEG files itself, baseline and progressive, with any colours. The levels of each
+// component are exactly libjpeg's. Files with arithmetic coding, and lossless ones, are errors.
 //
-// Damaged codes are noticed only if they are invalid, or don't end where the picture does. The decoder in
-// Go notices them more often, since libjpeg-turbo takes an invalid code for a zero. In a test with 2 000
-// random crops of a photograph of 500 × 375, each after 8 bytes of its codes were overwritten, 109 were
-// errors in Go and 84 of these with libjpeg-turbo. The others loaded, with wrong pixels if the damage was
-// in the crop.
+// Damaged codes are noticed only if they are invalid, or don't end where the picture does. In a test with
+// 2 000 random crops of a photograph of 500 × 375, each after 8 bytes of its codes were overwritten, 109
+// were errors. The others loaded, with wrong pixels if the damage was in the crop.
 //
 // A JPEG file is whole if the codes of all its pixels are there: in a file of several scans, all bits of
 // all coefficients. Bytes between its segments, before a restart marker or after the last row are
@@ -75,15 +70,10 @@
 // after its context ends, with an error that wraps the context's cause: after a row of blocks, a row of
 // pixels, or some kilobytes of the file. The context is the one of the Load call that loads the sample;
 // that call needn't pass it on. It ends if the program leaves the epoch, or if [nwt.WithTimeout] gives
-// the call up. Two decoders can't be stopped. They go on for up to the following CPU time, measured with
-// pictures of 89 megapixels on an AMD EPYC:
-//
-//   - libjpeg-turbo: 0.8 s instead of 9.4 s. If a file may take more than some tenths of a
-//     second, the library gets a copy of it, which is overwritten with end-of-picture markers when
-//     the context ends.
-//   - lossy WebP: 13 s for a bad file, 3.2 s for a good one. This is the whole decoding, since the
-//     decoder reads the whole file before it begins. Lossless WebP: 1.6 s if the file is smaller
-//     than 4 kB, otherwise some milliseconds.
+// the call up. The decoder of WebP can't be stopped, since it reads the whole file before it begins. It
+// goes on for up to the following CPU time, measured with pictures of 89 megapixels on an AMD EPYC: 13 s
+// for a bad lossy file, 3.2 s for a good one; 1.6 s for a lossless file smaller than 4 kB, otherwise some
+// milliseconds.
 //
 // Two more things can't be stopped: a read from a file system that doesn't answer, and a decoder that the
 // program has registered, once it has the whole file in memory.

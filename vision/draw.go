@@ -103,7 +103,7 @@ func (p *Pipeline) Frames(name string, n int) nwt.Field {
 // cropped, resized and mirrored like the pictures of p. Then transforms, which may only change colours
 // and values, replace those of p. The new pipeline has the options of p, unless opts change them.
 func (p *Pipeline) Beside(transforms []Transform, opts ...Option) (*Pipeline, error) {
-	b := &Pipeline{dtype: p.dtype, layout: p.layout, orient: p.orient, damaged: p.damaged, inGo: p.inGo, quick: p.quick, maxPixels: p.maxPixels}
+	b := &Pipeline{dtype: p.dtype, layout: p.layout, orient: p.orient, damaged: p.damaged, maxPixels: p.maxPixels}
 	b.root = p.drawer()
 	b.size, b.fixed = p.size, true
 	b.made = b.root.Fingerprint() + ", beside it: "

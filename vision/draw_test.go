@@ -65,50 +65,48 @@ func TestAPictureItsMaskAndItsBoxesAreAsTorchvisionMakesThemTogether(t *testing.
 	}
 	require.NoError(t, json.Unmarshal(read(t, "together.json"), &e))
 	require.Len(t, e.Cases, 6)
-	for way, opts := range decoders(t) {
-		for n, c := range e.Cases {
-			var steps []vision.Transform
-			for _, s := range c.Steps {
-				switch s.Name {
-				case "crop":
-					steps = append(steps, vision.FixedCrop{Left: s.Args[0], Top: s.Args[1], Size: vision.Size{Width: s.Args[2], Height: s.Args[3]}})
-				case "resize":
-					steps = append(steps, vision.Resize{Size: vision.Size{Width: s.Args[0], Height: s.Args[1]}})
-				case "flip":
-					steps = append(steps, vision.RandomHorizontalFlip{P: 1})
-				case "turn":
-					steps = append(steps, vision.RandomVerticalFlip{P: 1})
-				}
+	for n, c := range e.Cases {
+		var steps []vision.Transform
+		for _, s := range c.Steps {
+			switch s.Name {
+			case "crop":
+				steps = append(steps, vision.FixedCrop{Left: s.Args[0], Top: s.Args[1], Size: vision.Size{Width: s.Args[2], Height: s.Args[3]}})
+			case "resize":
+				steps = append(steps, vision.Resize{Size: vision.Size{Width: s.Args[0], Height: s.Args[1]}})
+			case "flip":
+				steps = append(steps, vision.RandomHorizontalFlip{P: 1})
+			case "turn":
+				steps = append(steps, vision.RandomVerticalFlip{P: 1})
 			}
-			pictures, err := vision.New(steps, append(opts, vision.WithType(nwt.Uint8))...)
-			require.NoError(t, err)
-			masks, err := pictures.Masks(nwt.Uint8, 0)
-			require.NoError(t, err)
-			b := loadAll(t, 1, []nwt.Field{pictures.Field("image"), masks.Field("mask")}, func(dst *nwt.Sample) error {
-				draw, err := pictures.Draw(dst, 0, read(t, "photo.jpg"))
-				if err != nil {
-					return err
-				}
-				for i, want := range c.Boxes {
-					got, share := draw.Box(e.Boxes[i])
-					if empty := want[0] >= want[2] || want[1] >= want[3]; empty {
-						require.Zero(t, share)
-						continue
-					}
-					require.Positive(t, share)
-					require.InDeltaSlice(t, want[:], got[:], 1e-3, "case %d, box %d", n, i)
-				}
-				return draw.Load(masks, 1, read(t, "mask.png"))
-			})
-			want := planes(t, fmt.Sprintf("together-%d.png", n))
-			sum := 0.0
-			for i, v := range slices.Concat(want[0], want[1], want[2]) {
-				sum += math.Abs(float64(v) - float64(nwt.Values[uint8](b, 0)[i]))
-			}
-			t.Logf("%s, case %d: mean absolute difference %.3f/255", way, n, sum/float64(3*len(want[0])))
-			require.LessOrEqual(t, sum/float64(3*len(want[0])), 0.6, "%s, case %d", way, n)
-			require.True(t, slices.Equal(planes(t, fmt.Sprintf("together-%d-mask.png", n))[0], nwt.Values[uint8](b, 1)), "%s, the mask of case %d", way, n)
 		}
+		pictures, err := vision.New(steps, vision.WithType(nwt.Uint8))
+		require.NoError(t, err)
+		masks, err := pictures.Masks(nwt.Uint8, 0)
+		require.NoError(t, err)
+		b := loadAll(t, 1, []nwt.Field{pictures.Field("image"), masks.Field("mask")}, func(dst *nwt.Sample) error {
+			draw, err := pictures.Draw(dst, 0, read(t, "photo.jpg"))
+			if err != nil {
+				return err
+			}
+			for i, want := range c.Boxes {
+				got, share := draw.Box(e.Boxes[i])
+				if empty := want[0] >= want[2] || want[1] >= want[3]; empty {
+					require.Zero(t, share)
+					continue
+				}
+				require.Positive(t, share)
+				require.InDeltaSlice(t, want[:], got[:], 1e-3, "case %d, box %d", n, i)
+			}
+			return draw.Load(masks, 1, read(t, "mask.png"))
+		})
+		want := planes(t, fmt.Sprintf("together-%d.png", n))
+		sum := 0.0
+		for i, v := range slices.Concat(want[0], want[1], want[2]) {
+			sum += math.Abs(float64(v) - float64(nwt.Values[uint8](b, 0)[i]))
+		}
+		t.Logf("case %d: mean absolute difference %.3f/255", n, sum/float64(3*len(want[0])))
+		require.LessOrEqual(t, sum/float64(3*len(want[0])), 0.6, "case %d", n)
+		require.True(t, slices.Equal(planes(t, fmt.Sprintf("together-%d-mask.png", n))[0], nwt.Values[uint8](b, 1)), "the mask of case %d", n)
 	}
 }
 
@@ -230,62 +228,60 @@ func TestAMaskKeepsItsValuesWhateverFileItIsIn(t *testing.T) {
 	jpegOf := func(img image.Image) []byte {
 		return encoded(t, func(b *bytes.Buffer) error { return jpeg.Encode(b, img, &jpeg.Options{Quality: 100}) })
 	}
-	for way, opts := range decoders(t) {
-		pictures, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Size{Height: height, Width: width}}, vision.ImageNet}, opts...)
-		require.NoError(t, err)
-		for name, file := range map[string][]byte{
-			"palette PNG": pngOf(t, paletted), "grey PNG": pngOf(t, grey), "16-bit PNG": pngOf(t, wide), "PNG of equal colours": pngOf(t, rgb),
-			"PNG with alpha": pngOf(t, blend), "16-bit PNG with alpha": pngOf(t, wideBlend),
-			"grey JPEG": jpegOf(grey), "JPEG of equal colours": jpegOf(rgb),
-			"GIF": encoded(t, func(b *bytes.Buffer) error { return gif.Encode(b, paletted, nil) }),
-		} {
-			want := values
-			if bytes.HasPrefix([]byte(name), []byte("16")) {
-				want = times300
-			}
-			for _, of := range []nwt.DType{nwt.Uint8, nwt.Uint16, nwt.Int32, nwt.Int64, nwt.Float32} {
-				masks, err := pictures.Masks(of, 0)
-				require.NoError(t, err)
-				require.Equal(t, nwt.Field{Name: "mask", Type: of, Shape: []int{height, width}}, masks.Field("mask"))
-				var got []int32
-				ds := nwt.NewDataset(1, []nwt.Field{pictures.Field("image"), masks.Field("mask")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
-					draw, err := pictures.DrawPixels(dst, 0, make([]byte, width*height), height, width, vision.CHW)
-					require.NoError(t, err)
-					return draw.Load(masks, 1, file)
-				})
-				s, err := nwt.LoadSample(t.Context(), ds, 0)
-				if of == nwt.Uint8 && want[1000%len(want)] >= 0 && slices.Max(want) > 255 {
-					require.ErrorContains(t, err, "has the value 1500: must be at most 255", "%s, %s", way, name)
-					continue
-				}
-				require.NoError(t, err, "%s, %s", way, name)
-				for i := range want {
-					switch of {
-					case nwt.Uint8:
-						got = append(got, int32(nwt.Values[uint8](s, 1)[i]))
-					case nwt.Uint16:
-						got = append(got, int32(nwt.Values[uint16](s, 1)[i]))
-					case nwt.Int32:
-						got = append(got, nwt.Values[int32](s, 1)[i])
-					case nwt.Int64:
-						got = append(got, int32(nwt.Values[int64](s, 1)[i]))
-					default:
-						got = append(got, int32(nwt.Values[float32](s, 1)[i]))
-					}
-				}
-				require.Equal(t, want, got, "%s, %s, %v", way, name, of)
-			}
+	pictures, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Size{Height: height, Width: width}}, vision.ImageNet})
+	require.NoError(t, err)
+	for name, file := range map[string][]byte{
+		"palette PNG": pngOf(t, paletted), "grey PNG": pngOf(t, grey), "16-bit PNG": pngOf(t, wide), "PNG of equal colours": pngOf(t, rgb),
+		"PNG with alpha": pngOf(t, blend), "16-bit PNG with alpha": pngOf(t, wideBlend),
+		"grey JPEG": jpegOf(grey), "JPEG of equal colours": jpegOf(rgb),
+		"GIF": encoded(t, func(b *bytes.Buffer) error { return gif.Encode(b, paletted, nil) }),
+	} {
+		want := values
+		if bytes.HasPrefix([]byte(name), []byte("16")) {
+			want = times300
 		}
-		masks, err := pictures.Masks(nwt.Uint8, 0)
-		require.NoError(t, err)
-		for name, file := range map[string][]byte{"PNG": pngOf(t, coloured), "JPEG": read(t, "420.jpg"), "WebP": read(t, "lossless.webp")} {
-			_, err := nwt.LoadSample(t.Context(), nwt.NewDataset(1, []nwt.Field{masks.Field("mask"), pictures.Field("image")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
-				draw, err := pictures.Draw(dst, 1, file)
+		for _, of := range []nwt.DType{nwt.Uint8, nwt.Uint16, nwt.Int32, nwt.Int64, nwt.Float32} {
+			masks, err := pictures.Masks(of, 0)
+			require.NoError(t, err)
+			require.Equal(t, nwt.Field{Name: "mask", Type: of, Shape: []int{height, width}}, masks.Field("mask"))
+			var got []int32
+			ds := nwt.NewDataset(1, []nwt.Field{pictures.Field("image"), masks.Field("mask")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+				draw, err := pictures.DrawPixels(dst, 0, make([]byte, width*height), height, width, vision.CHW)
 				require.NoError(t, err)
-				return draw.Load(masks, 0, file)
-			}), 0)
-			require.ErrorContains(t, err, "a mask of colours: its pixel at column", "%s, %s", way, name)
+				return draw.Load(masks, 1, file)
+			})
+			s, err := nwt.LoadSample(t.Context(), ds, 0)
+			if of == nwt.Uint8 && want[1000%len(want)] >= 0 && slices.Max(want) > 255 {
+				require.ErrorContains(t, err, "has the value 1500: must be at most 255", name)
+				continue
+			}
+			require.NoError(t, err, name)
+			for i := range want {
+				switch of {
+				case nwt.Uint8:
+					got = append(got, int32(nwt.Values[uint8](s, 1)[i]))
+				case nwt.Uint16:
+					got = append(got, int32(nwt.Values[uint16](s, 1)[i]))
+				case nwt.Int32:
+					got = append(got, nwt.Values[int32](s, 1)[i])
+				case nwt.Int64:
+					got = append(got, int32(nwt.Values[int64](s, 1)[i]))
+				default:
+					got = append(got, int32(nwt.Values[float32](s, 1)[i]))
+				}
+			}
+			require.Equal(t, want, got, "%s, %v", name, of)
 		}
+	}
+	masks, err := pictures.Masks(nwt.Uint8, 0)
+	require.NoError(t, err)
+	for name, file := range map[string][]byte{"PNG": pngOf(t, coloured), "JPEG": read(t, "420.jpg"), "WebP": read(t, "lossless.webp")} {
+		_, err := nwt.LoadSample(t.Context(), nwt.NewDataset(1, []nwt.Field{masks.Field("mask"), pictures.Field("image")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+			draw, err := pictures.Draw(dst, 1, file)
+			require.NoError(t, err)
+			return draw.Load(masks, 0, file)
+		}), 0)
+		require.ErrorContains(t, err, "a mask of colours: its pixel at column", name)
 	}
 }
 

@@ -79,26 +79,25 @@ func TestAPictureThatNobodyWaitsForIsNotDecodedToItsEnd(t *testing.T) {
 	pixels := &image.NRGBA{Pix: noise(side * side * 4), Stride: 4 * side, Rect: image.Rect(0, 0, side, side)}
 	indices := &image.Paletted{Pix: noise(side * side), Stride: side, Rect: image.Rect(0, 0, side, side), Palette: colours}
 	whole := []vision.Transform{vision.CenterCrop{Size: vision.Size{Height: 120, Width: 120}}}
-	inGo := []vision.Option{vision.WithoutTurbo()}
 	for name, test := range map[string]struct {
 		data  []byte
 		steps []vision.Transform
 		opts  []vision.Option
 		least int // looks at the context for the whole picture
 	}{
-		"baseline JPEG in Go": {
+		"baseline JPEG": {
 			data:  encoded(t, func(b *bytes.Buffer) error { return jpeg.Encode(b, pixels, nil) }),
-			steps: []vision.Transform{vision.Resize{Size: vision.Square(64)}}, opts: inGo, least: side / 16,
+			steps: []vision.Transform{vision.Resize{Size: vision.Square(64)}}, least: side / 16,
 		},
-		"baseline JPEG in Go, its upper part": {
+		"baseline JPEG, its upper part": {
 			data:  encoded(t, func(b *bytes.Buffer) error { return jpeg.Encode(b, pixels, nil) }),
-			steps: whole, opts: inGo, least: side / 16 / 2,
+			steps: whole, least: side / 16 / 2,
 		},
-		"progressive JPEG in Go": {
+		"progressive JPEG": {
 			data:  read(t, "progressive.jpg"),
-			steps: []vision.Transform{vision.Resize{Size: vision.Square(64)}}, opts: inGo, least: 10 * 180 / 16,
+			steps: []vision.Transform{vision.Resize{Size: vision.Square(64)}}, least: 10 * 180 / 16,
 		},
-		"JPEG of other colours": {data: read(t, "cmyk.jpg"), steps: whole, opts: inGo, least: 180 + 180/16},
+		"JPEG of other colours": {data: read(t, "cmyk.jpg"), steps: whole, least: 180 + 180/16},
 		"PNG": {
 			data:  encoded(t, func(b *bytes.Buffer) error { return png.Encode(b, pixels) }),
 			steps: whole, least: side*side*4/8192 + side,
@@ -117,7 +116,7 @@ func TestAPictureThatNobodyWaitsForIsNotDecodedToItsEnd(t *testing.T) {
 			steps: []vision.Transform{vision.Resize{Size: vision.Square(64)}},
 		},
 		"a picture that becomes 50 times smaller": {
-			data: white(800), opts: inGo, least: 100 + 16,
+			data: white(800), least: 100 + 16,
 			steps: []vision.Transform{vision.Resize{Size: vision.Square(16)}},
 		},
 		"a large result that is padded": {
@@ -138,9 +137,6 @@ func TestAPictureThatNobodyWaitsForIsNotDecodedToItsEnd(t *testing.T) {
 		},
 	} {
 		for _, damaged := range []bool{false, true} {
-			if damaged && test.opts == nil {
-				continue // it makes no difference
-			}
 			t.Run(fmt.Sprintf("%s, WithDamaged %v", name, damaged), func(t *testing.T) {
 				opts := test.opts
 				if damaged {
@@ -193,38 +189,23 @@ func TestAMaskThatNobodyWaitsForIsNotDecodedToItsEnd(t *testing.T) {
 func TestAFileOfMarkersIsNotReadToItsEnd(t *testing.T) {
 	const n = 1 << 19
 	restarts, progressive := read(t, "restart.jpg"), read(t, "progressive.jpg")
-	scan := bytes.Index(restarts, []byte{0xff, 0xda}) + 14
 	followed := func(start []byte, by ...byte) []byte { return append(bytes.Clone(start), bytes.Repeat(by, n)...) }
-	whole := vision.Resize{Size: vision.Square(8)}
-	ways := decoders(t)
 	palette := read(t, "palette.gif")
-	for name, test := range map[string]struct {
-		data []byte
-		step vision.Transform
-		way  string // the only one that reads so far
-	}{
-		"segments before the picture": {followed(restarts[:2], 0xff, 0xe0, 0, 2), whole, ""},
-		"bytes that are no segments":  {followed(restarts[:2], 0xff, 0), whole, ""},
-		"scans to be counted":         {followed(progressive[:len(progressive)-2], 0xff, 0), whole, ""},
-		"what follows the last block": {followed(restarts[:len(restarts)-2], 0xff, 0), whole, "Go"},
-		"blocks before a GIF picture": {
-			slices.Concat(palette[:13+3<<(palette[10]&7+1)], []byte{0x21, 0xfe}, bytes.Repeat([]byte{1, 1}, n), []byte{0}), whole, "",
-		},
-		"rows to be looked for": {followed(restarts[:scan], 0xff, 0), vision.CenterCrop{Size: vision.Square(8)}, "libjpeg-turbo"},
+	for name, data := range map[string][]byte{
+		"segments before the picture": followed(restarts[:2], 0xff, 0xe0, 0, 2),
+		"bytes that are no segments":  followed(restarts[:2], 0xff, 0),
+		"scans to be counted":         followed(progressive[:len(progressive)-2], 0xff, 0),
+		"what follows the last block": followed(restarts[:len(restarts)-2], 0xff, 0),
+		"blocks before a GIF picture": slices.Concat(palette[:13+3<<(palette[10]&7+1)], []byte{0x21, 0xfe}, bytes.Repeat([]byte{1, 1}, n), []byte{0}),
 	} {
-		for way, opts := range ways {
-			if test.way != "" && test.way != way {
-				continue
-			}
-			p, err := vision.New([]vision.Transform{test.step}, append(opts, vision.WithDamaged())...)
-			require.NoError(t, err)
-			all, _ := lookedAt(0, p, test.data)
-			require.Greater(t, all, 120, "%s, %s", way, name)
-			ends := all - 60
-			looks, err := lookedAt(ends, p, test.data)
-			require.ErrorIs(t, err, errEnded)
-			require.LessOrEqual(t, looks-ends, 12, "%s, %s: looks after the end", way, name)
-		}
+		p, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(8)}}, vision.WithDamaged())
+		require.NoError(t, err)
+		all, _ := lookedAt(0, p, data)
+		require.Greater(t, all, 120, name)
+		ends := all - 60
+		looks, err := lookedAt(ends, p, data)
+		require.ErrorIs(t, err, errEnded)
+		require.LessOrEqual(t, looks-ends, 12, "%s: looks after the end", name)
 	}
 }
 
@@ -364,7 +345,7 @@ func TestAnotherEpochsEndDoesNotEndAPicture(t *testing.T) {
 
 func TestACallThatWasGivenUpDecodesNoFurther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, data := small(t, vision.WithoutTurbo()), read(t, "420.jpg")
+		p, data := small(t), read(t, "420.jpg")
 		ended := make(chan error, 2)
 		late := func(ctx context.Context) { <-ctx.Done() }
 		l, err := nwt.NewLoader(ending(p, late, data, ended), nwt.WithBatchSize(2), nwt.WithWorkers(1), nwt.WithTimeout(time.Second))
@@ -418,99 +399,12 @@ func white(side int) []byte {
 		[]byte{0b10_111111, 0b11111_000}, make([]byte, blocks/4), []byte{0xff, 0xd9})
 }
 
-// libjpeg-turbo asks nobody whether to go on. It is made to find an end of the picture
-// wherever it reads.
-func TestLibjpegTurboFindsAnEndWhenNobodyWaitsForThePicture(t *testing.T) {
-	if found, why := vision.Turbo(); !found {
-		t.Skip(why)
-	}
-	require.Equal(t, bytes.Repeat([]byte{255}, 48), nwt.Values[uint8](load(t, small(t), white(64)), 0))
-	const side = 9400
-	data := white(side)
-	kept := bytes.Clone(data)
-	least := side
-	for range 20 { // a busy machine may begin to cut too late
-		rows, err := vision.CutWhileDecoding(data)
-		require.NoError(t, err)
-		if least = min(least, rows); least < side {
-			break
-		}
-	}
-	require.Less(t, least, side)
-	require.Equal(t, kept, data, "the caller's file")
-}
-
-// An afterFunc is a context that ends when somebody asks to be told of its end, and counts
-// how many do.
-type afterFunc struct {
-	context.Context
-	asked int
-}
-
-func (c *afterFunc) Done() <-chan struct{} { return make(chan struct{}) }
-
-func (c *afterFunc) Err() error {
-	if c.asked > 0 {
-		return errEnded
-	}
-	return nil
-}
-
-func (c *afterFunc) AfterFunc(f func()) (stop func() bool) {
-	c.asked++
-	go f()
-	return func() bool { return false }
-}
-
-func TestOnlyLongCallsOfLibjpegTurboAreWatched(t *testing.T) {
-	if found, why := vision.Turbo(); !found {
-		t.Skip(why)
-	}
-	arithmetic, progressive := white(4000), white(2000)
-	arithmetic[bytes.Index(arithmetic, []byte{0xff, 0xc0})+1] = 0xc9
-	progressive[bytes.Index(progressive, []byte{0xff, 0xc0})+1] = 0xc2
-	scan := bytes.Index(progressive, []byte{0xff, 0xda})
-	progressive[scan+8] = 0 // the last coefficient
-	scans := func(n int) []byte {
-		return slices.Concat(progressive[:scan], bytes.Repeat(progressive[scan:len(progressive)-2], n), []byte{0xff, 0xd9})
-	}
-	for name, test := range map[string]struct {
-		data    []byte
-		watched int
-	}{
-		"a photograph":           {read(t, "photo.jpg"), 0},
-		"a progressive picture":  {read(t, "progressive.jpg"), 0},
-		"a picture of 16 MP":     {white(4000), 0},
-		"many pixels":            {white(9000), 1},
-		"ten scans of 4 MP":      {scans(10), 0},
-		"many scans of 4 MP":     {scans(20), 1},
-		"many bytes":             {append(white(64), make([]byte, 1<<25)...), 1},
-		"arithmetic coding":      {arithmetic, 1},
-		"a file of another kind": {read(t, "cmyk.jpg"), 0},
-	} {
-		p, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(16)}}, vision.WithDamaged())
-		require.NoError(t, err)
-		kept := bytes.Clone(test.data)
-		ctx := &afterFunc{Context: context.Background()}
-		_, err = nwt.LoadSample(ctx, one(p, test.data), 0)
-		require.Equal(t, test.watched, ctx.asked, name)
-		if test.watched > 0 {
-			require.ErrorIs(t, err, errEnded, name)
-		} else {
-			require.NoError(t, err, name)
-		}
-		require.Equal(t, kept, test.data, name)
-	}
-}
-
 func TestAContextThatHasEndedDecodesNothing(t *testing.T) {
-	for way, opts := range decoders(t) {
-		for _, name := range []string{"420.jpg", "progressive.jpg", "cmyk.jpg", "rgb.png", "palette.gif", "lossy.webp"} {
-			p := small(t, append([]vision.Option{vision.WithDamaged()}, opts...)...)
-			ctx, cancel := context.WithCancelCause(t.Context())
-			cancel(errEnded)
-			_, err := nwt.LoadSample(ctx, one(p, read(t, name)), 0)
-			require.ErrorIs(t, err, errEnded, "%s, %s", way, name)
-		}
+	for _, name := range []string{"420.jpg", "progressive.jpg", "cmyk.jpg", "rgb.png", "palette.gif", "lossy.webp"} {
+		p := small(t, vision.WithDamaged())
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errEnded)
+		_, err := nwt.LoadSample(ctx, one(p, read(t, name)), 0)
+		require.ErrorIs(t, err, errEnded, "%s", name)
 	}
 }

@@ -25,43 +25,6 @@ func ChangeColours(kind string, factor float64, r, g, b []byte) {
 // Halves are the 16-bit forms of a number.
 func Halves(v float64) (half, brain uint16) { return float16(v), bfloat16(v) }
 
-// CutWhileDecoding returns how many rows of a grey JPEG file libjpeg-turbo decodes if its
-// context ends as soon as it begins: the pixels, not the header, are cut. There must be a
-// library.
-func CutWhileDecoding(data []byte) (rows int, err error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	w := &worker{ctx: ctx}
-	if w.turbo, err = newTurboDecoder(); err != nil {
-		return 0, err
-	}
-	defer w.turbo.close()
-	h, err := readJPEG(ctx, data)
-	if err != nil {
-		return 0, err
-	}
-	w.picture = picture{width: h.width, height: h.height, shrunk: 1, subX: 1, subY: 1}
-	w.mem = w.picture.shape(nil, h.width, h.height)
-	data = w.own(data)
-	done := w.cutAtEnd(data[h.scanAt:])
-	cancel()
-	w.turbo.decode(data, &w.picture.planes, h.width, h.height, true)
-	done()
-	pl := &w.picture.planes[0]
-	for rows < h.height && pl.pix[rows*pl.stride] == 255 {
-		rows++
-	}
-	return rows, nil
-}
-
-// ByTurbo decodes by libjpeg-turbo, if it is there, what it is slower at too.
-func ByTurbo() Option {
-	return func(p *Pipeline) error {
-		p.quick = false
-		return nil
-	}
-}
-
 // FixedCrop takes a part of the picture; what lies beyond the picture is black.
 type FixedCrop struct {
 	Left, Top int

@@ -42,7 +42,7 @@ func TestAPipelinesFingerprintIsItsTransformsAndWhatChangesPixels(t *testing.T) 
 		require.NotContains(t, seen, one, "%d is as another", i)
 		seen[one] = i
 		require.Equal(t, one, tells())
-		require.Equal(t, one, tells(vision.WithoutTurbo(), vision.WithMaxPixels(1000)), "the same pixels")
+		require.Equal(t, one, tells(vision.WithMaxPixels(1000)), "the same pixels")
 	}
 }
 

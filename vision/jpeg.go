@@ -16,18 +16,15 @@ type jpegHeader struct {
 	sampling      [4]struct{ h, v int } // of each component, 1 … 4
 	unitX, unitY  int                   // the largest values in sampling
 	subX, subY    int                   // pixels of the picture for each pixel of a chroma plane; 0: unusual
-	baseline      bool
-	progressive   bool
-	ycc           bool // the components are grey, or YCbCr, or YCbCr and black
-	orientation   int  // from EXIF, 1 … 8; 1 if there is none
-	heightAt      int  // where the height is in the file
-	restart       int  // MCUs between restart markers, 0: none
-	scanAt        int  // where the first scan's pixels begin
-	interleaved   bool // the first scan has all components
+	progressive   bool                  // else baseline
+	ycc           bool                  // the components are grey, or YCbCr, or YCbCr and black
+	orientation   int                   // from EXIF, 1 … 8; 1 if there is none
+	restart       int                   // MCUs between restart markers, 0: none
+	scanAt        int                   // where the first scan's pixels begin
+	interleaved   bool                  // the first scan has all components
 
-	ids   [4]byte   // one for each component
-	bands bool      // a scan may contain only some bits of some coefficients
-	told  [4]uint64 // for each component, the coefficients whose last bit is in the scans so far
+	ids  [4]byte   // one for each component
+	told [4]uint64 // for each component, the coefficients whose last bit is in the scans so far
 }
 
 // planar reports whether the components can be resampled as they are.
@@ -109,7 +106,6 @@ func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
 			if err := h.frame(marker, segment); err != nil {
 				return h, err
 			}
-			h.heightAt = s.at - len(segment) + 1
 			ids = h.components == 3 && [3]byte{segment[6], segment[9], segment[12]} == [3]byte{'R', 'G', 'B'}
 		case marker == 0xe0 && len(segment) >= 14 && bytes.HasPrefix(segment, []byte("JFIF\x00")):
 			jfif = true
@@ -149,7 +145,7 @@ func (h *jpegHeader) scanned(segment []byte) {
 	}
 	components := segment[1 : 1+2*int(segment[0])]
 	from, to, low := 0, 63, 0
-	if h.bands {
+	if h.progressive {
 		end := segment[1+len(components):]
 		from, to, low = int(end[0]), int(end[1]), int(end[2]&15)
 	}
@@ -165,7 +161,7 @@ func (h *jpegHeader) scanned(segment []byte) {
 
 // complete reports whether the scans so far contain all bits of all components.
 func (h *jpegHeader) complete() bool {
-	if h.interleaved && !h.bands {
+	if h.interleaved && !h.progressive {
 		return true
 	}
 	for _, told := range h.told[:h.components] {
@@ -195,6 +191,12 @@ func (h *jpegHeader) rest(ctx context.Context, data []byte) (scans int, whole bo
 
 // frame reads a frame header.
 func (h *jpegHeader) frame(marker byte, segment []byte) error {
+	switch {
+	case marker > 0xc8:
+		return fmt.Errorf("frame marker %#x, arithmetic coding: must be 0xc0, 0xc1 or 0xc2, Huffman coding", marker)
+	case marker > 0xc2:
+		return fmt.Errorf("frame marker %#x, lossless or hierarchical: must be 0xc0, 0xc1 or 0xc2, baseline or progressive", marker)
+	}
 	if len(segment) < 6 || len(segment) < 6+3*int(segment[5]) {
 		return fmt.Errorf("a frame header of %d bytes", len(segment))
 	}
@@ -206,7 +208,7 @@ func (h *jpegHeader) frame(marker byte, segment []byte) error {
 	if h.components != 1 && h.components != 3 && h.components != 4 {
 		return fmt.Errorf("%d components: must be 1, 3 or 4", h.components)
 	}
-	h.baseline, h.progressive, h.bands = marker == 0xc0 || marker == 0xc1, marker == 0xc2, marker&3 == 2
+	h.progressive = marker == 0xc2
 	for i := range h.components {
 		f := &h.sampling[i]
 		h.ids[i] = segment[6+3*i]

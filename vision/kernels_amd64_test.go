@@ -39,7 +39,7 @@ func TestTheAssemblyEqualsPlainGoToTheBit(t *testing.T) {
 		if i%10 == 0 { // of padding, and weights of one pixel
 			steps[0] = vision.RandomCrop{Size: size, Padding: 2, PadIfNeeded: true}
 		}
-		p, err := vision.New(steps, vision.WithLayout(vision.Layout(r.IntN(2))), vision.WithoutTurbo())
+		p, err := vision.New(steps, vision.WithLayout(vision.Layout(r.IntN(2))))
 		require.NoError(t, err)
 		load := func() []byte {
 			ds := nwt.NewDataset(2, []nwt.Field{p.Field("image")}, func(_ context.Context, k int, dst *nwt.Sample) error {

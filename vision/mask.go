@@ -49,7 +49,7 @@ func (w *worker) takeMask(img image.Image, h header) error {
 	if img.Bounds() != image.Rect(0, 0, h.width, h.height) {
 		return fmt.Errorf("vision: a mask whose picture, %v, doesn't fill its frame of %d × %d pixels", img.Bounds(), h.width, h.height)
 	}
-	w.picture = picture{width: h.width, height: h.height, shrunk: 1, model: grey, subX: 1, subY: 1}
+	w.picture = picture{width: h.width, height: h.height, model: grey, subX: 1, subY: 1}
 	p := &w.picture
 	wide := func(of func(x, y int) (r, g, b uint16)) error {
 		p.model = wideGrey

@@ -55,57 +55,44 @@ func expectations(t *testing.T) []expectation {
 	return e.Cases
 }
 
-// decoders are the ways to decode JPEG files that there are here.
-func decoders(t *testing.T) map[string][]vision.Option {
-	ways := map[string][]vision.Option{"Go": {vision.WithoutTurbo()}}
-	if _, err := vision.Turbo(); err == nil {
-		ways["libjpeg-turbo"] = []vision.Option{vision.ByTurbo()}
-	} else {
-		t.Logf("without libjpeg-turbo: %v", err)
-	}
-	return ways
-}
-
 func TestPicturesAreAsPillowAndTorchvisionMakeThem(t *testing.T) {
-	for way, opts := range decoders(t) {
-		for _, e := range expectations(t) {
-			t.Run(fmt.Sprintf("%s/%s/%s", way, e.File, e.Result), func(t *testing.T) {
-				size := vision.Size{Height: e.Size[1], Width: e.Size[0]}
-				steps := []vision.Transform{vision.Resize{Shorter: e.Shorter}, vision.CenterCrop{Size: size}}
-				if e.Shorter == 0 {
-					steps = []vision.Transform{vision.CenterCrop{Size: vision.Size{Height: e.Crop[1], Width: e.Crop[0]}}, vision.Resize{Size: size}}
-				}
-				opts := append([]vision.Option{vision.WithType(nwt.Uint8), vision.WithLayout(vision.HWC)}, opts...)
-				if e.Orient {
-					opts = append(opts, vision.WithOrientation())
-				}
-				p, err := vision.New(steps, opts...)
-				require.NoError(t, err)
-				got := nwt.Values[uint8](load(t, p, read(t, e.File)), 0)
+	for _, e := range expectations(t) {
+		t.Run(fmt.Sprintf("%s/%s", e.File, e.Result), func(t *testing.T) {
+			size := vision.Size{Height: e.Size[1], Width: e.Size[0]}
+			steps := []vision.Transform{vision.Resize{Shorter: e.Shorter}, vision.CenterCrop{Size: size}}
+			if e.Shorter == 0 {
+				steps = []vision.Transform{vision.CenterCrop{Size: vision.Size{Height: e.Crop[1], Width: e.Crop[0]}}, vision.Resize{Size: size}}
+			}
+			opts := []vision.Option{vision.WithType(nwt.Uint8), vision.WithLayout(vision.HWC)}
+			if e.Orient {
+				opts = append(opts, vision.WithOrientation())
+			}
+			p, err := vision.New(steps, opts...)
+			require.NoError(t, err)
+			got := nwt.Values[uint8](load(t, p, read(t, e.File)), 0)
 
-				f, err := os.Open(filepath.Join("testdata", e.Result))
-				require.NoError(t, err)
-				defer f.Close()
-				want, err := png.Decode(f)
-				require.NoError(t, err)
-				sum, squares, n := 0.0, 0.0, 0
-				for y := range size.Height {
-					for x := range size.Width {
-						r, g, b, _ := want.At(x, y).RGBA()
-						for c, v := range [3]uint32{r, g, b} {
-							d := float64(v>>8) - float64(got[(y*size.Width+x)*3+c])
-							sum += math.Abs(d)
-							squares += d * d
-							n++
-						}
+			f, err := os.Open(filepath.Join("testdata", e.Result))
+			require.NoError(t, err)
+			defer f.Close()
+			want, err := png.Decode(f)
+			require.NoError(t, err)
+			sum, squares, n := 0.0, 0.0, 0
+			for y := range size.Height {
+				for x := range size.Width {
+					r, g, b, _ := want.At(x, y).RGBA()
+					for c, v := range [3]uint32{r, g, b} {
+						d := float64(v>>8) - float64(got[(y*size.Width+x)*3+c])
+						sum += math.Abs(d)
+						squares += d * d
+						n++
 					}
 				}
-				psnr := 10 * math.Log10(255*255*float64(n)/max(squares, 1e-9))
-				t.Logf("mean absolute difference %.3f/255, PSNR %.1f dB", sum/float64(n), psnr)
-				require.LessOrEqual(t, sum/float64(n), 1.0)
-				require.GreaterOrEqual(t, psnr, 40.0)
-			})
-		}
+			}
+			psnr := 10 * math.Log10(255*255*float64(n)/max(squares, 1e-9))
+			t.Logf("mean absolute difference %.3f/255, PSNR %.1f dB", sum/float64(n), psnr)
+			require.LessOrEqual(t, sum/float64(n), 1.0)
+			require.GreaterOrEqual(t, psnr, 40.0)
+		})
 	}
 }
 
@@ -210,38 +197,4 @@ func TestHalfOfThePicturesAreMirrored(t *testing.T) {
 	}
 	require.InDelta(t, 0.5, float64(mirrored)/n, 0.04)
 	require.InDelta(t, 0.2, float64(upsideDown)/n, 0.04)
-}
-
-// What is decoded in Go is libjpeg-turbo's to the bit, if that isn't asked for a smaller
-// picture.
-func TestBothDecodersMakeTheSamePicture(t *testing.T) {
-	if found, why := vision.Turbo(); !found {
-		t.Skip(why)
-	}
-	for _, name := range []string{"photo.jpg", "420.jpg", "422.jpg", "444.jpg", "odd.jpg", "grey.jpg", "restart.jpg", "exif6.jpg", "progressive.jpg", "restarts-progressive.jpg"} {
-		data := read(t, name)
-		n := 40
-		if testing.Short() {
-			n = 8
-		}
-		var loaded [3][]uint8
-		for i, opts := range [][]vision.Option{{vision.WithoutTurbo()}, {vision.ByTurbo()}, nil} {
-			p, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(128)}, vision.RandomHorizontalFlip{}},
-				append(opts, vision.WithType(nwt.Uint8), vision.WithOrientation())...)
-			require.NoError(t, err)
-			l, err := nwt.NewLoader(repeated(p, n, data), nwt.WithBatchSize(n))
-			require.NoError(t, err)
-			for b, err := range l.Epoch(t.Context(), 0) {
-				require.NoError(t, err)
-				loaded[i] = slices.Clone(nwt.Values[uint8](b, 0))
-			}
-			require.NoError(t, l.Close())
-		}
-		require.True(t, bytes.Equal(loaded[1], loaded[2]), "%s: whatever decodes it", name)
-		for i, v := range loaded[0] {
-			if v != loaded[1][i] {
-				require.Equal(t, loaded[1][i], v, "%s: crop %d", name, i/(3*128*128))
-			}
-		}
-	}
 }

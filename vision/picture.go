@@ -23,12 +23,10 @@ const (
 // A picture is decoded pixels.
 type picture struct {
 	width, height int // of the file's picture
-	// shrunk is how many of the file's pixels, per side, one pixel here stands for: 1, 2, 4 or 8.
-	shrunk     int
-	model      model
-	planes     [3]plane
-	subX, subY int  // pixels of the picture, per row and per column, for each pixel of a chroma plane
-	smooth     bool // chroma planes are smoothed as they grow, as libjpeg does
+	model         model
+	planes        [3]plane
+	subX, subY    int  // pixels of the picture, per row and per column, for each pixel of a chroma plane
+	smooth        bool // chroma planes are smoothed as they grow, as libjpeg does
 }
 
 // count returns the number of planes.
@@ -43,7 +41,7 @@ func (p *picture) count() int {
 }
 
 // shape gives the picture planes of width × height pixels in mem, which it grows if needed. The planes
-// have whole blocks of chroma pixels, as in TurboJPEG.
+// have whole blocks of chroma pixels.
 func (p *picture) shape(mem []byte, width, height int) []byte {
 	sizes, total := [3]int{}, 0
 	for i := range p.count() {

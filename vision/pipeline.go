@@ -65,9 +65,8 @@ func WithOrientation() Option {
 // WithDamaged loads what can be decoded of JPEG and GIF files that are cut or damaged, as Pillow does
 // with LOAD_TRUNCATED_IMAGES. The rest is grey or, in a GIF file, has the palette's first colour. Without
 // this option a cut JPEG file is an error. So is a damaged one, unless the damage lies below everything
-// that a crop needs. In baseline files libjpeg-turbo continues after damage, while the decoder in Go
-// makes everything after it grey. If scans of a progressive file are missing, libjpeg-turbo smooths its
-// blocks, while the decoder in Go doesn't.
+// that a crop needs. Everything after the damage is grey in a baseline file. If scans of a progressive
+// file are missing, its blocks aren't smoothed, while Pillow smooths them.
 //
 // WithDamaged also loads PNG files whose end is missing but whose pixels are complete, and PNG files with
 // a wrong checksum.
@@ -75,7 +74,7 @@ func WithOrientation() Option {
 // A JPEG file has no checksum: if flipped bits still make valid codes, its pixels change unnoticed.
 func WithDamaged() Option {
 	return func(p *Pipeline) error {
-		p.damaged, p.quick = true, false
+		p.damaged = true
 		return nil
 	}
 }
@@ -96,14 +95,6 @@ func WithMaxPixels(n int) Option {
 	}
 }
 
-// WithoutTurbo decodes JPEG files in Go even if libjpeg-turbo is found.
-func WithoutTurbo() Option {
-	return func(p *Pipeline) error {
-		p.inGo = true
-		return nil
-	}
-}
-
 // A Pipeline turns the bytes of pictures into tensors. Many goroutines may use it
 // at once.
 type Pipeline struct {
@@ -112,8 +103,6 @@ type Pipeline struct {
 	layout    Layout
 	orient    bool
 	damaged   bool
-	inGo      bool
-	quick     bool // baseline files are decoded in Go, which takes less time, though libjpeg-turbo is there
 	maxPixels int
 
 	root *Pipeline // the pipeline that makes the random choices for this one's pictures; nil: this one does
@@ -128,7 +117,7 @@ type Pipeline struct {
 // and one of them must fix the size of the result. Transforms of colour must follow, and then Normalize
 // and RandomErasing. The error joins an *[nwt.OptionError] for each problem.
 func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
-	p := &Pipeline{dtype: nwt.Float32, maxPixels: DefaultMaxPixels, quick: avx2}
+	p := &Pipeline{dtype: nwt.Float32, maxPixels: DefaultMaxPixels}
 	return p.complete(transforms, opts)
 }
 
@@ -198,7 +187,7 @@ func writers[T element](f format, tables *[3]*levels[T], of func(float64) T) fun
 }
 
 // Fingerprint depends on what the pipeline makes of a picture: its transforms, and the options that
-// change pixels. It doesn't depend on whether libjpeg-turbo is found.
+// change pixels.
 func (p *Pipeline) Fingerprint() string {
 	return fmt.Sprintf("vision.Pipeline: %s%v %v orientation %v damaged %v", p.made, p.dtype, p.layout, p.orient, p.damaged)
 }

@@ -151,26 +151,22 @@ func photographs(b *testing.B) (all [][]byte) {
 }
 
 func BenchmarkLoad(b *testing.B) {
-	for name, opts := range map[string][]vision.Option{"turbo": {vision.ByTurbo()}, "Go": {vision.WithoutTurbo()}} {
-		b.Run(name, func(b *testing.B) {
-			all := photographs(b)
-			p, err := vision.New(recipe, opts...)
-			require.NoError(b, err)
-			ds := nwt.NewDataset(math.MaxInt/4, []nwt.Field{p.Field("image")}, func(_ context.Context, i int, dst *nwt.Sample) error {
-				return p.Load(dst, 0, all[i%len(all)])
-			})
-			l, err := nwt.NewLoader(ds, nwt.WithBatchSize(1), nwt.WithWorkers(0))
-			require.NoError(b, err)
-			defer l.Close()
-			b.ReportAllocs()
-			n := 0
-			for _, err := range l.Epoch(b.Context(), 0) {
-				require.NoError(b, err)
-				if n++; n > b.N {
-					break
-				}
-			}
-		})
+	all := photographs(b)
+	p, err := vision.New(recipe)
+	require.NoError(b, err)
+	ds := nwt.NewDataset(math.MaxInt/4, []nwt.Field{p.Field("image")}, func(_ context.Context, i int, dst *nwt.Sample) error {
+		return p.Load(dst, 0, all[i%len(all)])
+	})
+	l, err := nwt.NewLoader(ds, nwt.WithBatchSize(1), nwt.WithWorkers(0))
+	require.NoError(b, err)
+	defer l.Close()
+	b.ReportAllocs()
+	n := 0
+	for _, err := range l.Epoch(b.Context(), 0) {
+		require.NoError(b, err)
+		if n++; n > b.N {
+			break
+		}
 	}
 }
 

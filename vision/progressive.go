@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// A progressiveDecoder decodes progressive JPEG files in Go (ITU-T T.81, annex G), and
+// A progressiveDecoder decodes progressive JPEG files (ITU-T T.81, annex G), and
 // baseline files of several scans. Like baselineDecoder, whose tables and bits it uses, it
 // keeps its memory from one picture to the next.
 type progressiveDecoder struct {
@@ -54,7 +54,7 @@ func (d *progressiveDecoder) bytes() (n int) {
 // tolerated, decoding continues after it.
 func (d *progressiveDecoder) decode(ctx context.Context, data []byte, h *jpegHeader, planes []plane, wanted region, bears bool) (damaged, err error) {
 	d.reset()
-	d.data, d.sequential = data, h.baseline
+	d.data, d.sequential = data, !h.progressive
 	defer func() { d.data = nil }()
 	scans := 0
 	for s := (segments{ctx: ctx, data: data, at: 2}); ; {

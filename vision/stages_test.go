@@ -17,17 +17,11 @@ type unseen struct{ writer }
 func (unseen) ycc(_, _, _ int, _, _, _ []byte, _ *chroma) {}
 
 // BenchmarkStages tells how many microseconds each stage of a photograph's way into a batch
-// takes, decoded by libjpeg-turbo and in Go. The photographs are those of
-// benchmarks/peers/photos.py, or else one of testdata. "alone" is what libjpeg-turbo takes for
-// the whole file. The stages take turns, so that a machine's moods meet all of them.
+// takes. The photographs are those of benchmarks/peers/photos.py, or else one of testdata. The
+// stages take turns, so that a machine's moods meet all of them.
 //
 //	go test -run '^$' -bench Stages -benchtime 3000x ./vision
 func BenchmarkStages(b *testing.B) {
-	lib, why := newTurboDecoder()
-	if lib == nil {
-		b.Skip("no libjpeg-turbo: ", why)
-	}
-	defer lib.close()
 	names, err := filepath.Glob("../benchmarks/peers/photos/*/*.jpg")
 	require.NoError(b, err)
 	if len(names) == 0 {
@@ -36,60 +30,46 @@ func BenchmarkStages(b *testing.B) {
 	p, err := New([]Transform{RandomResizedCrop{Size: Square(224)}, RandomHorizontalFlip{}, ImageNet})
 	require.NoError(b, err)
 	batch := make([]float32, 64*3*224*224) // more than a cache holds
-	for _, way := range []string{"turbo", "Go"} {
-		b.Run(way, func(b *testing.B) {
-			took := map[string]time.Duration{}
-			began := time.Now()
-			lap := func(stage string) {
-				took[stage] += time.Since(began)
-				began = time.Now()
-			}
-			r := rand.New(rand.NewPCG(1, 2))
-			w := &worker{p: p, ctx: context.Background(), turbo: lib, out: p.newWriter()}
-			out, files, whole := w.out.(*output[float32]), new(fileReader), new(worker)
-			for i := range b.N {
-				name := names[r.IntN(len(names))]
-				began = time.Now()
-				data, err := files.read(w.ctx, filepath.Dir(name), []byte(filepath.Base(name)))
-				lap("reading")
-				h, headerErr := w.inspect(data)
-				scans, complete, restErr := h.jpeg.rest(w.ctx, data)
-				require.NoError(b, cmp.Or(err, headerErr, restErr))
-				require.True(b, complete && scans == 1)
-				g, err := w.draw(r, h.width, h.height)
-				require.NoError(b, err)
-				var needed region
-				needed.left, needed.right = g.x.span(h.width)
-				needed.top, needed.bottom = g.y.span(h.height)
-				lap("header")
-				if way == "turbo" {
-					w.decodeByTurbo(data, h, needed, 32, 1) // an eighth of the size: next to nothing but codes
-					lap("codes")
-					require.True(b, w.decodeByTurbo(data, h, needed, 1, 1))
-				} else {
-					require.NoError(b, w.decodeInGo(data, h, region{0, needed.bottom, 0, needed.bottom})) // an empty part
-					lap("codes")
-					require.NoError(b, w.decodeInGo(data, h, needed))
-				}
-				lap("decoding")
-				out.dst = batch[i%64*3*224*224:][:3*224*224]
-				w.resample(g.x, g.y, unseen{}, 0, 0)
-				lap("resampling")
-				w.resample(g.x, g.y, out, 0, 0)
-				lap("result")
-				whole.picture = picture{width: h.width, height: h.height, model: ycc, subX: h.jpeg.subX, subY: h.jpeg.subY}
-				whole.mem = whole.picture.shape(whole.mem, h.width, h.height)
-				require.True(b, lib.decode(data, &whole.picture.planes, h.width, h.height, false))
-				lap("alone")
-			}
-			took["inverse"] = took["decoding"] - took["codes"]
-			took["colours"] = took["result"] - took["resampling"]
-			took["sum"] = took["reading"] + took["header"] + took["decoding"] + took["result"]
-			delete(took, "decoding")
-			delete(took, "result")
-			for stage, d := range took {
-				b.ReportMetric(float64(d.Microseconds())/float64(b.N), stage+"-µs")
-			}
-		})
+	took := map[string]time.Duration{}
+	began := time.Now()
+	lap := func(stage string) {
+		took[stage] += time.Since(began)
+		began = time.Now()
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	w := &worker{p: p, ctx: context.Background(), out: p.newWriter()}
+	out, files := w.out.(*output[float32]), new(fileReader)
+	for i := range b.N {
+		name := names[r.IntN(len(names))]
+		began = time.Now()
+		data, err := files.read(w.ctx, filepath.Dir(name), []byte(filepath.Base(name)))
+		lap("reading")
+		h, headerErr := w.inspect(data)
+		scans, complete, restErr := h.jpeg.rest(w.ctx, data)
+		require.NoError(b, cmp.Or(err, headerErr, restErr))
+		require.True(b, complete && scans == 1)
+		g, err := w.draw(r, h.width, h.height)
+		require.NoError(b, err)
+		var needed region
+		needed.left, needed.right = g.x.span(h.width)
+		needed.top, needed.bottom = g.y.span(h.height)
+		lap("header")
+		require.NoError(b, w.decodePlanes(data, h, region{0, needed.bottom, 0, needed.bottom})) // an empty part
+		lap("codes")
+		require.NoError(b, w.decodePlanes(data, h, needed))
+		lap("decoding")
+		out.dst = batch[i%64*3*224*224:][:3*224*224]
+		w.resample(g.x, g.y, unseen{}, 0, 0)
+		lap("resampling")
+		w.resample(g.x, g.y, out, 0, 0)
+		lap("result")
+	}
+	took["inverse"] = took["decoding"] - took["codes"]
+	took["colours"] = took["result"] - took["resampling"]
+	took["sum"] = took["reading"] + took["header"] + took["decoding"] + took["result"]
+	delete(took, "decoding")
+	delete(took, "result")
+	for stage, d := range took {
+		b.ReportMetric(float64(d.Microseconds())/float64(b.N), stage+"-µs")
 	}
 }

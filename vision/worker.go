@@ -20,10 +20,9 @@ import (
 
 // A worker holds what one call needs: a decoder and buffers, which it keeps for the next picture.
 type worker struct {
-	p     *Pipeline
-	ctx   context.Context // of the call under way
-	turbo *turboDecoder   // nil if there is no library
-	// These decode what turbo can't; each is made when it is first needed.
+	p   *Pipeline
+	ctx context.Context // of the call under way
+	// Each is made when it is first needed.
 	baseline    *baselineDecoder
 	progressive *progressiveDecoder
 	out         writer
@@ -35,7 +34,7 @@ type worker struct {
 	packed   []byte // for components of other colours
 	reduced  []byte // for planes whose pixels were averaged
 	sums     []uint64
-	file     []byte // a copy of the file, which may be changed
+	file     []byte // a changed copy of the file
 	reader   reader
 
 	x, y    [2]taps // for the first plane, and for chroma planes
@@ -53,14 +52,6 @@ type bench struct{ workers []*worker }
 
 func newBench() (*bench, error) { return new(bench), nil }
 
-// Close frees the memory that Go doesn't manage.
-func (b *bench) Close() error {
-	for _, w := range b.workers {
-		w.turbo.close()
-	}
-	return nil
-}
-
 // worker returns the worker for a sample that a call with the context ctx loads.
 func (p *Pipeline) worker(ctx context.Context, s *nwt.Sample) (*worker, error) {
 	b, err := nwt.Scratch(s, newBench)
@@ -76,11 +67,6 @@ func (p *Pipeline) worker(ctx context.Context, s *nwt.Sample) (*worker, error) {
 	w := &worker{p: p, ctx: ctx}
 	if p.mask == nil {
 		w.out = p.newWriter()
-	}
-	if !p.inGo {
-		if w.turbo, err = newTurboDecoder(); err != nil {
-			return nil, err
-		}
 	}
 	b.workers = append(b.workers, w)
 	return w, nil
@@ -293,10 +279,9 @@ const finest = 16
 // reduce averages the pixels of a picture that is made smaller by more than the factor finest. It returns
 // how many of the file's pixels one pixel then stands for, per row and per column.
 func (w *worker) reduce(scaleX, scaleY float64) (across, down int) {
-	shrunk := w.picture.shrunk
 	factor := func(scale float64) int {
 		n := 1
-		for scale >= float64(finest*n*shrunk) {
+		for scale >= float64(finest*n) {
 			n *= 2
 		}
 		return n
@@ -305,7 +290,7 @@ func (w *worker) reduce(scaleX, scaleY float64) (across, down int) {
 	if byX > 1 || byY > 1 {
 		w.reduced, w.sums = w.picture.reduce(w.ctx, w.reduced, w.sums, byX, byY)
 	}
-	return byX * shrunk, byY * shrunk
+	return byX, byY
 }
 
 // colours does what resample does, and also changes colours.

@@ -33,7 +33,7 @@ func TestAFigureIsTheMedianOfItsRounds(t *testing.T) {
 
 func TestARateOverShardsIsThatOfTheFastestRound(t *testing.T) {
 	figs := figures([]measurement{
-		made("nwt", "shards", "turbo", 2, 30), made("nwt", "shards", "turbo", 2, 45), made("nwt", "shards", "turbo", 2, 40),
+		made("nwt", "shards", "decoded", 2, 30), made("nwt", "shards", "decoded", 2, 45), made("nwt", "shards", "decoded", 2, 40),
 		made("litdata", "shards", "sample", 2, 15), made("webdataset", "shards", "pillow", 2, 40),
 	})
 	require.Equal(t, 45.0, figs[0].rate)
@@ -45,7 +45,7 @@ func TestARateOverShardsIsThatOfTheFastestRound(t *testing.T) {
 
 func TestTheClientIsSetAgainstNwtAloneAndPeers(t *testing.T) {
 	goals := (&run{}).goals(figures([]measurement{
-		made("client", "bytes", "sample", 2, 90), made("client", "bytes", "sample", 4, 100), made("nwt", "bytes", "turbo", 4, 104),
+		made("client", "bytes", "sample", 2, 90), made("client", "bytes", "sample", 4, 100), made("nwt", "bytes", "decoded", 4, 104),
 		made("torch", "bytes", "torchvision", 2, 50), made("torch", "bytes", "pillow", 2, 20), made("dali", "bytes", "sample", 2, 50),
 	}))
 	require.Len(t, goals, 3)

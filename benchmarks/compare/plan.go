@@ -27,7 +27,7 @@ func worthMeasuring(c combination) bool {
 	case tails.has(c.Workload):
 		return c.Workers == 16
 	case c.Workload == "photos" || shards.has(c.Workload): // what has as many threads or processes as CPUs
-		return c.Workers == runtime.NumCPU() || c.Peer == "nwt" && c.Variant == "turbo" || c.Peer == "tfdata" && c.Workers > 1
+		return c.Workers == runtime.NumCPU() || c.Peer == "nwt" && c.Variant == "decoded" || c.Peer == "tfdata" && c.Workers > 1
 	case c.Peer == "nwt":
 		return true
 	case c.Peer == "bound":

@@ -105,11 +105,10 @@ func photoGoals(figs []figure) (goals []goal) {
 		}
 	}
 	python := peers(pythonPeers...)
-	faster("turbo", "the best peer", 1.5, python)
-	faster("turbo", "decoding alone, on all CPUs", 0.6, peers("bound"))
-	faster("go", "PyTorch with Pillow; no libjpeg-turbo here", 1, peers("torch"), variants("pillow"))
+	faster("decoded", "the best peer", 3.5, python)
+	faster("decoded", "decoding alone, on all CPUs", 1, peers("bound"))
 	faster("precomputed", "the best peer, which decodes", 10, python)
-	if ours, ok := of("turbo"); ok {
+	if ours, ok := of("decoded"); ok {
 		if best := where(figs, python, workload("photos")); len(best) > 0 {
 			theirs := slices.MinFunc(best, cpuOf.compare)
 			goals = append(goals, less("photos", "CPU time per image, of the best peer's", ours, theirs, 1/1.5, cpuOf))
@@ -138,7 +137,7 @@ func tensorGoals(figs []figure) (goals []goal) {
 // shardGoals are those of photographs in shards.
 func shardGoals(figs []figure) (goals []goal) {
 	here := where(figs, workload("shards"))
-	ours, ok := fastest(where(here, peers("nwt"), variants("turbo")))
+	ours, ok := fastest(where(here, peers("nwt"), variants("decoded")))
 	for _, peer := range pythonPeers {
 		if theirs, found := fastest(where(here, peers(peer))); ok && found {
 			ratio := ours.rate / theirs.rate

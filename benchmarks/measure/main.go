@@ -69,11 +69,9 @@ func variants(peer, workload string) []string {
 	case peer == "bound" && (workload == "empty" || workload == "shards"):
 		return nil
 	case peer == "nwt" && workload == "photos":
-		return []string{"turbo", "go", "precomputed"}
-	case peer == "nwt" && workload == "shards":
-		return []string{"turbo", "go"}
-	case peer == "nwt" && workload == "bytes":
-		return []string{"turbo"}
+		return []string{"decoded", "precomputed"}
+	case peer == "nwt" && (workload == "shards" || workload == "bytes"):
+		return []string{"decoded"}
 	case workload == "bytes", peer != "bound" && (workload == "photos" || workload == "shards"):
 		return nil
 	case peer == "nwt" && workload == "tail":

@@ -48,22 +48,16 @@ func shardedPhotographs() *workload[float32] {
 	return w
 }
 
-// photoRecipe is ImageNet's: with libjpeg-turbo, or without.
-func photoRecipe(variant string) (*vision.Pipeline, error) {
-	var opts []vision.Option
-	if found, why := vision.Turbo(); variant != "turbo" {
-		opts = append(opts, vision.WithoutTurbo())
-	} else if !found {
-		return nil, why
-	}
+// photoRecipe is ImageNet's.
+func photoRecipe() (*vision.Pipeline, error) {
 	return vision.New([]vision.Transform{
 		vision.RandomResizedCrop{Size: vision.Square(photoSide)}, vision.RandomHorizontalFlip{}, vision.ImageNet,
-	}, opts...)
+	})
 }
 
 // shardDataset returns the recipe over shards: an image and a label.
-func shardDataset(variant string) (nwt.Dataset, error) {
-	recipe, err := photoRecipe(variant)
+func shardDataset(string) (nwt.Dataset, error) {
+	recipe, err := photoRecipe()
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +90,7 @@ func shardDataset(variant string) (nwt.Dataset, error) {
 // photoDataset returns the recipe over files, or over pictures that were decoded once, at
 // 256 × 256.
 func photoDataset(variant string) (nwt.Dataset, error) {
-	recipe, err := photoRecipe(variant)
+	recipe, err := photoRecipe()
 	if err != nil {
 		return nil, err
 	}

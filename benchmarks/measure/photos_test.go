@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/vision"
 	"github.com/nwt-go/nwt/wds"
 )
 
@@ -40,9 +39,6 @@ func TestPhotographsComeOnceAnEpochByEachWay(t *testing.T) {
 	}
 	t.Setenv("TMPDIR", t.TempDir())
 	for _, variant := range variants("nwt", "photos") {
-		if found, _ := vision.Turbo(); variant == "turbo" && !found {
-			continue
-		}
 		for _, samples := range epochs(t, w, nwtLoader(w, variant, 2)) {
 			var greys []float32
 			for _, s := range samples {
@@ -68,9 +64,6 @@ func TestShardsGiveEachPhotographWithItsLabelOnceAnEpoch(t *testing.T) {
 		require.NoError(t, f.Close())
 	}
 	for _, variant := range variants("nwt", "shards") {
-		if found, _ := vision.Turbo(); variant == "turbo" && !found {
-			continue
-		}
 		ds, opts := nwtDataset(shardedPhotographs(), variant)
 		l, err := nwt.NewLoader(ds, append(opts, nwt.WithWorkers(2))...)
 		require.NoError(t, err)

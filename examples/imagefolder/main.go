@@ -58,12 +58,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 	}
 
-	found, why := vision.Turbo()
-	if found {
-		fmt.Fprintln(stdout, "JPEG files are decoded by libjpeg-turbo.")
-	} else {
-		fmt.Fprintf(stdout, "JPEG files are decoded in Go, since libjpeg-turbo isn't here: %v\n", why)
-	}
 	images, err := open(ctx, *dir, *size, folderOpts...)
 	if err != nil {
 		return err

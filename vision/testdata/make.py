@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes this folder's pictures, and what Pillow and torchvision make of them.
 
-    apt-get install libjpeg-turbo-progs && pip install pillow torch torchvision scikit-image && ./make.py
+    apt-get install libjpeg-progs && pip install pillow torch torchvision scikit-image && ./make.py
 
 The pictures are parts of scikit-image's "coffee" (by Rachel Michetti, CC0) and "cat" (Chelsea, by Stefan van der Walt,
 CC0). expected.json names, for each case, the file, the steps and the PNG with the result.
