@@ -327,6 +327,16 @@ func extend(v int32, size int) int32 {
 	return v
 }
 
+// symbol returns the symbol of the next code, given its entry in short, which holds no number. A length
+// of 0 means that there is no such code.
+func (t *huffman) symbol(e int32, acc uint64) (symbol uint8, length uint) {
+	if e != 0 {
+		return uint8(e >> 8), uint(e & 255)
+	}
+	symbol, n := t.long(int32(acc >> 48))
+	return symbol, uint(n)
+}
+
 // long finds a code that isn't short at the beginning of the next 16 bits.
 func (t *huffman) long(next int32) (symbol uint8, length int) { return t.from(lookahead+1, next) }
 

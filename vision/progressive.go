@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 )
 
@@ -21,9 +22,10 @@ type progressiveDecoder struct {
 
 // A spectrum holds what the scans so far contain of a component.
 type spectrum struct {
-	blocks       []int16 // 64 coefficients of each block, in row order
-	across, down int     // blocks that have pixels
-	stride       int     // blocks per row, including those that only fill an MCU
+	blocks       [][64]int16 // the coefficients of each block, in row order
+	nonzero      []uint64    // by block: at which places in a scan there are some
+	across, down int         // blocks that have pixels; of the rows, those that are wanted
+	stride       int         // blocks per row, including those that only fill an MCU
 	quant        [64]int32
 	begun        bool     // quant is set, by the component's first scan
 	exact        [64]int8 // by place in a scan: the lowest bit that is known; −1: none
@@ -43,15 +45,15 @@ func (d *progressiveDecoder) bytes() (n int) {
 	if d != nil {
 		n = cap(d.codes)
 		for i := range d.parts {
-			n += 2 * cap(d.parts[i].blocks)
+			n += 136 * cap(d.parts[i].blocks)
 		}
 	}
 	return n
 }
 
 // decode decodes a region of a picture to planes, together with the other pixels of the blocks that it
-// touches. If ctx ends, it decodes less. damaged is as in baselineDecoder: if the damage can be
-// tolerated, decoding continues after it.
+// touches. Of each scan it reads the rows down to the region's end. If ctx ends, it decodes less. damaged
+// is as in baselineDecoder: if the damage can be tolerated, decoding continues after it.
 func (d *progressiveDecoder) decode(ctx context.Context, data []byte, h *jpegHeader, planes []plane, wanted region, bears bool) (damaged, err error) {
 	d.reset()
 	d.data, d.sequential = data, !h.progressive
@@ -75,7 +77,7 @@ func (d *progressiveDecoder) decode(ctx context.Context, data []byte, h *jpegHea
 				break
 			}
 			d.frame(h, segment)
-			d.layOut(h)
+			d.layOut(h, wanted)
 		case 0xda:
 			scans++
 			var b band
@@ -108,23 +110,24 @@ func (d *progressiveDecoder) decode(ctx context.Context, data []byte, h *jpegHea
 }
 
 // layOut allocates the coefficients.
-func (d *progressiveDecoder) layOut(h *jpegHeader) {
+func (d *progressiveDecoder) layOut(h *jpegHeader, wanted region) {
 	width, height := h.unit()
-	across, down := (h.width+width-1)/width, (h.height+height-1)/height
+	across, down := (h.width+width-1)/width, (min(wanted.bottom, h.height)+height-1)/height
 	for i := range d.n {
 		c, p := &d.scan[i], &d.parts[i]
 		p.stride = across * c.h
-		p.across, p.down = (h.width*c.h+width-1)/width, (h.height*c.v+height-1)/height
+		p.across, p.down = (h.width*c.h+width-1)/width, min(down*c.v, (h.height*c.v+height-1)/height)
 		p.begun = false
 		for k := range p.exact {
 			p.exact[k] = -1
 		}
-		n := 64 * p.stride * down * c.v
+		n := p.stride * down * c.v
 		if cap(p.blocks) < n {
-			p.blocks = make([]int16, n)
+			p.blocks, p.nonzero = make([][64]int16, n), make([]uint64, n)
 		}
-		p.blocks = p.blocks[:n]
+		p.blocks, p.nonzero = p.blocks[:n], p.nonzero[:n]
 		clear(p.blocks)
+		clear(p.nonzero)
 	}
 }
 
@@ -205,7 +208,7 @@ var unscaled = func() (all [64]int32) {
 
 var errOrder = errors.New("the scans aren't in order")
 
-// readScanOf reads the blocks of a scan.
+// readScanOf reads the blocks of a scan, down to the last row that is wanted.
 func (d *progressiveDecoder) readScanOf(ctx context.Context, b *band) error {
 	odd := d.known(b)
 	d.markers, d.eobRun = 0, 0
@@ -214,36 +217,56 @@ func (d *progressiveDecoder) readScanOf(ctx context.Context, b *band) error {
 	across, down := first.across, first.down
 	if b.n > 1 { // interleaved: MCUs
 		c := &d.scan[b.components[0]]
-		across, down = first.stride/c.h, len(first.blocks)/(64*first.stride*c.v)
+		across, down = first.stride/c.h, len(first.blocks)/(first.stride*c.v)
 	}
 	toMarker := d.restart
 	for y := range down {
 		if err := ended(ctx); err != nil {
 			return err
 		}
-		for x := range across {
+		for x := 0; x < across; {
 			if d.restart > 0 && toMarker == 0 {
 				if err := d.resume(); err != nil {
 					return err
 				}
 				toMarker, d.eobRun = d.restart, 0
 			}
-			toMarker--
-			var err error
-			if b.n > 1 {
-				err = d.readUnit(b, x, y)
-			} else {
-				err = d.readBlock(b, b.components[0], x, y)
+			n := across - x
+			if d.restart > 0 {
+				n = min(n, toMarker)
 			}
-			if err == nil && d.over() {
-				err = errCut
-			}
-			if err != nil {
+			if err := d.readRow(b, x, y, n); err != nil {
 				return err
 			}
+			x, toMarker = x+n, toMarker-n
 		}
 	}
 	return odd
+}
+
+// readRow reads n MCUs, or blocks of one component, beside each other.
+func (d *progressiveDecoder) readRow(b *band, x, y, n int) (err error) {
+	if b.from > 0 {
+		p, t := &d.parts[b.components[0]], &d.tables[1][d.scan[b.components[0]].ac]
+		from := y*p.stride + x
+		if b.first {
+			err = d.readFirst(b, t, p.blocks[from:from+n], p.nonzero[from:])
+		} else {
+			err = d.refine(b, t, p.blocks[from:from+n], p.nonzero[from:])
+		}
+	} else if b.n == 1 {
+		for i := x; i < x+n && err == nil; i++ {
+			err = d.readBlock(b, b.components[0], i, y)
+		}
+	} else {
+		for i := x; i < x+n && err == nil; i++ {
+			err = d.readUnit(b, i, y)
+		}
+	}
+	if err == nil && d.over() {
+		err = errCut
+	}
+	return err
 }
 
 // readUnit reads an MCU.
@@ -261,142 +284,157 @@ func (d *progressiveDecoder) readUnit(b *band, x, y int) error {
 	return nil
 }
 
+// readBlock reads a bit, or all bits, of a block's first coefficient, and in a baseline file the others.
 func (d *progressiveDecoder) readBlock(b *band, component, x, y int) error {
 	c, p := &d.scan[component], &d.parts[component]
-	block := (*[64]int16)(p.blocks[64*(y*p.stride+x):])
+	at := y*p.stride + x
+	block := &p.blocks[at]
 	switch {
 	case d.sequential:
-		_, err := d.block(c)
+		last, err := d.block(c)
 		for k, v := range &d.coefficients {
 			block[k] = int16(v)
 		}
+		if last > 0 {
+			p.nonzero[at] = ^uint64(0)
+		}
 		return err
-	case b.from > 0 && b.first:
-		return d.band(block, &d.tables[1][c.ac], b)
-	case b.from > 0:
-		return d.refineBand(block, &d.tables[1][c.ac], b)
 	case b.first:
 		err := d.dc(c)
 		block[0] = int16(c.prediction << b.low)
 		return err
+	case d.over():
+		return errCut
 	}
-	block[0] |= int16(d.get(1)) << b.low
-	return nil
-}
-
-// get reads n bits, at most 16.
-func (d *progressiveDecoder) get(n int) int32 {
-	if n == 0 {
-		return 0
-	}
-	if d.bits < uint(n) {
-		d.refill()
-	}
-	v := int32(d.acc >> (64 - n))
-	d.drop(n)
-	return v
-}
-
-func (d *progressiveDecoder) drop(n int) {
-	d.acc <<= n
-	d.bits -= uint(n)
-}
-
-// next reads a code of a table for AC: how many zeros come before the next coefficient, and the size of
-// the number after the code. If the table entry contains the number as well, it is read too, and isn't 0.
-func (d *progressiveDecoder) next(t *huffman) (run, size int, number int32, err error) {
 	d.refill()
-	e := t.short[d.acc>>(64-lookahead)]
-	if number := e >> 16; number != 0 {
-		d.drop(int(e & 255))
-		return int(e >> 8 & 255), 0, number, nil
-	}
-	symbol, length := uint8(e>>8), int(e&255)
-	if e == 0 {
-		if symbol, length = t.long(int32(d.acc >> 48)); length == 0 {
-			return 0, 0, 0, errCode
-		}
-	}
-	d.drop(length)
-	return int(symbol >> 4), int(symbol & 15), 0, nil
-}
-
-// band reads the first bits of a block's coefficients (T.81, G.1.2.2).
-func (d *progressiveDecoder) band(block *[64]int16, t *huffman, b *band) error {
-	if d.eobRun > 0 {
-		d.eobRun--
-		return nil
-	}
-	for k := b.from; k <= b.to; k++ {
-		run, size, number, err := d.next(t)
-		switch {
-		case err != nil:
-			return err
-		case size == 0 && number == 0 && run < 15:
-			d.eobRun = 1<<run - 1 + int(d.get(run))
-			return nil
-		case size > 0:
-			number = extend(d.get(size), size)
-		}
-		if k += run; number == 0 {
-			continue
-		}
-		block[zigzag[k]] = int16(number << b.low)
-	}
+	block[0] |= int16(d.acc>>63) << b.low
+	d.acc <<= 1
+	d.bits--
 	return nil
 }
 
-// refineBand reads one more bit of a block's coefficients (T.81, G.1.2.3).
-func (d *progressiveDecoder) refineBand(block *[64]int16, t *huffman, b *band) error {
-	k := b.from
-	for d.eobRun == 0 && k <= b.to {
-		run, size, number, err := d.next(t)
-		switch {
-		case err != nil:
-			return err
-		case size == 0 && number == 0 && run < 15:
-			d.eobRun = 1<<run + int(d.get(run))
-			continue
-		case size > 0:
-			number = extend(d.get(size), size)
-		}
-		if number < -1 || number > 1 {
-			return errCode
-		}
-		if k = d.refine(block, k, b, run); number == 0 {
-			k++
+// readFirst reads the first bits of the coefficients of blocks beside each other (T.81, G.1.2.2).
+func (d *progressiveDecoder) readFirst(b *band, t *huffman, blocks [][64]int16, nonzero []uint64) error {
+	codes, acc, bits, at := d.codes, d.acc, d.bits, d.at
+	for i := 0; i < len(blocks); i++ {
+		if d.eobRun > 0 {
+			n := min(d.eobRun, len(blocks)-i)
+			d.eobRun -= n
+			i += n - 1
 			continue
 		}
-		block[zigzag[k]] = int16(number << b.low)
-		k++
+		if at-int(bits/8) > len(codes)-len(slack) {
+			return errCut
+		}
+		block := &blocks[i]
+		for k := b.from; k <= b.to; k++ {
+			acc, bits, at = refilled(codes, acc, bits, at)
+			e := t.short[acc>>(64-lookahead)]
+			number := e >> 16
+			if number != 0 {
+				k += int(e >> 8 & 255)
+				acc <<= uint(e) & 63
+				bits -= uint(e & 255)
+			} else {
+				symbol, length := t.symbol(e, acc)
+				if length == 0 {
+					return errCode
+				}
+				acc <<= length & 63
+				run, size := uint(symbol>>4), uint(symbol&15)
+				if size == 0 && run < 15 {
+					d.eobRun = 1<<run - 1 + int(acc>>1>>(63-run))
+					acc <<= run
+					bits -= length + run
+					break
+				}
+				k += int(run)
+				bits -= length + size
+				if size == 0 {
+					continue
+				}
+				number = numberOf(acc, size)
+				acc <<= size & 63
+			}
+			k &= 127
+			block[zigzag[k]&63] = int16(number << b.low)
+			nonzero[i] |= 1 << min(k, 63)
+		}
 	}
-	if d.eobRun > 0 {
-		d.refine(block, k, b, 64)
-		d.eobRun--
-	}
+	d.acc, d.bits, d.at = acc, bits, at
 	return nil
 }
 
-// refine reads one bit for each coefficient from place k on that isn't 0. It returns the place of the
-// first coefficient that is 0 after run others that are 0.
-func (d *progressiveDecoder) refine(block *[64]int16, k int, b *band, run int) int {
-	for ; k <= b.to; k++ {
-		c := &block[zigzag[k]]
-		if *c == 0 {
-			if run == 0 {
-				return k
-			}
-			run--
-			continue
+// refine reads one more bit of the coefficients of blocks beside each other (T.81, G.1.2.3).
+func (d *progressiveDecoder) refine(b *band, t *huffman, blocks [][64]int16, nonzero []uint64) error {
+	codes, acc, left, at := d.codes, d.acc, d.bits, d.at
+	bit := int16(1) << b.low
+	for i := range blocks {
+		block, known := &blocks[i], nonzero[i]
+		places := ^uint64(0) << b.from & (^uint64(0) >> (63 - b.to)) // those that are still to be read
+		if at-int(left/8) > len(codes)-len(slack) {
+			return errCut
 		}
-		if bit := int16(1) << b.low; d.get(1) != 0 && *c&bit == 0 {
-			if *c < 0 {
-				bit = -bit
+		for places != 0 {
+			// Up to place k there are one bit for each coefficient that isn't 0, and then a new one.
+			k, number := 64, int32(0)
+			if d.eobRun == 0 {
+				acc, left, at = refilled(codes, acc, left, at)
+				e := t.short[acc>>(64-lookahead)]
+				run := uint(e >> 8 & 255)
+				if number = e >> 16; number != 0 {
+					acc <<= uint(e) & 63
+					left -= uint(e & 255)
+				} else {
+					symbol, length := t.symbol(e, acc)
+					if length == 0 {
+						return errCode
+					}
+					acc <<= length & 63
+					left -= length
+					if run = uint(symbol >> 4); symbol&15 != 0 {
+						number = numberOf(acc, uint(symbol&15))
+						acc <<= 1
+						left--
+					} else if run < 15 {
+						d.eobRun = 1<<run + int(acc>>1>>(63-run))
+						acc <<= run
+						left -= run
+					}
+				}
+				if number < -1 || number > 1 {
+					return errCode
+				}
+				if d.eobRun == 0 {
+					zeros := places &^ known
+					for ; run > 0; run-- {
+						zeros &= zeros - 1
+					}
+					k = bits.TrailingZeros64(zeros)
+				}
 			}
-			*c += bit
+			for more := places & known & (1<<k - 1); more != 0; more &= more - 1 {
+				if left == 0 {
+					acc, left, at = refilled(codes, acc, left, at)
+				}
+				c := &block[zigzag[bits.TrailingZeros64(more)]&63]
+				sign := *c >> 15
+				*c += (bit ^ sign - sign) & -int16(acc>>63) & (*c>>b.low&1 - 1)
+				acc <<= 1
+				left--
+			}
+			places &= ^uint64(1) << k
+			if number != 0 {
+				block[zigzag[k]&63] = int16(number << b.low)
+				nonzero[i] |= 1 << min(k, 63)
+			}
+		}
+		if d.eobRun > 0 {
+			d.eobRun--
 		}
 	}
-	return k
+	d.acc, d.bits, d.at = acc, left, at
+	return nil
 }
 
 // paint makes the pixels from the coefficients.
@@ -408,19 +446,19 @@ func (d *progressiveDecoder) paint(ctx context.Context, h *jpegHeader, planes []
 		c, p, pl := &d.scan[i], &d.parts[i], &planes[i]
 		for y := top * c.v; y < bottom*c.v && ctx.Err() == nil; y++ {
 			for x := left * c.h; x < right*c.h; x++ {
-				block := (*[64]int16)(p.blocks[64*(y*p.stride+x):])
-				ac := int16(0)
-				for k, v := range block {
-					d.coefficients[k] = int32(v) * p.quant[k]
-					if k > 0 {
-						ac |= v
-					}
+				at := y*p.stride + x
+				block, dst := &p.blocks[at], pl.pix[8*y*pl.stride+8*x:]
+				first, more := int32(block[0])*p.quant[0], p.nonzero[at]&^1
+				if more == 0 {
+					flat(dst, pl.stride, level(first, 4, 3))
+					continue
 				}
-				if dst := pl.pix[8*y*pl.stride+8*x:]; ac == 0 {
-					flat(dst, pl.stride, level(d.coefficients[0], 4, 3))
-				} else {
-					inverse(&d.coefficients, dst, pl.stride)
+				d.coefficients = [64]int32{first}
+				for ; more != 0; more &= more - 1 {
+					k := zigzag[bits.TrailingZeros64(more)] & 63
+					d.coefficients[k] = int32(block[k]) * p.quant[k]
 				}
+				inverse(&d.coefficients, dst, pl.stride)
 			}
 		}
 	}
