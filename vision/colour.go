@@ -81,7 +81,7 @@ func (t ColorJitter) draw(r *rand.Rand, d *drawn) {
 	}
 	ops := d.ops[from:]
 	for i := len(ops) - 1; i > 0; i-- {
-		k := r.IntN(i + 1)
+		k := intN(r, i+1)
 		ops[i], ops[k] = ops[k], ops[i]
 	}
 }
@@ -180,7 +180,7 @@ func clamp(v int32) byte { return byte(min(max(v, 0), 255)) }
 func blendLevels(factor, other float64, planes ...[]byte) {
 	var table [256]byte
 	for i := range table {
-		table[i] = byte(min(max(factor*float64(i)+(1-factor)*other, 0), 255))
+		table[i] = byte(min(max(float64(factor*float64(i))+float64((1-factor)*other), 0), 255))
 	}
 	for _, p := range planes {
 		for i, v := range p {
@@ -205,7 +205,7 @@ func turnHue(r, g, b byte, by float32) (byte, byte, byte) {
 	default:
 		h = 4 + (float32(r)-float32(g))/span
 	}
-	h += 6 * by
+	h += float32(6 * by)
 	if h < 0 {
 		h += 6
 	}
@@ -214,7 +214,7 @@ func turnHue(r, g, b byte, by float32) (byte, byte, byte) {
 	}
 	sector := int(h)
 	part := h - float32(sector)
-	p, q, t := least, byte(float32(most)-span*part+0.5), byte(float32(least)+span*part+0.5)
+	p, q, t := least, byte(float32(most)-float32(span*part)+0.5), byte(float32(least)+float32(span*part)+0.5)
 	switch sector {
 	case 0:
 		return most, t, p

@@ -68,7 +68,7 @@ func newChroma(lumaScale, scale float64, black int) *chroma {
 	parts := func(v float64) int32 { return int32(math.Round(v * scale * 65536)) }
 	for i := range int32(256) {
 		d := i - 128
-		t.luma[i] = int32(math.Floor(float64(int(i)-black)*lumaScale+0.5)) + below - lift
+		t.luma[i] = int32(math.Floor(float64(float64(int(i)-black)*lumaScale)+0.5)) + below - lift
 		t.cr[i] = both((parts(1.402)*d+1<<15)>>16+lift, -parts(0.71414)*d)
 		t.cb[i] = both((parts(1.772)*d+1<<15)>>16+lift, -parts(0.34414)*d+1<<15+lift<<16)
 	}

@@ -12,6 +12,9 @@ import (
 // Planes are resampled one by one, before colours are converted: a chroma plane
 // that has a quarter of the pixels costs a quarter of the work. Weights are 1/256ths,
 // so that a weighted sum of bytes fits 16 bits and a uint64 holds four of them.
+//
+// Here and wherever pixels are computed from floating-point numbers, a product is converted to its own
+// type before something is added: otherwise some CPUs would round only the sum.
 
 // taps are the weights that turn a line of one length into a line of another: value i is the sum of
 // weights[i*stride+k] × source[from[i]+k] over 0 ≤ k < count[i], in 1/256ths.
@@ -58,7 +61,7 @@ func (a *axis) crop(at, n int) {
 // again: the two steps become one.
 func (a *axis) resize(n int) {
 	scale := a.scale()
-	a.from, a.to = a.from+float64(a.first)*scale, a.from+float64(a.first+a.n)*scale
+	a.from, a.to = a.from+float64(float64(a.first)*scale), a.from+float64(float64(a.first+a.n)*scale)
 	a.full, a.first, a.n, a.left, a.end = n, 0, n, 0, n
 }
 
@@ -141,8 +144,8 @@ func (a axis) inside() (rest axis, at int) {
 func (a *axis) span(size int) (from, to int) {
 	scale := a.scale()
 	support := max(scale, 1)
-	from = int(a.from + float64(max(a.first, a.left))*scale - support)
-	to = int(a.from+float64(min(a.first+a.n, a.end))*scale+support) + 1
+	from = int(a.from + float64(float64(max(a.first, a.left))*scale) - support)
+	to = int(a.from+float64(float64(min(a.first+a.n, a.end))*scale)+support) + 1
 	from = min(max(from, 0), size-1)
 	return from, max(from+1, min(size, to))
 }
@@ -170,12 +173,12 @@ func (t *taps) plan(a axis, pixels, size, sub int, smooth bool) {
 	t.lo, t.hi, t.most = size, 0, 2
 	inverse := 1 / support
 	for i := range a.n {
-		at := a.from + (float64(a.first+i)+0.5)*scale
+		at := a.from + float64((float64(a.first+i)+0.5)*scale)
 		lo, hi := max(first, int(at-support+0.5)), min(last, int(at+support+0.5))
 		weights := t.exact[:max(0, hi-lo)]
 		sum := 0.0
 		for k := range weights {
-			w := 1 - math.Abs((float64(lo+k)+0.5-at)*inverse)
+			w := 1 - math.Abs(float64((float64(lo+k)+0.5-at)*inverse))
 			weights[k] = max(w, 0)
 			sum += weights[k]
 		}
@@ -233,8 +236,8 @@ func (t *taps) subsampled(lo int, weights []float64, size, sub int, smooth bool)
 			continue
 		}
 		// The nearer of two values gets weight ¾, the other ¼.
-		add(at/2, 0.75*w)
-		add(at/2+at%2*2-1, 0.25*w)
+		add(at/2, float64(0.75*w))
+		add(at/2+at%2*2-1, float64(0.25*w))
 	}
 	return from, half[:used]
 }
@@ -244,7 +247,7 @@ func (t *taps) put(i, from int, weights []float64, scale float64) {
 	out := t.weights[i*t.stride : (i+1)*t.stride]
 	sum, before, n, skip := 0.5, 0, 0, 0
 	for _, w := range weights {
-		sum += w * scale
+		sum += float64(w * scale)
 		upTo := min(int(sum), 256)
 		if upTo == before && n == 0 {
 			skip++ // a weight of 0 at the start

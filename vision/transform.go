@@ -3,6 +3,7 @@ package vision
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 
 	"github.com/nwt-go/nwt"
@@ -124,14 +125,13 @@ func checkPart(name string, scale, ratio [2]float64) error {
 // draw corresponds to RandomResizedCrop.get_params.
 func (t *RandomResizedCrop) draw(r *rand.Rand, w, h int) (left, top, width, height int) {
 	area := float64(w) * float64(h)
-	least, most := math.Log(t.Ratio[0]), math.Log(t.Ratio[1])
 	for range 10 {
 		target := area * uniform(r, t.Scale[0], t.Scale[1])
-		ratio := math.Exp(uniform(r, least, most))
+		ratio := logUniform(r, t.Ratio[0], t.Ratio[1])
 		width, height = int(math.RoundToEven(math.Sqrt(target*ratio))), int(math.RoundToEven(math.Sqrt(target/ratio)))
 		if 0 < width && width <= w && 0 < height && height <= h {
-			top = r.IntN(h - height + 1)
-			return r.IntN(w - width + 1), top, width, height
+			top = intN(r, h-height+1)
+			return intN(r, w-width+1), top, width, height
 		}
 	}
 	width, height = w, h
@@ -145,7 +145,27 @@ func (t *RandomResizedCrop) draw(r *rand.Rand, w, h int) (left, top, width, heig
 	return (w - width) / 2, (h - height) / 2, width, height
 }
 
-func uniform(r *rand.Rand, from, to float64) float64 { return from + (to-from)*r.Float64() }
+// The same numbers are drawn on every CPU: rand's IntN depends on the size of an int, and the last bit of
+// math.Exp and math.Log on the CPU.
+
+func intN(r *rand.Rand, n int) int {
+	v, _ := bits.Mul64(r.Uint64(), uint64(n))
+	return int(v)
+}
+
+func uniform(r *rand.Rand, from, to float64) float64 { return from + float64((to-from)*r.Float64()) }
+
+// logUniform draws a number whose logarithm is uniform: from × (to/from) to the power of a random share.
+func logUniform(r *rand.Rand, from, to float64) float64 {
+	root := to / from
+	for share := r.Float64(); share > 0; {
+		root = math.Sqrt(root)
+		if share *= 2; share >= 1 {
+			from, share = from*root, share-1
+		}
+	}
+	return from
+}
 
 // Resize resizes the picture to Size. If Size is 0, it resizes the shorter side to
 // Shorter pixels and keeps the ratio of the sides.
@@ -241,7 +261,7 @@ func (t *RandomCrop) place(r *rand.Rand, size, n int) (int, error) {
 		}
 		padding += n - size - 2*padding
 	}
-	return r.IntN(size+2*padding-n+1) - padding, nil
+	return intN(r, size+2*padding-n+1) - padding, nil
 }
 
 // RandomHorizontalFlip mirrors a share P of the pictures left to right. P = 0 means one half.
@@ -335,14 +355,13 @@ func (t *RandomErasing) draw(r *rand.Rand, size Size) (left, top, width, height 
 		return 0, 0, 0, 0
 	}
 	area := float64(size.Width) * float64(size.Height)
-	least, most := math.Log(t.Ratio[0]), math.Log(t.Ratio[1])
 	for range 10 {
 		target := area * uniform(r, t.Scale[0], t.Scale[1])
-		ratio := math.Exp(uniform(r, least, most))
+		ratio := logUniform(r, t.Ratio[0], t.Ratio[1])
 		height, width = int(math.RoundToEven(math.Sqrt(target*ratio))), int(math.RoundToEven(math.Sqrt(target/ratio)))
 		if height < size.Height && width < size.Width {
-			top = r.IntN(size.Height - height + 1)
-			return r.IntN(size.Width - width + 1), top, width, height
+			top = intN(r, size.Height-height+1)
+			return intN(r, size.Width-width+1), top, width, height
 		}
 	}
 	return 0, 0, 0, 0
