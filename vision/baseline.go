@@ -2,6 +2,7 @@ package vision
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,6 +14,7 @@ import (
 // aren't needed, two at a time, and it keeps its memory from one picture to the next.
 type baselineDecoder struct {
 	tables  [2][4]huffman // for DC and AC
+	given   [2][4][]byte  // what the file defines tables as; they are made when a scan uses them
 	quant   [4][64]int32  // in row order
 	defined [4]bool       // which tables of quant are set
 	restart int           // MCUs between restart markers; 0: none
@@ -59,18 +61,13 @@ func (d *baselineDecoder) decode(ctx context.Context, data []byte, h *jpegHeader
 		return nil, err
 	}
 	err = d.readScan(ctx, h, planes, wanted)
-	d.data = nil
+	d.data, d.given = nil, [2][4][]byte{}
 	return err, nil
 }
 
 // reset forgets the definitions of the last picture.
 func (d *baselineDecoder) reset() {
-	d.restart, d.n, d.defined = 0, 0, [4]bool{}
-	for i := range d.tables {
-		for k := range d.tables[i] {
-			d.tables[i][k].defined = false
-		}
-	}
+	d.restart, d.n, d.defined, d.given = 0, 0, [4]bool{}, [2][4][]byte{}
 }
 
 // readTables reads everything before the first block.
@@ -135,28 +132,34 @@ func (d *baselineDecoder) readScanHeader(segment []byte) error {
 			return err
 		}
 		c.factors = &d.quant[c.quant]
+		d.tables[1][c.ac].pair()
 	}
 	return nil
 }
 
-// checkTables returns an error if a component of a baseline scan lacks a table. Huffman tables that no
-// segment defines are the standard's, because Motion JPEG leaves them out.
+// checkTables returns an error if a component of a baseline scan lacks a table.
 func (d *baselineDecoder) checkTables(i int) error {
 	c := &d.scan[i]
-	if c.dc > 3 || c.ac > 3 || c.quant > 3 {
-		return fmt.Errorf("component %d has tables %d, %d and %d: must be 0 … 3", i, c.dc, c.ac, c.quant)
+	if c.quant > 3 || !d.defined[c.quant] {
+		return fmt.Errorf("component %d uses quantization table %d, which isn't there", i, c.quant)
 	}
-	for class, id := range [2]byte{c.dc, c.ac} {
-		if t := &d.tables[class][id]; !t.defined && id < 2 {
-			if err := t.make(standardTables[class][id]); err != nil {
-				return err
-			}
-		}
+	return cmp.Or(d.use(0, c.dc, true), d.use(1, c.ac, true))
+}
+
+// use makes a Huffman table that a scan uses. If no segment defines it, it is the standard's in a
+// baseline file, because Motion JPEG leaves tables out.
+func (d *baselineDecoder) use(class int, id byte, baseline bool) error {
+	var source []byte
+	if id < 4 {
+		source = d.given[class][id]
 	}
-	if !d.tables[0][c.dc].defined || !d.tables[1][c.ac].defined || !d.defined[c.quant] {
-		return fmt.Errorf("component %d uses a table that isn't there", i)
+	if source == nil && id < 2 && baseline {
+		source = standardTables[class][id]
 	}
-	return nil
+	if source == nil {
+		return fmt.Errorf("a scan uses Huffman table %d of class %d, which isn't there", id, class)
+	}
+	return d.tables[class][id].make(source)
 }
 
 func (d *baselineDecoder) readQuantization(segment []byte) error {
@@ -190,9 +193,7 @@ func (d *baselineDecoder) readHuffman(segment []byte) error {
 		if n > 17+256 || n > len(segment) {
 			return errors.New("a Huffman table is damaged")
 		}
-		if err := d.tables[segment[0]>>4][segment[0]&15].make(segment[:n]); err != nil {
-			return err
-		}
+		d.given[segment[0]>>4][segment[0]&15] = segment[:n]
 		segment = segment[n:]
 	}
 	return nil
@@ -226,8 +227,7 @@ const lookahead = 11
 
 // A huffman is a table of codes (T.81, annex C).
 type huffman struct {
-	defined bool
-	source  []byte // what the table was made from
+	source []byte // what the table was made from
 
 	// short is indexed by the next bits. An entry holds a code's length, and its symbol << 8. If the
 	// number after the code is also short, the entry holds both lengths together, the count of zeros
@@ -237,6 +237,7 @@ type huffman struct {
 	// two, with their numbers; how many coefficients they are << 5, blockEnds and more if the
 	// last code ends the block, notShort if the code is longer; the length of a single code << 12.
 	passes [1 << lookahead]uint16
+	paired bool // passes has two codes where there is room
 
 	// For each code length: the first code that is longer, as 16 bits, and what to add to a code to get
 	// its index in values.
@@ -247,11 +248,9 @@ type huffman struct {
 
 func (t *huffman) make(source []byte) error {
 	if bytes.Equal(t.source, source) {
-		t.defined = true
 		return nil
 	}
-	t.defined = false
-	t.source = append(t.source[:0], source...)
+	t.source, t.paired = append(t.source[:0], source...), false
 	clear(t.short[:])
 	for i := range t.passes {
 		t.passes[i] = notShort << 5
@@ -275,10 +274,6 @@ func (t *huffman) make(source []byte) error {
 		t.end[length] = code << (16 - length)
 		code <<= 1
 	}
-	if source[0]>>4 == 1 {
-		t.pair()
-	}
-	t.defined = true
 	return nil
 }
 
@@ -289,6 +284,10 @@ const (
 
 // pair joins two codes that are short enough together.
 func (t *huffman) pair() {
+	if t.paired {
+		return
+	}
+	t.paired = true
 	single := t.passes
 	for i, a := range single {
 		if a>>5&127 < blockEnds && a&31 < lookahead {

@@ -56,6 +56,9 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	if whole && !w.p.damaged && !h.jpeg.complete() {
 		return fmt.Errorf("vision: JPEG: the picture ends after scan %d: some bits of its components are missing", scans)
 	}
+	if !w.p.damaged && (len(data)-h.jpeg.scanAt)*8 < h.jpeg.least { // before memory is taken
+		return fmt.Errorf("vision: JPEG: %w", errCut)
+	}
 	if !h.jpeg.planar() {
 		return w.decodeColours(data, h)
 	}

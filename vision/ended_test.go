@@ -191,9 +191,11 @@ func TestAFileOfMarkersIsNotReadToItsEnd(t *testing.T) {
 	restarts, progressive := read(t, "restart.jpg"), read(t, "progressive.jpg")
 	followed := func(start []byte, by ...byte) []byte { return append(bytes.Clone(start), bytes.Repeat(by, n)...) }
 	palette := read(t, "palette.gif")
+	standard := append([]byte{0, 0, 1, 5, 1, 1, 1, 1, 1, 1}, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 	for name, data := range map[string][]byte{
 		"segments before the picture": followed(restarts[:2], 0xff, 0xe0, 0, 2),
 		"bytes that are no segments":  followed(restarts[:2], 0xff, 0),
+		"Huffman tables":              slices.Concat(restarts[:2], bytes.Repeat(dht(slices.Repeat(standard, 65533/len(standard))...), 1<<8)),
 		"scans to be counted":         followed(progressive[:len(progressive)-2], 0xff, 0),
 		"what follows the last block": followed(restarts[:len(restarts)-2], 0xff, 0),
 		"blocks before a GIF picture": slices.Concat(palette[:13+3<<(palette[10]&7+1)], []byte{0x21, 0xfe}, bytes.Repeat([]byte{1, 1}, n), []byte{0}),

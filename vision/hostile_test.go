@@ -3,6 +3,8 @@ package vision_test
 import (
 	"bytes"
 	"context"
+	"runtime"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -201,4 +203,51 @@ func TestWhatFollowsAPictureHasNoScans(t *testing.T) {
 	p := small(t)
 	whole := nwt.Values[uint8](load(t, p, data), 0)
 	require.Equal(t, whole, nwt.Values[uint8](load(t, p, append(bytes.Clone(data), film...)), 0))
+}
+
+// dht is a segment of Huffman tables.
+func dht(tables ...byte) []byte {
+	return append([]byte{0xff, 0xc4, byte((len(tables) + 2) >> 8), byte(len(tables) + 2)}, tables...)
+}
+
+// An invalid table has three codes of one bit.
+var invalidTable = append([]byte{0x13, 3}, make([]byte, 15+3)...)
+
+func TestAHuffmanTableThatNoScanUsesMayBeInvalid(t *testing.T) {
+	for _, name := range []string{"420.jpg", "grey.jpg", "progressive.jpg", "separate.jpg", "cmyk.jpg"} {
+		data := read(t, name)
+		want, err := pixels(t, full(t), data)
+		require.NoError(t, err)
+		got, err := pixels(t, full(t), slices.Concat(data[:2], dht(invalidTable...), data[2:]))
+		require.NoError(t, err, name)
+		require.Equal(t, want, got, name)
+		used := bytes.Clone(invalidTable)
+		used[0] = 0x10
+		scan := bytes.LastIndex(data, []byte{0xff, 0xda})
+		if name == "separate.jpg" {
+			scan = bytes.Index(data, []byte{0xff, 0xda})
+		}
+		_, err = pixels(t, full(t), slices.Concat(data[:scan], dht(used...), data[scan:]))
+		require.ErrorContains(t, err, "too many codes", name)
+	}
+}
+
+func TestAFileThatIsTooShortForItsFirstScanTakesNoMemory(t *testing.T) {
+	for _, name := range []string{"420.jpg", "progressive.jpg", "separate.jpg", "cmyk.jpg", "grey.jpg"} {
+		data := bytes.Clone(read(t, name))
+		frame := bytes.Index(data, []byte{0xff, 0xc0, 0})
+		if frame < 0 {
+			frame = bytes.Index(data, []byte{0xff, 0xc2, 0})
+		}
+		copy(data[frame+5:], []byte{9459 >> 8, 9459 & 255, 9459 >> 8, 9459 & 255})
+		for what, file := range map[string][]byte{"whole": data, "cut": data[:len(data)/2]} {
+			p := small(t)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := pixels(t, p, file)
+			runtime.ReadMemStats(&after)
+			require.ErrorContains(t, err, "the data ends before the picture does", "%s, %s", name, what)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20), "%s, %s", name, what)
+		}
+	}
 }

@@ -23,8 +23,9 @@ type jpegHeader struct {
 	scanAt        int                   // where the first scan's pixels begin
 	interleaved   bool                  // the first scan has all components
 
-	ids  [4]byte   // one for each component
-	told [4]uint64 // for each component, the coefficients whose last bit is in the scans so far
+	ids   [4]byte   // one for each component
+	told  [4]uint64 // for each component, the coefficients whose last bit is in the scans so far
+	least int       // how many bits the first scan has at least: one for each block
 }
 
 // planar reports whether the components can be resampled as they are.
@@ -34,18 +35,23 @@ var errNoPicture = errors.New("the data ends before the picture begins")
 
 // segments iterates over the segments of a JPEG file, until ctx ends.
 type segments struct {
-	ctx  context.Context
-	data []byte
-	at   int
-	seen int // markers so far
+	ctx    context.Context
+	data   []byte
+	at     int
+	looked int // where the context was last checked
 }
+
+// bytesBetweenLooks is how much of a file is passed between two checks of the context.
+const bytesBetweenLooks = 1 << 13
 
 // next returns the next marker that has a segment, and the segment's content. Its
 // errors say why there is none.
 func (s *segments) next() (marker byte, segment []byte, err error) {
 	for {
-		if hasEnded(s.ctx, &s.seen) {
-			return 0, nil, ended(s.ctx)
+		if s.at-s.looked >= bytesBetweenLooks {
+			if s.looked = s.at; s.ctx.Err() != nil {
+				return 0, nil, ended(s.ctx)
+			}
 		}
 		if i := bytes.IndexByte(s.data[s.at:], 0xff); i >= 0 { // like libjpeg, it skips what isn't a marker
 			s.at += i
@@ -144,6 +150,14 @@ func (h *jpegHeader) scanned(segment []byte) {
 		return // decoding will report it
 	}
 	components := segment[1 : 1+2*int(segment[0])]
+	if h.least == 0 {
+		for k := 0; k < len(components); k += 2 {
+			if i := bytes.IndexByte(h.ids[:h.components], components[k]); i >= 0 {
+				f, width, height := h.sampling[i], 8*h.unitX, 8*h.unitY
+				h.least += (h.width*f.h + width - 1) / width * ((h.height*f.v + height - 1) / height)
+			}
+		}
+	}
 	from, to, low := 0, 63, 0
 	if h.progressive {
 		end := segment[1+len(components):]

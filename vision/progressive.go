@@ -57,7 +57,7 @@ func (d *progressiveDecoder) bytes() (n int) {
 func (d *progressiveDecoder) decode(ctx context.Context, data []byte, h *jpegHeader, planes []plane, wanted region, bears bool) (damaged, err error) {
 	d.reset()
 	d.data, d.sequential = data, !h.progressive
-	defer func() { d.data = nil }()
+	defer func() { d.data, d.given = nil, [2][4][]byte{} }()
 	scans := 0
 	for s := (segments{ctx: ctx, data: data, at: 2}); ; {
 		marker, segment, err := s.next()
@@ -158,17 +158,20 @@ func (d *progressiveDecoder) readBand(segment []byte) (b band, err error) {
 			return b, errors.New("a scan of a component that isn't there")
 		}
 		c, p := &d.scan[b.components[i]], &d.parts[b.components[i]]
-		if d.sequential {
-			if err := d.checkTables(b.components[i]); err != nil {
-				return b, err
-			}
+		switch {
+		case d.sequential:
+			err = d.checkTables(b.components[i])
 			c.factors = &unscaled
+		case b.from > 0:
+			err = d.use(1, c.ac, false)
+		case b.first:
+			err = d.use(0, c.dc, false)
 		}
-		if c.dc > 3 || c.ac > 3 || c.quant > 3 {
-			return b, fmt.Errorf("component %d has tables %d, %d and %d: must be 0 … 3", i, c.dc, c.ac, c.quant)
+		if err == nil && !p.begun && (c.quant > 3 || !d.defined[c.quant]) {
+			err = fmt.Errorf("component %d uses quantization table %d, which isn't there", i, c.quant)
 		}
-		if b.from > 0 && !d.tables[1][c.ac].defined || b.from == 0 && b.first && !d.tables[0][c.dc].defined || !p.begun && !d.defined[c.quant] {
-			return b, fmt.Errorf("component %d uses a table that isn't there", i)
+		if err != nil {
+			return b, err
 		}
 		if !p.begun {
 			p.quant, p.begun = d.quant[c.quant], true
