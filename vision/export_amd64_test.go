@@ -25,3 +25,27 @@ func Inverse(block [64]int32) (pixels [64]byte) {
 	inverse(&block, pixels[:], 8)
 	return pixels
 }
+
+// Turned returns what mixRows, columnsOf and rowsOf make of eight rows of n bytes.
+func Turned(rows []byte, n int) [3][]byte {
+	mixed, columns, back := make([]byte, n), make([]column, n), make([]byte, 8*n)
+	mixRows(mixed, rows, n, []uint64{100, 156})
+	columnsOf(columns, rows, n)
+	turned := make([]uint64, n)
+	var lanes []byte
+	for i, c := range columns {
+		for y := range 8 {
+			v := byte(c.e >> (8 * (y &^ 1)))
+			if y%2 == 1 {
+				v = byte(c.o >> (8 * (y &^ 1)))
+			}
+			if avx2 {
+				v = byte([2]uint64{c.e, c.o}[y/4] >> (16 * (y % 4)))
+			}
+			lanes = append(lanes, v)
+			turned[i] |= uint64(v) << (8 * y)
+		}
+	}
+	rowsOf(back, n, turned)
+	return [3][]byte{mixed, lanes, back}
+}

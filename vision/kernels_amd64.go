@@ -9,25 +9,28 @@ import (
 //go:generate go -C avo run . -out ../avx2_amd64.s -stubs ../avx2_amd64.go -pkg vision
 
 // The code that takes most of a decoded picture's time exists twice, with exactly the same results: in
-// plain Go, and in assembly for CPUs with AVX2.
+// plain Go, and in assembly for CPUs with AVX2. The functions of the assembly trust their lengths, so
+// those here round them down to multiples of eight.
 var avx2 = cpu.X86.HasAVX2
 
 func mixRows(dst, src []byte, stride int, weights []uint64) {
-	if !avx2 || len(weights) == 1 || len(dst) == 0 {
+	n := len(dst) &^ 7
+	if !avx2 || len(weights) < 2 || n == 0 {
 		mixRowsPlain(dst, src, stride, weights)
 		return
 	}
-	src = src[:(len(weights)-1)*stride+len(dst)]
-	mixRowsAVX2(&dst[0], &src[0], len(dst), stride, &weights[0], len(weights))
+	src = src[:(len(weights)-1)*stride+n]
+	mixRowsAVX2(&dst[0], &src[0], n, stride, &weights[0], len(weights))
 }
 
 func columnsOf(dst []column, rows []byte, stride int) {
-	if !avx2 || len(dst) == 0 {
+	n := len(dst) &^ 7
+	if !avx2 || n == 0 {
 		columnsOfPlain(dst, rows, stride)
 		return
 	}
-	rows = rows[:7*stride+len(dst)]
-	columnsOfAVX2(&dst[0].e, &rows[0], len(dst), stride)
+	rows = rows[:7*stride+n]
+	columnsOfAVX2(&dst[0].e, &rows[0], n, stride)
 }
 
 func mixColumns(dst []uint64, src []column, t *taps) {
@@ -40,12 +43,13 @@ func mixColumns(dst []uint64, src []column, t *taps) {
 }
 
 func rowsOf(rows []byte, stride int, src []uint64) {
-	if !avx2 || len(src) == 0 {
+	n := len(src) &^ 7
+	if !avx2 || n == 0 {
 		rowsOfPlain(rows, stride, src)
 		return
 	}
-	rows = rows[:7*stride+len(src)]
-	rowsOfAVX2(&rows[0], stride, &src[0], len(src))
+	rows = rows[:7*stride+n]
+	rowsOfAVX2(&rows[0], stride, &src[0], n)
 }
 
 func fromLevels[T element](dst []T, src []byte, table *levels[T]) {

@@ -98,3 +98,15 @@ func TestTheAssemblyTransformsBlocksAsPlainGo(t *testing.T) {
 		}
 	}
 }
+
+func TestTheAssemblyKeepsToAnyLength(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for n := range 80 {
+		rows := make([]byte, 8*n)
+		for i := range rows {
+			rows[i] = byte(r.Uint32())
+		}
+		assembly, plain := inBothWays(t, func() [3][]byte { return vision.Turned(rows, n) })
+		require.Equal(t, plain, assembly, "%d bytes", n)
+	}
+}

@@ -3,6 +3,9 @@
 package main
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"strconv"
 
 	. "github.com/mmcloughlin/avo/build"
@@ -369,34 +372,37 @@ func fromYCC() {
 	RET()
 }
 
-// The cosines of baseline.go.
-const (
-	c0_298 = 2446
-	c0_390 = 3196
-	c0_541 = 4433
-	c0_765 = 6270
-	c0_899 = 7373
-	c1_175 = 9633
-	c1_501 = 12299
-	c1_847 = 15137
-	c1_961 = 16069
-	c2_053 = 16819
-	c2_562 = 20995
-	c3_072 = 25172
-)
+// constantsOf returns the numeric constants of a Go file.
+func constantsOf(path string) map[string]int32 {
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+	if err != nil {
+		panic(err)
+	}
+	all := map[string]int32{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.ValueSpec); ok && len(spec.Values) == 1 {
+			if v, ok := spec.Values[0].(*ast.BasicLit); ok {
+				n, _ := strconv.ParseInt(v.Value, 0, 32)
+				all[spec.Names[0].Name] = int32(n)
+			}
+		}
+		return true
+	})
+	return all
+}
 
 func inverse() {
 	TEXT("inverseAVX2", NOSPLIT, "func(in *int32, dst *byte, stride int)")
 	Pragma("noescape")
 	Doc("inverseAVX2 is inverse.")
 	in, dst, stride := load("in"), load("dst"), load("stride")
-	cosines := map[int32]Mem{}
-	times := func(v VecVirtual, cosine int32) VecVirtual {
-		if _, there := cosines[cosine]; !there {
-			cosines[cosine] = lanes("cosine"+strconv.Itoa(int(cosine)), cosine)
+	values, cosines := constantsOf("../baseline.go"), map[string]Mem{}
+	times := func(v VecVirtual, name string) VecVirtual {
+		if _, there := cosines[name]; !there {
+			cosines[name] = lanes("cosine"+strconv.Itoa(int(values[name])), values[name])
 		}
 		product := YMM()
-		VPMULLD(cosines[cosine], v, product)
+		VPMULLD(cosines[name], v, product)
 		return product
 	}
 	plus := func(a, b VecVirtual) VecVirtual { v := YMM(); VPADDD(a, b, v); return v }
@@ -404,19 +410,19 @@ func inverse() {
 	shifted := func(v VecVirtual, n uint8) VecVirtual { VPSLLD(U8(n), v, v); return v }
 	// lines transforms eight lines, one in each lane.
 	lines := func(c [8]VecVirtual, half Mem, shift uint8) (out [8]VecVirtual) {
-		z := times(plus(c[2], c[6]), c0_541)
-		a, b := minus(z, times(c[6], c1_847)), plus(z, times(c[2], c0_765))
+		z := times(plus(c[2], c[6]), "c0_541")
+		a, b := minus(z, times(c[6], "c1_847")), plus(z, times(c[2], "c0_765"))
 		s, t := shifted(plus(c[0], c[4]), 13), shifted(minus(c[0], c[4]), 13)
 		VPADDD(half, s, s)
 		VPADDD(half, t, t)
 		even := [4]VecVirtual{plus(s, b), plus(t, a), minus(t, a), minus(s, b)}
 		z3, z4 := plus(c[7], c[3]), plus(c[5], c[1])
-		z5 := times(plus(z3, z4), c1_175)
-		z3, z4 = minus(z5, times(z3, c1_961)), minus(z5, times(z4, c0_390))
-		z1, z2 := times(plus(c[7], c[1]), c0_899), times(plus(c[5], c[3]), c2_562)
+		z5 := times(plus(z3, z4), "c1_175")
+		z3, z4 = minus(z5, times(z3, "c1_961")), minus(z5, times(z4, "c0_390"))
+		z1, z2 := times(plus(c[7], c[1]), "c0_899"), times(plus(c[5], c[3]), "c2_562")
 		odd := [4]VecVirtual{
-			plus(minus(times(c[7], c0_298), z1), z3), plus(minus(times(c[5], c2_053), z2), z4),
-			plus(minus(times(c[3], c3_072), z2), z3), plus(minus(times(c[1], c1_501), z1), z4),
+			plus(minus(times(c[7], "c0_298"), z1), z3), plus(minus(times(c[5], "c2_053"), z2), z4),
+			plus(minus(times(c[3], "c3_072"), z2), z3), plus(minus(times(c[1], "c1_501"), z1), z4),
 		}
 		for i, e := range even {
 			out[i], out[7-i] = plus(e, odd[3-i]), minus(e, odd[3-i])
