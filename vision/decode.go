@@ -25,9 +25,12 @@ func (w *worker) decode(data []byte, h header, g *geometry) error {
 		g.y = g.y.mirrored(height)
 	}
 	var err error
-	if h.jpeg.components > 0 {
+	switch {
+	case h.jpeg.components > 0:
 		err = w.decodeJPEG(data, h, g, sideways)
-	} else {
+	case h.png.channels > 0:
+		err = w.decodePNG(data, h, g, sideways)
+	default:
 		err = w.decodeImage(data, h)
 	}
 	if err == nil && sideways {
@@ -246,8 +249,8 @@ func (w *worker) decodeImage(data []byte, h header) error {
 		w.file, data = opaque, opaque
 	}
 	img, format, err := image.Decode(w.from(data))
-	if err != nil {
-		if file := w.mendedPicture(data); file != nil {
+	if err != nil && w.ctx.Err() == nil {
+		if file := mendedGIF(w.ctx, data, w.p.damaged); file != nil {
 			img, format, err = image.Decode(w.from(file))
 		}
 	}

@@ -57,7 +57,9 @@
 // skipped, as in Pillow and torchvision. A file that is cut is an error for every crop.
 //
 // PNG, GIF, WebP, BMP and TIFF are decoded in Go, and so is whatever else the program has registered with
-// [image.RegisterFormat]. Of an animation, the first picture is used. If it is smaller than the frame,
+// [image.RegisterFormat]. Of a PNG file that isn't interlaced, only the rows down to the crop's last one are
+// unpacked. The checksums of all its chunks are checked, and that it has an end, so a file that is cut or
+// damaged anywhere is an error for every crop. Of an animation, the first picture is used. If it is smaller than the frame,
 // the rest is black. In a GIF file the rest has the transparent colour or, if there is none, the
 // background colour; Pillow uses the first colour of the palette. If it extends beyond a GIF file's
 // screen, the screen grows. Of 16-bit values the upper eight bits are used, also in grey pictures,

@@ -100,11 +100,11 @@ func TestAPictureThatNobodyWaitsForIsNotDecodedToItsEnd(t *testing.T) {
 		"JPEG of other colours": {data: read(t, "cmyk.jpg"), steps: whole, least: 180 + 180/16},
 		"PNG": {
 			data:  encoded(t, func(b *bytes.Buffer) error { return png.Encode(b, pixels) }),
-			steps: whole, least: side*side*4/8192 + side,
+			steps: whole, least: 180,
 		},
 		"PNG of 16 bits": {
 			data:  encoded(t, func(b *bytes.Buffer) error { return png.Encode(b, wide) }),
-			steps: whole, least: side*side*6/8192 + side,
+			steps: whole, least: 180,
 		},
 		"GIF": {
 			data:  encoded(t, func(b *bytes.Buffer) error { return gif.Encode(b, indices, nil) }),
@@ -234,6 +234,11 @@ func TestEachWayThroughTheChunksOfAFileLooksAtTheContext(t *testing.T) {
 	comment, blocks := string(read(t, "palette.gif")[:13+3*256])+"\x21\xfe", []byte{1, 1}
 	reads := len(blocks) * n / 4096
 	require.Greater(t, looksAt(comment, blocks), reads+least, "the transparency")
+
+	chunks := looksAt(string(read(t, "rgb.png")[:33]), chunkOfPNG("abcd", nil))
+	require.Greater(t, chunks, least, "the pixels of a PNG file")
+	empty := append([]byte("\x78\x01"), bytes.Repeat([]byte("\x00\x00\x00\xff\xff"), 4<<20)...)
+	require.Greater(t, looksAt(string(read(t, "rgb.png")[:33])+string(chunkOfPNG("IDAT", empty)), chunkOfPNG("IEND", nil)), len(empty)/(1<<16), "blocks without pixels")
 }
 
 func TestReadingALargeFileEndsWithItsContext(t *testing.T) {

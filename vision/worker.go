@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"image"
 	_ "image/gif" // registers a format for image.Decode
-	_ "image/png" //
 	"io"
 	"math/rand/v2"
 
@@ -25,6 +24,7 @@ type worker struct {
 	// Each is made when it is first needed.
 	baseline    *baselineDecoder
 	progressive *progressiveDecoder
+	png         *pngDecoder
 	out         writer
 
 	geometry geometry
@@ -89,6 +89,9 @@ func (w *worker) tidy() {
 	if w.progressive.bytes() > maxKept {
 		w.progressive = nil
 	}
+	if w.png != nil && cap(w.png.codes)+2*cap(w.png.rows[0])+cap(w.png.spread) > maxKept {
+		w.png = nil
+	}
 	if len(w.columns) > maxKept/16 { // only extremely wide pictures need so many
 		w.rows, w.columns = nil, nil
 	}
@@ -146,6 +149,7 @@ type header struct {
 	width, height int
 	orientation   int
 	jpeg          jpegHeader // components is 0 if the file isn't a JPEG
+	png           pngHeader  // channels is 0 if the file isn't a PNG
 }
 
 var errEmpty = errors.New("vision: the file is empty")
@@ -181,13 +185,16 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 		if w.p.orient {
 			h.orientation = h.jpeg.orientation
 		}
+	case bytes.HasPrefix(data, pngSignature):
+		if h.png, err = readPNG(data, w.p.damaged); err != nil {
+			return h, w.failed("vision: PNG: %w", err)
+		}
+		h.width, h.height = h.png.width, h.png.height
+		if w.p.orient {
+			h.orientation = orientation(exifOf(w.ctx, data))
+		}
 	default:
 		config, format, err := image.DecodeConfig(w.from(data))
-		if err != nil && bytes.HasPrefix(data, pngSignature) { // the size of a GIF file isn't known yet
-			if file := w.mendedPicture(data); file != nil {
-				config, format, err = image.DecodeConfig(w.from(file))
-			}
-		}
 		if err != nil {
 			return h, w.failed("vision: %w", err)
 		}
