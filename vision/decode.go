@@ -29,14 +29,27 @@ func (w *worker) decode(data []byte, h header, g *geometry) error {
 	case h.jpeg.components > 0:
 		err = w.decodeJPEG(data, h, g, sideways)
 	case h.png.channels > 0:
-		err = w.decodePNG(data, h, g, sideways)
+		err = w.decodePNG(data, h, g.needed(&h, sideways))
+	case isGIF(data):
+		err = w.decodeGIF(data, h)
 	default:
-		err = w.decodeImage(data, h)
+		err = w.decodeImage(data, h, g.needed(&h, sideways).bottom)
 	}
 	if err == nil && sideways {
 		w.turned = w.picture.transpose(w.ctx, w.turned)
 	}
 	return err
+}
+
+// needed returns the part of the file's picture that is needed; sideways, its rows are columns.
+func (g *geometry) needed(h *header, sideways bool) (r region) {
+	x, y := &g.x, &g.y
+	if sideways {
+		x, y = y, x
+	}
+	r.left, r.right = x.span(h.width)
+	r.top, r.bottom = y.span(h.height)
+	return r
 }
 
 // mirrored reports along which axes a picture is mirrored after it was turned: CIPA DC-008, 4.6.4 A,
@@ -234,25 +247,17 @@ func checkScans(h *header, n int) error {
 }
 
 // decodeImage decodes every format that package image knows.
-func (w *worker) decodeImage(data []byte, h header) error {
-	still, part, err := firstOfWebP(w.ctx, w.file, data)
-	if err != nil {
-		return fmt.Errorf("vision: %w", err)
-	}
-	if still != nil {
-		w.file, data = still, still
-	} else {
-		part = image.Rect(0, 0, h.width, h.height)
-	}
-	opaque, empty := opaqueGIF(w.ctx, w.file, data)
-	if opaque != nil {
-		w.file, data = opaque, opaque
-	}
-	img, format, err := image.Decode(w.from(data))
-	if err != nil && w.ctx.Err() == nil {
-		if file := mendedGIF(w.ctx, data, w.p.damaged); file != nil {
-			img, format, err = image.Decode(w.from(file))
+func (w *worker) decodeImage(data []byte, h header, bottom int) error {
+	part, rows, webp := image.Rect(0, 0, h.width, h.height), h.height, isWebP(data)
+	var img image.Image
+	var err error
+	if webp {
+		if img, part, err = w.decodeWebP(data, h, bottom); img != nil && err == nil {
+			rows = img.Bounds().Dy()
 		}
+	}
+	if img == nil && err == nil {
+		img, _, err = image.Decode(w.from(data))
 	}
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
@@ -264,8 +269,8 @@ func (w *worker) decodeImage(data []byte, h header) error {
 		return w.takeMask(img, h)
 	}
 	w.picture = picture{width: part.Dx(), height: part.Dy(), smooth: true}
-	w.mem = w.picture.take(w.ctx, w.mem, img, part.Dx(), part.Dy(), empty)
-	if format == "webp" && w.picture.model == ycc {
+	w.mem = w.picture.take(w.ctx, w.mem, img, part.Dx(), rows)
+	if webp && w.picture.model == ycc {
 		w.picture.model = video
 	}
 	if part.Dx() < h.width || part.Dy() < h.height {
@@ -282,8 +287,8 @@ func (w *worker) surround(part image.Rectangle, width, height int) error {
 }
 
 // take makes the picture from an image of width × height pixels. It uses the image's own memory, or grows
-// mem. Pixels that the image doesn't fill get the colour empty. It stops if ctx ends.
-func (p *picture) take(ctx context.Context, mem []byte, img image.Image, width, height int, empty [3]byte) []byte {
+// mem. Pixels that the image doesn't fill are black. It stops if ctx ends.
+func (p *picture) take(ctx context.Context, mem []byte, img image.Image, width, height int) []byte {
 	whole := img.Bounds() == image.Rect(0, 0, width, height)
 	switch src := img.(type) {
 	case *image.YCbCr:
@@ -295,6 +300,15 @@ func (p *picture) take(ctx context.Context, mem []byte, img image.Image, width, 
 			return mem
 		}
 		img = &src.YCbCr
+	case *image.NRGBA:
+		if whole {
+			p.model, p.subX, p.subY = rgb, 1, 1
+			mem = p.shape(mem, width, height)
+			for y := range height {
+				p.putColours(y*p.planes[0].stride, width, src.Pix[y*src.Stride:], 4)
+			}
+			return mem
+		}
 	case *image.Gray:
 		p.model, p.subX, p.subY = grey, 1, 1
 		mem = p.shape(mem, width, height)
@@ -306,11 +320,7 @@ func (p *picture) take(ctx context.Context, mem []byte, img image.Image, width, 
 	}
 	p.model, p.subX, p.subY = rgb, 1, 1
 	mem = p.shape(mem, width, height)
-	for i, pl := range p.planes {
-		for k := range pl.pix {
-			pl.pix[k] = empty[i]
-		}
-	}
+	clear(mem)
 	p.paint(ctx, img)
 	return mem
 }

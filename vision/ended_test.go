@@ -228,12 +228,11 @@ func TestEachWayThroughTheChunksOfAFileLooksAtTheContext(t *testing.T) {
 	}
 	const least = n / 8192
 	plain := webp("\x00")
-	require.Greater(t, webp("\x02"), plain+least, "the first picture of an animation")
+	require.Greater(t, plain, 8*n/4096+least, "the pixels, before image.Decode")
 	require.Greater(t, webp("\x08", vision.WithOrientation()), plain+least, "the orientation")
 
 	comment, blocks := string(read(t, "palette.gif")[:13+3*256])+"\x21\xfe", []byte{1, 1}
-	reads := len(blocks) * n / 4096
-	require.Greater(t, looksAt(comment, blocks), reads+least, "the transparency")
+	require.Greater(t, looksAt(comment, blocks), least, "a comment of a GIF file")
 
 	chunks := looksAt(string(read(t, "rgb.png")[:33]), chunkOfPNG("abcd", nil))
 	require.Greater(t, chunks, least, "the pixels of a PNG file")

@@ -135,6 +135,25 @@ func TestAGIFFileWhosePixelsAreThereIsLoadedHoweverOddItIs(t *testing.T) {
 	onlyDamaged(t, 2, 2, four([2]int{4, 3}, [2]int{0, 3}, [2]int{1, 3}, [2]int{0, 3}, [2]int{15, 4}))
 	onlyDamaged(t, 2, 2, four([2]int{4, 3}, [2]int{0, 3}, [2]int{1, 3}, [2]int{0, 3}, [2]int{3, 4}, [2]int{5, 4})) // no such colour
 
+	// As an icon has it: the transparent pixels have no colour.
+	icon := four([2]int{4, 3}, [2]int{0, 3}, [2]int{1, 3}, [2]int{0, 3}, [2]int{3, 4}, [2]int{5, 4})
+	alike(slices.Concat(pixel[0], pixel[1], pixel[0], []byte{0, 0, 0}), 2, 2,
+		slices.Concat(icon[:19], []byte("\x21\xf9\x04\x01\x00\x00\x03\x00"), icon[19:]), "a transparent colour beyond the palette")
+
+	var order []int // rows of an interlaced picture
+	for _, pass := range [][2]int{{0, 8}, {4, 8}, {2, 4}, {1, 2}} {
+		for y := pass[0]; y < 30; y += pass[1] {
+			order = append(order, y)
+		}
+	}
+	mixed := image.NewPaletted(frame.Rect, colours)
+	for i, y := range order {
+		copy(mixed.Pix[i*40:][:40], frame.Pix[y*40:])
+	}
+	interlaced := encoded(t, func(b *bytes.Buffer) error { return gif.Encode(b, mixed, nil) })
+	interlaced[picture+9] |= 0x40
+	alike(want, 40, 30, interlaced, "interlaced rows")
+
 	cut := onlyDamaged(t, 40, 30, file[:len(file)*3/4])
 	require.Equal(t, want[:3*40*15], cut[:3*40*15], "the upper rows")
 

@@ -1,12 +1,12 @@
 package vision
 
 import (
-	"bytes"
-	"compress/lzw"
 	"context"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"image"
-	"slices"
+	"io"
 )
 
 // A gifFrame is the first picture of a GIF file. See the GIF89a specification, sections
@@ -19,11 +19,10 @@ type gifFrame struct {
 	palette []byte          // of the file
 }
 
+func isGIF(data []byte) bool { return len(data) >= 13 && string(data[:4]) == "GIF8" }
+
 // frameOfGIF finds the first picture; ok is false if there is none, or ctx ends.
 func frameOfGIF(ctx context.Context, data []byte) (f gifFrame, ok bool) {
-	if len(data) < 13 || string(data[:4]) != "GIF8" {
-		return f, false
-	}
 	word := func(at int) int { return int(binary.LittleEndian.Uint16(data[at:])) }
 	f.screen, f.at = image.Pt(word(6), word(8)), 13
 	if data[10]&0x80 != 0 {
@@ -56,88 +55,115 @@ func frameOfGIF(ctx context.Context, data []byte) (f gifFrame, ok bool) {
 	return f, false
 }
 
-// opaqueGIF makes a GIF file whose first picture has no transparency, in mem, which it grows if needed,
-// because package gif would lose the colours behind it. It also returns the colour of the pixels that the
-// picture doesn't fill: the transparent colour, as in Pillow, or else the background. file is nil if data
-// can be used as it is, or if ctx ends.
-func opaqueGIF(ctx context.Context, mem, data []byte) (file []byte, empty [3]byte) {
-	f, ok := frameOfGIF(ctx, data)
-	if !ok {
-		return nil, empty
-	}
-	index := data[11]
-	if f.control > 0 && data[f.control+3]&1 != 0 {
-		index = data[f.control+6]
-		file = append(mem[:0], data...)
-		file[f.control+3] &^= 1
-	}
-	if at := 3 * int(index); at+3 <= len(f.palette) {
-		copy(empty[:], f.palette[at:])
-	}
-	return file, empty
-}
+// A gifDecoder holds what the pixels of a GIF file need.
+type gifDecoder struct{ codes, pixels []byte }
 
-// mendedGIF makes a file of the first picture, with everything that package gif needs: a screen around
-// it, codes of eight bits, all colours and pixels. If the program accepts damaged files, missing pixels
-// become 0. The result is nil if no such file can be made.
-func mendedGIF(ctx context.Context, data []byte, damaged bool) []byte {
-	f, ok := frameOfGIF(ctx, data)
+// decodeGIF decodes the first picture of a GIF file. Its colours stay behind its transparency, as in
+// Pillow. What it doesn't fill gets the transparent colour or, if there is none, the background. If the
+// program accepts damaged files, missing pixels become 0.
+func (w *worker) decodeGIF(data []byte, h header) error {
+	f, ok := frameOfGIF(w.ctx, data)
 	if !ok {
-		return nil
+		return w.failed("vision: GIF: %w", io.ErrUnexpectedEOF)
 	}
-	flags, rest := data[f.at+9], data[f.at+10:]
-	palette := f.palette
+	if w.gif == nil {
+		w.gif = new(gifDecoder)
+	}
+	palette, flags, rest := f.palette, data[f.at+9], data[f.at+10:]
 	if flags&0x80 != 0 {
 		n := min(len(rest), 3<<(flags&7+1))
 		palette, rest = rest[:n], rest[n:]
 	}
-	if len(palette) == 0 || len(rest) == 0 || rest[0] < 1 || rest[0] > 8 {
-		return nil
+	if len(palette) < 3 {
+		return errors.New("vision: GIF: the palette is missing")
 	}
-	literal, rest := int(rest[0]), rest[1:]
-	var codes []byte
-	for seen := 0; len(rest) > 0 && rest[0] > 0; {
+	if len(rest) == 0 || rest[0] < 1 || rest[0] > 8 {
+		return errors.New("vision: GIF: the pixels must have 1 … 8 bits")
+	}
+	literal, seen := int(rest[0]), 0
+	codes := w.gif.codes[:0]
+	for rest = rest[1:]; len(rest) > 0 && rest[0] > 0 && !hasEnded(w.ctx, &seen); {
 		n := min(len(rest), int(rest[0])+1)
 		codes, rest = append(codes, rest[1:n]...), rest[n:]
-		if hasEnded(ctx, &seen) {
-			return nil
+	}
+	width, height := f.bounds.Dx(), f.bounds.Dy()
+	const most = 1 << 12 // pixels that a code stands for
+	if int64(width)*int64(height) > int64(len(codes)+1)*most {
+		return fmt.Errorf("vision: GIF: %d bytes for %d × %d pixels: most are missing", len(codes), width, height)
+	}
+	pixels := sized(w.gif.pixels, width*height)
+	w.gif.codes, w.gif.pixels = codes, pixels
+	clear(pixels)
+	missing := unpackGIF(w.ctx, pixels, codes, literal)
+	if err := ended(w.ctx); err != nil {
+		return err
+	}
+	if missing > 0 && !w.p.damaged {
+		return fmt.Errorf("vision: GIF: %d of %d pixels are missing", missing, width*height)
+	}
+	transparent := -1
+	if f.control > 0 && data[f.control+3]&1 != 0 {
+		transparent = int(data[f.control+6])
+	}
+	var colours [256][3]byte
+	for i := range min(len(palette)/3, 256) {
+		colours[i] = [3]byte(palette[3*i:])
+	}
+	whole := width == h.width && height == h.height // else at least a side of the screen shows
+	w.picture = picture{width: h.width, height: h.height, model: rgb, subX: 1, subY: 1}
+	if w.p.mask != nil {
+		if w.picture.model = grey; !whole {
+			return fmt.Errorf("vision: a mask whose picture, %v, doesn't fill its frame of %d × %d pixels", f.bounds, h.width, h.height)
 		}
 	}
-	pixels := make([]byte, f.bounds.Dx()*f.bounds.Dy())
-	missing := unpackGIF(ctx, pixels, codes, literal)
-	if !damaged && (missing > 0 || int(slices.Max(pixels)) >= len(palette)/3) {
-		return nil
-	}
-
-	file := append([]byte(nil), data[:13]...)
-	size := f.grown()
-	binary.LittleEndian.PutUint16(file[6:], uint16(size.X))
-	binary.LittleEndian.PutUint16(file[8:], uint16(size.Y))
-	file[10] &^= 0x80
-	file = append(file, data[f.at:f.at+9]...)
-	file = append(file, flags&0x40|0x87)
-	file = append(file, palette...)
-	file = append(file, make([]byte, 3*256-len(palette))...)
-	file = append(file, 8)
-	var packed bytes.Buffer
-	w := lzw.NewWriter(&packed, lzw.LSB, 8)
-	for row := range slices.Chunk(pixels, max(1, f.bounds.Dx())) {
-		if ctx.Err() != nil {
-			return nil
+	w.mem = w.picture.shape(w.mem, h.width, h.height)
+	planes := w.picture.planes[:w.picture.count()]
+	if !whole {
+		index := 3 * int(data[11])
+		if transparent >= 0 {
+			index = 3 * transparent
 		}
-		_, _ = w.Write(row)
+		for c, pl := range planes {
+			empty := byte(0)
+			if index+3 <= len(f.palette) {
+				empty = f.palette[index+c]
+			}
+			for i := range pl.pix {
+				pl.pix[i] = empty
+			}
+		}
 	}
-	_ = w.Close() // a buffer doesn't fail
-	for packed.Len() > 0 {
-		block := packed.Next(255)
-		file = append(append(file, byte(len(block))), block...)
+	passes := [][2]int{{0, 1}} // the first row, and the step to the next
+	if flags&0x40 != 0 {
+		passes = [][2]int{{0, 8}, {4, 8}, {2, 4}, {1, 2}}
 	}
-	return append(file, 0, 0x3b)
+	for _, pass := range passes {
+		for y := pass[0]; y < height; y += pass[1] {
+			if err := ended(w.ctx); err != nil {
+				return err
+			}
+			at := (f.bounds.Min.Y+y)*planes[0].stride + f.bounds.Min.X
+			for x, v := range pixels[:width] {
+				if 3*int(v)+3 > len(palette) && int(v) != transparent && !w.p.damaged {
+					return fmt.Errorf("vision: GIF: pixel %d, %d has colour %d of %d", x, y, v, len(palette)/3)
+				}
+				if w.p.mask != nil {
+					planes[0].pix[at+x] = v
+					continue
+				}
+				for c := range planes {
+					planes[c].pix[at+x] = colours[v][c]
+				}
+			}
+			pixels = pixels[width:]
+		}
+	}
+	return nil
 }
 
 // grown returns the size of the screen, enlarged to hold the picture, as in Pillow.
 func (f *gifFrame) grown() image.Point {
-	return image.Pt(min(max(f.screen.X, f.bounds.Max.X), 1<<16-1), min(max(f.screen.Y, f.bounds.Max.Y), 1<<16-1))
+	return image.Pt(max(f.screen.X, f.bounds.Max.X), max(f.screen.Y, f.bounds.Max.Y))
 }
 
 // unpackGIF unpacks codes to pixels until either end, until ctx ends, or until a code is invalid. It

@@ -84,7 +84,7 @@ func (w *worker) takeMask(img image.Image, h header) error {
 	case *image.NRGBA64:
 		return wide(func(x, y int) (r, g, b uint16) { c := src.NRGBA64At(x, y); return c.R, c.G, c.B })
 	default:
-		w.mem = p.take(w.ctx, w.mem, img, h.width, h.height, [3]byte{})
+		w.mem = p.take(w.ctx, w.mem, img, h.width, h.height)
 	}
 	return nil
 }

@@ -133,7 +133,7 @@ func (w *worker) unpack(codes []byte) error {
 }
 
 // decodePNG decodes a PNG file down to the last row that is needed.
-func (w *worker) decodePNG(data []byte, h header, g *geometry, sideways bool) error {
+func (w *worker) decodePNG(data []byte, h header, needed region) error {
 	if w.png == nil {
 		w.png = new(pngDecoder)
 	}
@@ -153,14 +153,7 @@ func (w *worker) decodePNG(data []byte, h header, g *geometry, sideways bool) er
 	if err != nil {
 		return w.failed("vision: PNG: %w", err)
 	}
-	x, y := &g.x, &g.y
-	if sideways {
-		x, y = y, x
-	}
-	var needed region
-	needed.left, needed.right = x.span(h.width)
-	needed.top, needed.bottom = y.span(h.height)
-	w.picture = picture{width: f.width, height: f.height, shrunk: 1, model: rgb, subX: 1, subY: 1}
+	w.picture = picture{width: f.width, height: f.height, model: rgb, subX: 1, subY: 1}
 	if f.channels < 3 && !(f.paletted && w.p.mask == nil) {
 		w.picture.model = grey
 	}

@@ -1,51 +1,45 @@
 package vision
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"image"
+	"io"
+
+	"golang.org/x/image/vp8"
+	"golang.org/x/image/vp8l"
 )
 
-// firstOfWebP makes a file of the first picture of an animated WebP file, in mem, which it grows if
-// needed. It also returns which part of the frame the picture covers. It returns nil for any other file.
-// See the WebP Container Specification, "Extended File Format": chunks of a name, a size, and as many
-// bytes, padded to an even number.
-func firstOfWebP(ctx context.Context, mem, data []byte) (file []byte, part image.Rectangle, err error) {
-	const animated, transparent = 0x02, 0x10
-	if len(data) < 30 || string(data[8:16]) != "WEBPVP8X" || data[20]&animated == 0 {
-		return nil, part, nil
-	}
-	whole := image.Rect(0, 0, number24(data[24:])+1, number24(data[27:])+1)
+func isWebP(data []byte) bool {
+	return len(data) >= 30 && string(data[:4]) == "RIFF" && string(data[8:15]) == "WEBPVP8"
+}
+
+// pixelsOfWebP finds the codes of a WebP file, or those of the first picture of an animation, and which
+// part of the frame that picture covers. It returns no codes if there are none. See the WebP Container
+// Specification, "Extended File Format": chunks of a name, a size, and as many bytes, padded to an even
+// number.
+func pixelsOfWebP(ctx context.Context, data []byte, whole image.Rectangle) (codes []byte, lossy bool, part image.Rectangle, err error) {
+	part = whole
 	seen := 0
 	for rest := data[12:]; ; {
 		name, content, after := chunkOfWebP(rest)
-		if name != "ANMF" {
-			if name == "" || hasEnded(ctx, &seen) {
-				return nil, part, nil // image.Decode reports what is wrong
+		switch {
+		case name == "" || hasEnded(ctx, &seen):
+			return nil, false, part, nil // image.Decode reports what is wrong
+		case name == "VP8 " || name == "VP8L":
+			return content, name == "VP8 ", part, nil
+		case name == "ANMF" && len(content) >= 16:
+			at := image.Pt(2*number24(content), 2*number24(content[3:]))
+			part = image.Rectangle{at, at.Add(image.Pt(number24(content[6:])+1, number24(content[9:])+1))}
+			if !part.In(whole) {
+				return nil, false, part, fmt.Errorf("the first picture of an animation, %v, isn't in its frame, %v", part, whole)
 			}
-			rest = after
-			continue
+			after = content[16:]
 		}
-		if len(content) < 16 {
-			return nil, part, nil
-		}
-		at := image.Pt(2*number24(content), 2*number24(content[3:]))
-		part = image.Rectangle{at, at.Add(image.Pt(number24(content[6:])+1, number24(content[9:])+1))}
-		if !part.In(whole) {
-			return nil, part, fmt.Errorf("the first picture of an animation, %v, isn't in its frame, %v", part, whole)
-		}
-		// The header must have the picture's size, because the decoder refuses pixels of another size.
-		flags := byte(0)
-		if name, _, _ := chunkOfWebP(content[16:]); name == "ALPH" {
-			flags = transparent
-		}
-		mem = append(mem[:0], "RIFF\x00\x00\x00\x00WEBPVP8X\x0a\x00\x00\x00"...)
-		mem = append(mem, flags, 0, 0, 0)
-		mem = append(mem, content[6:12]...)
-		mem = append(mem, content[16:]...)
-		binary.LittleEndian.PutUint32(mem[4:], uint32(len(mem)-8))
-		return mem, part, nil
+		rest = after
 	}
 }
 
@@ -62,4 +56,49 @@ func chunkOfWebP(data []byte) (name string, content, rest []byte) {
 	}
 	end := min(8+size+size%2, int64(len(data)))
 	return string(data[:4]), data[8 : 8+size], data[end:]
+}
+
+// decodeWebP decodes a WebP file; of a lossy one, only down to the last row that is needed. Transparency
+// isn't decoded. It returns no picture if the file has no pixels.
+func (w *worker) decodeWebP(data []byte, h header, bottom int) (img image.Image, part image.Rectangle, err error) {
+	whole := image.Rect(0, 0, h.width, h.height)
+	codes, lossy, part, err := pixelsOfWebP(w.ctx, data, whole)
+	if err != nil || codes == nil {
+		return nil, part, err
+	}
+	wrong := fmt.Errorf("its pixels' size isn't that of its frame, %d × %d", part.Dx(), part.Dy())
+	if !lossy {
+		config, err := vp8l.DecodeConfig(bytes.NewReader(codes))
+		if err != nil {
+			return nil, part, err
+		}
+		if config.Width != part.Dx() || config.Height != part.Dy() {
+			return nil, part, wrong
+		}
+		img, err = vp8l.Decode(w.from(codes))
+		return img, part, err
+	}
+	if len(codes) < 10 {
+		return nil, part, io.ErrUnexpectedEOF
+	}
+	// A header that says fewer rows ends decoding with them. The row of blocks below smooths the last.
+	head := [10]byte(codes)
+	width, height := binary.LittleEndian.Uint16(head[6:]), binary.LittleEndian.Uint16(head[8:])
+	if int(width)&0x3fff != part.Dx() || int(height)&0x3fff != part.Dy() {
+		return nil, part, wrong
+	}
+	if part == whole {
+		binary.LittleEndian.PutUint16(head[8:], height&^0x3fff|uint16(min(part.Dy(), up(bottom, 16)+16)))
+	}
+	d := vp8.NewDecoder()
+	d.Init(io.MultiReader(bytes.NewReader(head[:]), bytes.NewReader(codes[10:])), len(codes))
+	f, err := d.DecodeFrameHeader()
+	if err == nil && !f.KeyFrame {
+		err = errors.New("its frame depends on one that isn't there")
+	}
+	if err != nil {
+		return nil, part, err
+	}
+	img, err = d.DecodeFrame()
+	return img, part, err
 }

@@ -6,13 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"image"
-	_ "image/gif" // registers a format for image.Decode
 	"io"
 	"math/rand/v2"
 
-	_ "golang.org/x/image/bmp"
-	_ "golang.org/x/image/tiff"
-	_ "golang.org/x/image/webp"
+	_ "golang.org/x/image/bmp"  // registers a format for image.Decode
+	_ "golang.org/x/image/tiff" //
+	_ "golang.org/x/image/webp" //
 
 	"github.com/nwt-go/nwt"
 )
@@ -25,6 +24,7 @@ type worker struct {
 	baseline    *baselineDecoder
 	progressive *progressiveDecoder
 	png         *pngDecoder
+	gif         *gifDecoder
 	out         writer
 
 	geometry geometry
@@ -88,6 +88,9 @@ func (w *worker) tidy() {
 	}
 	if w.progressive.bytes() > maxKept {
 		w.progressive = nil
+	}
+	if w.gif != nil && cap(w.gif.codes)+cap(w.gif.pixels) > maxKept {
+		w.gif = nil
 	}
 	if w.png != nil && cap(w.png.codes)+2*cap(w.png.rows[0])+cap(w.png.spread) > maxKept {
 		w.png = nil
@@ -193,6 +196,12 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 		if w.p.orient {
 			h.orientation = orientation(exifOf(w.ctx, data))
 		}
+	case isGIF(data):
+		f, ok := frameOfGIF(w.ctx, data)
+		if !ok {
+			return h, w.failed("vision: GIF: no picture: %w", io.ErrUnexpectedEOF)
+		}
+		h.width, h.height = f.grown().X, f.grown().Y
 	default:
 		config, format, err := image.DecodeConfig(w.from(data))
 		if err != nil {
@@ -207,9 +216,6 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 			}
 		case w.p.orient:
 			h.orientation = orientation(exifOf(w.ctx, data))
-		}
-		if f, ok := frameOfGIF(w.ctx, data); ok {
-			h.width, h.height = f.grown().X, f.grown().Y
 		}
 	}
 	return h, w.p.checkSize(h.width, h.height)
