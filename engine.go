@@ -26,7 +26,7 @@ type engine struct {
 	born   time.Time              // when the loader was made: see now
 	found  atomic.Pointer[Result] // nil until a tuner has found something
 	tuning *tuning                // nil if nothing tunes the loader
-	crew   *crew
+	pool   *pool
 	pace   depth.Pace
 
 	// The consumer writes these fields with each batch. They lie apart from the fields that workers read.
@@ -55,7 +55,7 @@ func newEngine(s *source, workers int) *engine {
 	}
 	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
 	l.pace.Batch = s.opts.batchSize
-	l.crew = newCrew(l, s.opts.timeout, workers)
+	l.pool = newPool(l, s.opts.timeout, workers)
 	l.mixed.room = sync.OnceValue(s.opts.shareOfMemory)
 	l.startDepth()
 	return l
@@ -82,11 +82,11 @@ func (s *source) samplesOfEpoch(o *ordering) int {
 }
 
 // Workers implements [Loader.Workers].
-func (l *engine) Workers() int { return int(l.crew.size.Load()) }
+func (l *engine) Workers() int { return int(l.pool.size.Load()) }
 
-// resize calls [crew.resize].
+// resize calls [pool.resize].
 func (l *engine) resize(workers int, byHand bool) (ok bool) {
-	if ok = l.crew.resize(workers, byHand); ok {
+	if ok = l.pool.resize(workers, byHand); ok {
 		l.trim()
 	}
 	return ok
@@ -95,13 +95,13 @@ func (l *engine) resize(workers int, byHand bool) (ok bool) {
 // trim gives back the slots that are more than the loader keeps.
 func (l *engine) trim() { l.slots.trim(l) }
 
-// setQuota implements crewHooks.
+// setQuota implements poolHooks.
 func (l *engine) setQuota(workers int) {
 	l.ring.SetQuota(workers)
 	l.pace.Share(workers)
 }
 
-// isOver implements crewHooks.
+// isOver implements poolHooks.
 func (l *engine) isOver() bool { return l.ring.Stopped() }
 
 // now returns the loader's age in nanoseconds, and never 0. Reading the monotonic clock alone

@@ -129,4 +129,4 @@ func WithReadAhead(bytes int64) Option {
 }
 
 // HasRefuge reports whether a batch has a slot beside its own.
-func HasRefuge(b *Batch) bool { return b.refuge != nil }
+func HasRefuge(b *Batch) bool { return b.spare != nil }

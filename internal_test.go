@@ -137,7 +137,7 @@ func setenv(t *testing.T, assignments string) {
 
 // anewOnce makes options of a process that has logged nothing yet.
 func anewOnce() Option {
-	logged := &loggedOnce{}
+	logged := &onceLog{}
 	return func(o *options) error { o.logged = logged; return nil }
 }
 

@@ -87,16 +87,16 @@ func (l *Loader) Close() error {
 
 // close implements [Loader.Close].
 func (l *engine) close() {
-	if r := l.crew.close(); r != nil {
+	if r := l.pool.close(); r != nil {
 		r.stop(ErrClosed)
 		r.haltInTurn()
 	}
-	l.crew.dismiss()
+	l.pool.dismiss()
 	l.closing.Do(func() {
 		if l.stage != nil {
 			l.stage.Close()
 		}
-		l.crew.inline.locals.close(l.opts.log)
+		l.pool.inline.locals.close(l.opts.log)
 		l.slots.close()
 	})
 }
@@ -129,7 +129,7 @@ func (l *Loader) SetSampler(s Sampler) error {
 	if err != nil {
 		return err
 	}
-	if err := l.crew.whileFree(func() { l.ordering.Store(o) }); err != nil {
+	if err := l.pool.whileFree(func() { l.ordering.Store(o) }); err != nil {
 		return err
 	}
 	l.trim()

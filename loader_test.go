@@ -633,7 +633,7 @@ func TestTheDifferenceOfTwoSnapshotsIsWhatWasDoneBetweenThem(t *testing.T) {
 	now := l.Stats()
 	done := now.Since(earlier)
 	require.Equal(t, 4, done.Batches)
-	require.Equal(t, 40, done.Samples)
+	require.Equal(t, int64(40), done.Samples)
 	require.Equal(t, now.Wait-earlier.Wait, done.Wait)
 	require.InDelta(t, now.Occupancy*8, earlier.Occupancy*4+done.Occupancy*4, 1e-9)
 	require.Contains(t, done.String(), "4 batches of 40 samples")

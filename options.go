@@ -5,13 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"math"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/launch"
+	"github.com/nwt-go/nwt/internal/osmemory"
 	"github.com/nwt-go/nwt/internal/retry"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/search"
@@ -41,7 +45,7 @@ type options struct {
 	init      func(ctx context.Context, worker int) error
 	transform func(ctx context.Context, b *Batch) error
 	log       *slog.Logger
-	logged    *loggedOnce // byProcess, except in tests
+	logged    *onceLog // byProcess, except in tests
 	unordered bool
 	drawn     func(log *slog.Logger) // set by Precompute; nil for other loaders
 
@@ -90,7 +94,7 @@ func newOptions(opts []Option) (*options, error) {
 		batchSize: 32,
 		world:     1,
 		log:       slog.Default(),
-		logged:    &byProcess,
+		logged:    byProcess,
 		device:    Host(),
 		retry:     defaultRetry,
 
@@ -490,8 +494,98 @@ const maxAheadBytes = 256 << 20
 // logUndivided logs, once per process, that WithRank doesn't divide the CPUs, if the worker count depends
 // on them.
 func (o *options) logUndivided() {
-	if o.world > 1 && o.launcher == nil && !o.fixed && o.log != nil && !o.logged.undivided.Swap(true) {
+	if o.world > 1 && o.launcher == nil && !o.fixed && o.log != nil && o.logged.first("undivided") {
 		o.log.Info("nwt: WithRank doesn't tell how many ranks share this host, so CPUs aren't divided among them: WithRankFromEnv divides them, or set WithWorkers or GOMAXPROCS",
 			"rank", o.rank, "world", o.world, "CPUs", o.cpus())
+	}
+}
+
+var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
+
+// WithRetry sets how many times a sample is loaded again, 0 … 100, if its error is temporary. The default
+// is 3 times. wait is the time before the first repetition, 10 ms by default; it doubles each time.
+// [WithTimeout] bounds all loads and waits of a sample together. After a temporary error of Open, Next or
+// Skip the shard is opened again, and read on from where it failed; here WithTimeout bounds each call by
+// itself, and no wait. The last error says how many attempts there were.
+//
+// An error is temporary if it has a method Temporary() bool that returns true, as the errors of
+// [Retryable] do, or if it is a timeout. If an error has no such method, these errors are temporary:
+// connections that were reset, refused or broken off, networks and hosts that can't be reached,
+// [io.ErrUnexpectedEOF], ESTALE and EIO of a network file system, and an HTTP status of 408, 429 or 5xx
+// that a method HTTPStatusCode() int returns. Other errors aren't retried, except by package blob, which
+// knows that it reads a store. To prevent retries, return an error whose Temporary() is false.
+func WithRetry(times int, wait time.Duration) Option {
+	return func(o *options) error {
+		o.retry = retry.Policy{Times: times, Wait: wait, Asked: true}
+		err := between("WithRetry", times, 0, 100)
+		if wait < 0 {
+			err = errors.Join(err, optionError("WithRetry", wait, "the wait must be at least 0"))
+		}
+		return err
+	}
+}
+
+// Temporary reports whether an error is temporary, as [WithRetry] judges it. known is false if nothing in
+// err says so; then only code that knows where err comes from can decide. For nil it returns false, true.
+func Temporary(err error) (temporary, known bool) {
+	if err == nil {
+		return false, true
+	}
+	return retry.MayPass(err)
+}
+
+// Retryable marks an error as temporary: see [WithRetry]. It returns nil for nil.
+func Retryable(err error) error { return retry.As(err, true) }
+
+// WithChecks finds mistakes of the program, at the cost of new memory for each batch. Setting NWT_DEBUG=1
+// in the environment does the same. Once a batch has gone back to the loader, its memory is unreadable. A
+// loop body that touches it panics, and the panic names the batch. Elsewhere the program ends with
+// "unexpected fault address", after log lines of level Debug that say which batch had that memory. It
+// also logs the error that ends an epoch.
+func WithChecks() Option {
+	return func(o *options) error {
+		o.checks = true
+		return nil
+	}
+}
+
+// withChecks returns the epoch with these checks around its loop body.
+func (l *engine) withChecks(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, error] {
+	return func(yield func(*Batch, error) bool) {
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+		var failure error
+		defer func() {
+			if p := recover(); p != nil {
+				panic(explainPanic(p, failure))
+			}
+		}()
+		epoch(func(b *Batch, err error) bool {
+			if failure = err; err != nil {
+				l.opts.log.Error("nwt: the epoch ended with an error", "error", err)
+			}
+			return yield(b, err)
+		})
+	}
+}
+
+// explainPanic replaces the panic of a loop body by an explanation if the cause is a known mistake.
+// failure is the error that was yielded last.
+func explainPanic(p any, failure error) any {
+	err, ok := p.(runtime.Error)
+	if fault, ok := p.(interface{ Addr() uintptr }); ok {
+		if was := osmemory.SealedAs(fault.Addr()); was != "" {
+			return fmt.Errorf("nwt: memory of %s was used after %s: %w", was, goneBack, err)
+		}
+	}
+	if ok && failure != nil {
+		return fmt.Errorf("nwt: the loop body failed on the nil batch that comes with the epoch's error; check the error first: %w (%w)", failure, err)
+	}
+	return p
+}
+
+// tellOfChecks logs, once per process, what a crash of the program may mean.
+func (o *options) tellOfChecks() {
+	if o.logged.first("checks") {
+		o.log.Info("nwt: checks are on: if the program ends with \"unexpected fault address\", it may have used what a batch held after " + goneBack)
 	}
 }

@@ -3,7 +3,6 @@ package nwt
 import (
 	"fmt"
 	"os"
-	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/launch"
 )
@@ -25,22 +24,13 @@ func (r Rank) String() string {
 	return found
 }
 
-// loggedOnce remembers what was logged, which is logged once per process: Tune, NewLoader and each trial
-// read the options anew. Its fields are no sync.Once: a second caller would wait for the log's handler.
-type loggedOnce struct {
-	rank              atomic.Pointer[Rank] // the rank that was logged last
-	undivided, checks atomic.Bool
-}
+// byProcess is what is logged once per process: Tune, NewLoader and each trial read the options anew.
+var byProcess = &onceLog{}
 
-// byProcess is what this process has logged.
-var byProcess loggedOnce
-
-// logRank logs the rank unless it was the last one logged.
+// logRank logs the rank, unless it was logged before.
 func (o *options) logRank() {
-	if r := o.launcher; r != nil && o.log != nil {
-		if last := o.logged.rank.Swap(r); last == nil || *last != *r {
-			o.log.Info("nwt: " + r.String())
-		}
+	if r := o.launcher; r != nil && o.log != nil && o.logged.first(*r) {
+		o.log.Info("nwt: " + r.String())
 	}
 }
 

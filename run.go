@@ -158,7 +158,7 @@ func (r *run) advance() (*Batch, error) {
 			b.last = r.isLast(b)
 			return b, nil
 		}
-		if err := r.barren(b); err != nil {
+		if err := r.emptyEpoch(b); err != nil {
 			return nil, err
 		}
 		r.letGo()
@@ -192,7 +192,7 @@ func (r *run) conclude() error {
 	}
 	failed := cmp.Or(r.outcome.failure, r.outcome.refused)
 	if failed == nil {
-		r.l.crew.awaitPrepared() // otherwise workers would begin again in each short epoch
+		r.l.pool.awaitPrepared() // otherwise workers would begin again in each short epoch
 		if r.l.ring.Stopped() && r.caller.Err() == nil {
 			return r.reason()
 		}
@@ -214,10 +214,10 @@ func (r *run) count(b *Batch, ready bool) {
 	}
 }
 
-// barren returns an error if a tuner's loader has gone through a whole epoch without a sample that could
+// emptyEpoch returns an error if a tuner's loader has gone through a whole epoch without a sample that could
 // be loaded: b is an empty batch of the next epoch. Training goes on in that case, since the program
 // learns of each bad sample. Tuning would never end: it waits for batches, however many epochs they take.
-func (r *run) barren(b *Batch) error {
+func (r *run) emptyEpoch(b *Batch) error {
 	if !r.l.tunes || b.epoch <= int(r.yielded.Load())+1 {
 		return nil
 	}
@@ -254,7 +254,7 @@ func (r *run) openOne() (opened bool, err error) {
 	if !r.mayOpen() {
 		return false, nil
 	}
-	if r.l.crew.watchdog.Away() >= maxAway {
+	if r.l.pool.watchdog.Away() >= maxAway {
 		if len(r.ahead) > 0 {
 			return false, nil // the batches before it are delivered first
 		}
@@ -267,7 +267,7 @@ func (r *run) openOne() (opened bool, err error) {
 	b, err := r.l.slots.take(r.l, memory)
 	switch {
 	case err != nil && len(r.ahead) > 0:
-		if r.l.told.isNews("fewer batches") {
+		if r.l.once.first("fewer batches") {
 			r.l.opts.log.Warn("nwt: loading less far ahead than there is room for", "error", err)
 		}
 		return false, nil
@@ -379,7 +379,7 @@ func (r *run) awaitOne(orLater bool) (seq uint64, ok bool) {
 			return seq, true
 		case r.l.ring.Stopped():
 			return 0, false
-		case r.l.ring.Forsaken(seq):
+		case r.l.ring.OwnersOnly(seq):
 			r.help(seq)
 		default: // a worker is idle, or tuning wants to look
 			r.deepen()
@@ -414,7 +414,7 @@ func (r *run) take(seq uint64) *Batch {
 
 // help loads places of a batch in the consumer's goroutine.
 func (r *run) help(seq uint64) {
-	w := r.l.crew.inline
+	w := r.l.pool.inline
 	var ok bool
 	if w.claim, ok = r.l.ring.ClaimOf(seq, r.l.claimSize()); !ok {
 		return
@@ -453,13 +453,13 @@ func (r *run) halt() {
 	if len(r.ahead) > 0 {
 		r.slow.arm(r)
 	}
-	r.l.crew.awaitPrepared()
+	r.l.pool.awaitPrepared()
 	r.beside.Wait()
 	if r.readByConsumer() {
 		r.stream.stop()
 	}
 	r.takeBack()
-	r.l.crew.rest()
+	r.l.pool.rest()
 }
 
 // takeBack waits for the loads under way and takes back the slots of batches that nobody has
@@ -487,7 +487,7 @@ func (r *run) haltInTurn() {
 func (r *run) end() {
 	defer running.Add(-1)
 	r.unwatch()
-	defer r.l.crew.end(func() { r.l.seq = r.first + uint64(r.opened) }) // also if a reader's Close ends the goroutine
+	defer r.l.pool.end(func() { r.l.seq = r.first + uint64(r.opened) }) // also if a reader's Close ends the goroutine
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	r.letGo()

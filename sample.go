@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/permute"
@@ -215,9 +214,9 @@ func (s *Sample) Rand() *rand.Rand {
 
 // warnOfDraws returns a function that warns, once, that a sample that is kept depends on its epoch.
 func warnOfDraws(by string) func(log *slog.Logger) {
-	var told atomic.Bool // no sync.Once: the log's handler may take long
+	var once onceLog
 	return func(log *slog.Logger) {
-		if !told.Swap(true) {
+		if once.first(by) {
 			log.Warn("nwt: a sample that is kept asks for Rand or Epoch, so it stays that of epoch 0: augment in a Map over what keeps it", "by", by)
 		}
 	}

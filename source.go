@@ -26,7 +26,7 @@ type source struct {
 	opts    *options
 	first   *ordering // the ordering of a new loader
 	tunes   bool      // its loaders are Tune's: a run that has only bad samples ends, and some warnings are left out
-	told    *onceLog
+	once    *onceLog
 
 	slotMem   slotMemory
 	slotBytes int   // size of a slot, for the longest batch allowed
@@ -53,7 +53,7 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		errs = append(errs, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
 			o.batchSize, layout.Size, maxBatchBytes))
 	}
-	s := &source{ds: ds, shards: shards, layout: layout, opts: o, slotMem: newSlotMemory(o), told: &onceLog{}}
+	s := &source{ds: ds, shards: shards, layout: layout, opts: o, slotMem: newSlotMemory(o), once: &onceLog{}}
 	s.offsets = make([]int, len(layout.Columns))
 	s.slotBytes = geometry.Place(layout.Columns, o.batchSize, s.offsets)
 	if n == endless {
@@ -198,24 +198,24 @@ func (s *source) shardsOfRank() int {
 	return (slices.Max(s.shards) - s.opts.rank + s.opts.world - 1) / s.opts.world
 }
 
-// An onceLog remembers what was logged, for all loaders of a source: the loaders that tuning makes load
-// the same samples again and again.
+// An onceLog remembers what was logged: for a source and all its loaders, for a process, for a dataset. It
+// isn't a sync.Once, with which a second caller would wait for the log's handler.
 type onceLog struct {
-	mu   sync.Mutex
-	told map[any]bool // guarded by mu
+	mu     sync.Mutex
+	logged map[any]bool // guarded by mu
 }
 
-// isNews records a thing, and reports whether it is new.
-func (o *onceLog) isNews(thing any) bool {
+// first records a thing, and reports whether it is new.
+func (o *onceLog) first(thing any) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.told == nil {
-		o.told = make(map[any]bool)
+	if o.logged == nil {
+		o.logged = make(map[any]bool)
 	}
-	if o.told[thing] || len(o.told) == maxRemembered {
+	if o.logged[thing] || len(o.logged) == maxRemembered {
 		return false
 	}
-	o.told[thing] = true
+	o.logged[thing] = true
 	return true
 }
 

@@ -75,7 +75,7 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 // group returns what the parts of a mixture share.
 func (q *streamFill) group() *shards.Group {
 	return &shards.Group{
-		Context: retry.With(q.run.ctx, q.l.opts.retry), Log: q.l.opts.log, Mixing: q.l.mixing, Ahead: q.ahead, Watchdog: q.l.crew.watchdog,
+		Context: retry.With(q.run.ctx, q.l.opts.retry), Log: q.l.opts.log, Mixing: q.l.mixing, Ahead: q.ahead, Watchdog: q.l.pool.watchdog,
 		Stop: func(err error) {
 			q.run.stop(fmt.Errorf("nwt: the epoch ends because of a stream's reader: %w", err))
 		},
@@ -241,7 +241,7 @@ func (q *streamFill) begin() error {
 // shard: then no epoch will.
 func (q *streamFill) tellOfUnread() {
 	whole := q.epochs.Quota > 0 && q.epochs.Delivered() == q.epochs.Quota && (q.epoch > q.run.course.First || q.run.course.Base == 0)
-	if !whole || q.run.ctx.Err() != nil || !q.l.told.isNews("WithEpochSamples") {
+	if !whole || q.run.ctx.Err() != nil || !q.l.once.first("WithEpochSamples") {
 		return
 	}
 	if k := q.epochs.Unended(); k >= 0 {

@@ -12,7 +12,7 @@ import (
 
 // With WithTimeout, a call that takes too long is given up, and another goroutine takes over from its
 // worker. If the call is of Load, its sample is bad. If it is of LoadBatch, its samples are loaded one by
-// one, in the batch's refuge. The call goes on in its goroutine, which the loader no longer counts on. It
+// one, in the batch's spare. The call goes on in its goroutine, which the loader no longer counts on. It
 // keeps everything that it may touch: its worker, with the samples and the indices it was given, and the
 // whole slot that they lie in. The batch is moved to another slot before it is delivered.
 
@@ -20,7 +20,7 @@ import (
 // [WithTimeout] set it; 0 means that there is no bound.
 func TimeoutOf(ctx context.Context) time.Duration { return callctx.Timeout(ctx) }
 
-// takeOver implements crewHooks. If a call of Load is given up, its sample is bad. The samples of a
+// takeOver implements poolHooks. If a call of Load is given up, its sample is bad. The samples of a
 // LoadBatch are loaded one by one, if there is memory for that.
 func (l *engine) takeOver(next, w *worker) {
 	b := w.claim.Item
@@ -30,10 +30,10 @@ func (l *engine) takeOver(next, w *worker) {
 	w.cancel(err)
 	next.claim, next.claimed, next.filled, next.slot, next.next = w.claim, true, true, w.slot, w.upto
 	if w.ofBatch {
-		if refused := b.openRefuge(w.next, w.claim.To); refused != nil {
+		if refused := b.openSpare(w.next, w.claim.To); refused != nil {
 			err = fmt.Errorf("%w; nor can its samples be loaded one by one: %w", err, refused)
 		} else {
-			next.slot, next.next = b.refuge, w.next
+			next.slot, next.next = b.spare, w.next
 		}
 		if !l.ring.Stopped() { // else it is not a failure
 			next.failed = err
@@ -48,12 +48,12 @@ func (l *engine) takeOver(next, w *worker) {
 	}
 }
 
-// cameBack frees what a call that was given up has held.
-func (w *worker) cameBack() {
+// returned frees what a call that was given up has held.
+func (w *worker) returned() {
 	if err := w.keeps.release(); err != nil {
 		w.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
 	}
-	w.l.crew.cameBack(w)
+	w.l.pool.returned(w)
 	w.locals.close(w.l.opts.log)
 }
 
@@ -63,7 +63,7 @@ const maxAway = 1024
 
 // tooManyAway returns the error that ends an epoch after maxAway such calls.
 func (l *engine) tooManyAway() error {
-	return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", l.crew.watchdog.Away(), l.opts.timeout, maxAway)
+	return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", l.pool.watchdog.Away(), l.opts.timeout, maxAway)
 }
 
 // patience is how long a run that is ending waits for calls before it says so.
@@ -90,12 +90,12 @@ func (s *slowCallLog) stop() {
 	}
 }
 
-// openRefuge prepares the batch's refuge for the places from … to−1, which are then loaded one by one: a
+// openSpare prepares the batch's spare for the places from … to−1, which are then loaded one by one: a
 // call of LoadBatch that was given up may still write to these places in the batch's own slot. In the
-// refuge, the index of any other place is −1. Its memory is ordinary memory, since the places are moved
+// spare, the index of any other place is −1. Its memory is ordinary memory, since the places are moved
 // to another slot afterwards.
-func (b *Batch) openRefuge(from, to int) error {
-	if b.refuge == nil {
+func (b *Batch) openSpare(from, to int) error {
+	if b.spare == nil {
 		s, err := b.slotLike(slotMemory{osmemory.Map, osmemory.Unmap})
 		if err != nil {
 			return err
@@ -103,9 +103,9 @@ func (b *Batch) openRefuge(from, to int) error {
 		for place := range s.indices {
 			s.indices[place] = -1
 		}
-		b.refuge = s
+		b.spare = s
 	}
-	copy(b.refuge.indices[from:to], b.indices[from:to])
+	copy(b.spare.indices[from:to], b.indices[from:to])
 	return nil
 }
 
@@ -135,14 +135,14 @@ func (b *Batch) moveOut() error {
 			continue
 		}
 		home := b.slot
-		if b.refuge != nil && b.refuge.indices[place] >= 0 {
-			home = b.refuge
+		if b.spare != nil && b.spare.indices[place] >= 0 {
+			home = b.spare
 		}
 		to.copyPlaces(place, home, place, place+1)
 	}
 	b.giveUp(b.slot)
 	b.slot = to
 	b.resize(b.size)
-	b.leaveRefuge()
+	b.leaveSpare()
 	return nil
 }

@@ -50,7 +50,7 @@ func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, e
 
 func (s *source) tune(ctx context.Context) (*Result, error) {
 	tuned := *s
-	tuned.told, tuned.tunes = &onceLog{}, true
+	tuned.once, tuned.tunes = &onceLog{}, true
 	t := &tuneCall{source: &tuned, began: time.Now(), limit: s.memoryLimit()}
 	if s.opts.results == "" {
 		return t.tune(ctx)

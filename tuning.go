@@ -176,7 +176,7 @@ func (t *tuning) SetWorkers(n int) bool {
 }
 
 // Cold implements tune.Run.
-func (t *tuning) Cold() (samples int, beginning bool) { return t.l.crew.cold() }
+func (t *tuning) Cold() (samples int, beginning bool) { return t.l.pool.cold() }
 
 // InHand implements tune.Run.
 func (t *tuning) InHand() float64 {

@@ -7,7 +7,7 @@ import (
 // leftOut logs that a sample is left out. While tuning it logs each sample once; in an epoch it logs less
 // and less often: numbers 1 … 10, 20 … 100, 200 and so on.
 func (l *engine) leftOut(err *LoadError, bad int) {
-	if l.tunes && !l.told.isNews(err.Index) {
+	if l.tunes && !l.once.first(err.Index) {
 		return
 	}
 	digits := bad
@@ -29,7 +29,7 @@ func (l *engine) leftOut(err *LoadError, bad int) {
 // again when Load fails for it. But if LoadBatch fails and Load doesn't, loading is slow, and this log is
 // the only hint.
 func (l *engine) failedTogether(err error) {
-	if l.told.isNews("LoadBatch") {
+	if l.once.first("LoadBatch") {
 		l.opts.log.Warn("nwt: LoadBatch failed: its halves are tried, and their halves, until the bad samples are found; this is logged once", "during", l.during(), "error", err)
 	}
 }
@@ -37,7 +37,7 @@ func (l *engine) failedTogether(err error) {
 // tellIfBegun logs, once, that an epoch begins again: the program may have forgotten to count its epochs.
 func (l *engine) tellIfBegun(epoch, n int) {
 	type begun struct{ epoch, n int }
-	if !l.tunes && !l.told.isNews(begun{epoch, n}) && l.told.isNews("begins anew") {
+	if !l.tunes && !l.once.first(begun{epoch, n}) && l.once.first("begins anew") {
 		l.opts.log.Warn("nwt: a shuffled epoch begins anew, in the same order as before: count the epochs, as Epochs does", "epoch", epoch)
 	}
 }
@@ -58,7 +58,7 @@ func (l *engine) lostAgain(epoch int, err error) error {
 func (l *engine) mixing(bytes int) {
 	most := l.mixed.room()
 	now := l.mixed.bytes.Add(int64(bytes))
-	if float64(now) > most && float64(now-int64(bytes)) <= most && l.told.isNews("WithShuffleWindow") {
+	if float64(now) > most && float64(now-int64(bytes)) <= most && l.once.first("WithShuffleWindow") {
 		l.opts.log.Warn("nwt: the records that are mixed take more than an eighth of the memory left: lower WithShuffleWindow",
 			"during", l.during(), "WithShuffleWindow", l.opts.window, "bytes", human.Bytes(uint64(now)), "left", human.Bytes(uint64(most/extraShare)))
 	}

@@ -40,7 +40,7 @@ type givenUp struct {
 	failed error // the error of the LoadBatch that this worker continues for, to be logged
 }
 
-// newWorker implements crewHooks; number is what Sample.Worker returns.
+// newWorker implements poolHooks; number is what Sample.Worker returns.
 func (l *engine) newWorker(seat, number int) *worker {
 	w := &worker{l: l, seat: seat, number: number, ready: l.opts.init == nil, hand: hand{how: l.load, locals: &locals{}, stops: l.ring}}
 	w.cold.Store(search.WarmSamples)
@@ -73,14 +73,14 @@ func (w *worker) loaded() {
 // done reports the claim to the ring. It returns whether this has woken a goroutine.
 func (w *worker) done() bool { return w.l.ring.Done(w.claim.Seq, w.claim.To-w.claim.From) }
 
-// work implements crewHooks: it is the worker's goroutine.
+// work implements poolHooks: it is the worker's goroutine.
 func (l *engine) work(w *worker) {
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "load", "worker", strconv.Itoa(w.sample.worker))))
 	left := false
 	defer func() {
 		switch {
 		case w.clock.Lost():
-			w.cameBack() // another worker took this one's seat long ago
+			w.returned() // another worker took this one's seat long ago
 			return
 		case !left:
 			w.abandon()
@@ -114,7 +114,7 @@ func (l *engine) work(w *worker) {
 		w.begins.Store(false)
 		w.l.idle()
 		if !w.l.ring.Park(w.seat) {
-			left = w.l.crew.leave(w)
+			left = w.l.pool.leave(w)
 		}
 	}
 }
@@ -129,7 +129,7 @@ func (w *worker) abandon() {
 		stack, err := usercall.Recovered(nil)
 		w.claim.Item.run.stop(w.sample.failure(fmt.Errorf("Load ended its goroutine: %w", err), stack))
 	}
-	w.l.crew.desert(w)
+	w.l.pool.desert(w)
 }
 
 // loadClaim loads the claimed places, beginning at next, until all are loaded or a call is given up.
@@ -218,7 +218,7 @@ func (w *worker) fillUntilPanic(b *Batch, place int) (next int) {
 // run starts another worker.
 func (w *worker) prepare() bool {
 	for !w.ready {
-		r := w.l.crew.enter(w)
+		r := w.l.pool.enter(w)
 		if r == nil {
 			return false
 		}
@@ -233,7 +233,7 @@ func (w *worker) prepareFor(r *run) {
 		if !returned {
 			w.abandon()
 		}
-		w.l.crew.entered()
+		w.l.pool.entered()
 	}()
 	w.begins.Store(w.cold.Load() > 0)
 	w.ready = w.initialize(r)

@@ -347,7 +347,7 @@ func (r *Ring[T]) Ready(seq uint64) bool { return r.at(seq).pending.Load() == 0 
 func (r *Ring[T]) Item(seq uint64) *T { return r.at(seq).item }
 
 // Await sleeps until one of the batches seqs is ready, and returns the first of seqs that is. It returns
-// false after Stop. It also returns false, and seqs[0], after Interrupt or if seqs[0] is Forsaken.
+// false after Stop. It also returns false, and seqs[0], after Interrupt or if seqs[0] is OwnersOnly.
 func (r *Ring[T]) Await(seqs []uint64) (seq uint64, ok bool) {
 	g := r.ownersGate()
 	for {
@@ -359,12 +359,12 @@ func (r *Ring[T]) Await(seqs []uint64) (seq uint64, ok bool) {
 		if ok {
 			return seq, true
 		}
-		if r.interrupted.Load() && r.interrupted.Swap(false) || r.Forsaken(seqs[0]) {
+		if r.interrupted.Load() && r.interrupted.Swap(false) || r.OwnersOnly(seqs[0]) {
 			return seqs[0], false
 		}
 		g.prepare(anySeq)
 		_, ready := r.anyReady(seqs)
-		g.sleep(anySeq, ready || r.stopped.Load() || r.interrupted.Load() || r.Forsaken(seqs[0]))
+		g.sleep(anySeq, ready || r.stopped.Load() || r.interrupted.Load() || r.OwnersOnly(seqs[0]))
 	}
 }
 
@@ -389,9 +389,9 @@ func (r *Ring[T]) Interrupt() {
 // Exhausted reports whether all places of the batches before end are claimed.
 func (r *Ring[T]) Exhausted(end uint64) bool { return r.cursor.Load() >= pack(end, 0) }
 
-// Forsaken reports whether places of batch seq, or of an earlier one, may be claimed, but only by the
+// OwnersOnly reports whether places of batch seq, or of an earlier one, may be claimed, but only by the
 // owner.
-func (r *Ring[T]) Forsaken(seq uint64) bool {
+func (r *Ring[T]) OwnersOnly(seq uint64) bool {
 	return r.quota.Load() == 0 && r.cursor.Load() < pack(seq+1, 0) && r.claimable()
 }
 

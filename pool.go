@@ -12,15 +12,15 @@ import (
 	"github.com/nwt-go/nwt/internal/watch"
 )
 
-// A crew is the workers of a loader. It knows which worker has which seat and number, for which run, and
+// A pool is the workers of a loader. It knows which worker has which seat and number, for which run, and
 // which calls were given up. It knows nothing of loading.
 //
 // A worker has a seat, 0 … size−1, as long as it has a goroutine. If a call of it is given up, the
 // call goes on without a seat, and another worker takes the seat.
 //
 // Locks are taken in this order: the lock of a watched call (see watch.Clock), mu, the watchdog's lock.
-type crew struct {
-	hooks    crewHooks
+type pool struct {
+	hooks    poolHooks
 	watchdog *watch.Watchdog // watches calls of Load and of streams; nil without WithTimeout
 	inline   *worker         // the consumer's own worker, which loads if there are no others
 
@@ -34,15 +34,15 @@ type crew struct {
 	numbers  numbers   // guarded by mu; in use by workers, and by calls that were given up
 	prepared bool      // guarded by mu; in this run no further worker calls WithWorkerInit's function
 
-	preparing sync.WaitGroup // workers that are in WithWorkerInit's function and have claimed nothing yet
-	pool      sync.WaitGroup // goroutines of workers that have seats
-	quiet     chan struct{}  // belongs to the run: closed once none of its calls is under way
-	watching  sync.WaitGroup // the goroutine of the watchdog
+	preparing  sync.WaitGroup // workers that are in WithWorkerInit's function and have claimed nothing yet
+	goroutines sync.WaitGroup // goroutines of workers that have seats
+	quiet      chan struct{}  // belongs to the run: closed once none of its calls is under way
+	watching   sync.WaitGroup // the goroutine of the watchdog
 }
 
-// crewHooks is what a crew needs from its engine. The methods that run while mu is held are quick and
+// poolHooks is what a pool needs from its engine. The methods that run while mu is held are quick and
 // call nothing of the program.
-type crewHooks interface {
+type poolHooks interface {
 	newWorker(seat, number int) *worker // called with mu held
 	work(w *worker)                     // runs in a worker's goroutine until the worker leaves or its call was given up
 	takeOver(next, w *worker)           // makes next continue after w's call, which was given up and can't go on
@@ -50,8 +50,8 @@ type crewHooks interface {
 	isOver() bool                       // reports whether the run is ending, so that no worker need prepare for it; called with mu held
 }
 
-func newCrew(hooks crewHooks, timeout time.Duration, size int) *crew {
-	c := &crew{hooks: hooks}
+func newPool(hooks poolHooks, timeout time.Duration, size int) *pool {
+	c := &pool{hooks: hooks}
 	if timeout > 0 {
 		c.watchdog = watch.New(timeout)
 	}
@@ -61,14 +61,14 @@ func newCrew(hooks crewHooks, timeout time.Duration, size int) *crew {
 }
 
 // setSize sets how many workers there should be. The caller holds mu, or nobody else knows c yet.
-func (c *crew) setSize(n int) {
+func (c *pool) setSize(n int) {
 	c.size.Store(int32(n))
 	c.hooks.setQuota(n)
 }
 
 // resize changes how many workers there should be; during a run it takes effect at once. It returns false
-// if the crew is closed, or if byHand is false and an earlier change was by hand.
-func (c *crew) resize(n int, byHand bool) bool {
+// if the pool is closed, or if byHand is false and an earlier change was by hand.
+func (c *pool) resize(n int, byHand bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || !byHand && c.byHand {
@@ -82,9 +82,9 @@ func (c *crew) resize(n int, byHand bool) bool {
 	return true
 }
 
-// whileFree calls f, unless the crew is closed or a run is on; the error says which. No run begins
+// whileFree calls f, unless the pool is closed or a run is on; the error says which. No run begins
 // meanwhile, so f must be quick, and must call nothing of the program.
-func (c *crew) whileFree(f func()) error {
+func (c *pool) whileFree(f func()) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -99,7 +99,7 @@ func (c *crew) whileFree(f func()) error {
 
 // begin makes r the current run, after f has prepared everything for it. It returns the error of
 // whileFree.
-func (c *crew) begin(r *run, f func()) error {
+func (c *pool) begin(r *run, f func()) error {
 	return c.whileFree(func() {
 		f()
 		c.run, c.prepared = r, false
@@ -107,7 +107,7 @@ func (c *crew) begin(r *run, f func()) error {
 }
 
 // start starts the workers of a run that has begun, and their watchdog.
-func (c *crew) start() {
+func (c *pool) start() {
 	c.mu.Lock()
 	c.hire()
 	c.mu.Unlock()
@@ -122,7 +122,7 @@ func (c *crew) start() {
 
 // awaitPrepared keeps further workers from calling WithWorkerInit's function, and waits for those that
 // have begun it.
-func (c *crew) awaitPrepared() {
+func (c *pool) awaitPrepared() {
 	c.mu.Lock()
 	c.prepared = true
 	c.mu.Unlock()
@@ -130,7 +130,7 @@ func (c *crew) awaitPrepared() {
 }
 
 // rest stops the watchdog of a run that has no call under way.
-func (c *crew) rest() {
+func (c *pool) rest() {
 	if c.watchdog != nil {
 		close(c.quiet)
 		c.watching.Wait()
@@ -138,7 +138,7 @@ func (c *crew) rest() {
 }
 
 // end calls f, then ends the run.
-func (c *crew) end(f func()) {
+func (c *pool) end(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f()
@@ -146,7 +146,7 @@ func (c *crew) end(f func()) {
 }
 
 // close keeps other runs from beginning, and returns the current run, or nil if there is none.
-func (c *crew) close() *run {
+func (c *pool) close() *run {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
@@ -154,15 +154,15 @@ func (c *crew) close() *run {
 }
 
 // dismiss makes all workers leave, and waits for them.
-func (c *crew) dismiss() {
+func (c *pool) dismiss() {
 	c.mu.Lock()
 	c.setSize(0)
 	c.mu.Unlock()
-	c.pool.Wait()
+	c.goroutines.Wait()
 }
 
 // hire starts the workers that have no goroutine. The caller holds mu.
-func (c *crew) hire() {
+func (c *pool) hire() {
 	for seat := range int(c.size.Load()) {
 		if seat == len(c.seats) {
 			c.seats = append(c.seats, nil)
@@ -174,17 +174,17 @@ func (c *crew) hire() {
 }
 
 // seat gives a worker its seat and starts its goroutine. The caller holds mu.
-func (c *crew) seat(w *worker) {
+func (c *pool) seat(w *worker) {
 	if c.watchdog != nil {
 		w.watchdog, w.locals.clock = c.watchdog, &w.hand // calls of the caller's own worker aren't bounded
 		c.watchdog.Watch(&w.clock, func() bool { return c.replace(w) })
 	}
 	c.seats[w.seat] = w
-	c.pool.Add(1)
+	c.goroutines.Add(1)
 	go func() {
 		defer func() {
 			if !w.clock.Lost() { // else replace has done it
-				c.pool.Done()
+				c.goroutines.Done()
 			}
 		}()
 		c.hooks.work(w)
@@ -192,7 +192,7 @@ func (c *crew) seat(w *worker) {
 }
 
 // replace gives up the call of a worker that can't go on, and lets another worker take its seat.
-func (c *crew) replace(w *worker) (givenUp bool) {
+func (c *pool) replace(w *worker) (givenUp bool) {
 	c.mu.Lock()
 	next := c.hooks.newWorker(w.seat, c.numbers.take())
 	c.mu.Unlock()
@@ -200,12 +200,12 @@ func (c *crew) replace(w *worker) (givenUp bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.seat(next)
-	c.pool.Done() // for w: whoever waits for the pool needn't wait for this call
+	c.goroutines.Done() // for w: whoever waits for the goroutines needn't wait for this call
 	return true
 }
 
-// cameBack records that a call of w that was given up has returned.
-func (c *crew) cameBack(w *worker) {
+// returned records that a call of w that was given up has returned.
+func (c *pool) returned(w *worker) {
 	c.watchdog.Back()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,7 +213,7 @@ func (c *crew) cameBack(w *worker) {
 }
 
 // leave lets a surplus worker end. It returns false if the worker is no longer surplus.
-func (c *crew) leave(w *worker) bool {
+func (c *pool) leave(w *worker) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if w.seat < int(c.size.Load()) {
@@ -225,7 +225,7 @@ func (c *crew) leave(w *worker) bool {
 
 // enter returns the run for which the worker must call WithWorkerInit's function. awaitPrepared then
 // waits for entered. If there is no such run, enter takes the worker's seat away and returns nil.
-func (c *crew) enter(w *worker) *run {
+func (c *pool) enter(w *worker) *run {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.run != nil && !c.prepared && !c.hooks.isOver() && w.seat < int(c.size.Load()) {
@@ -236,17 +236,17 @@ func (c *crew) enter(w *worker) *run {
 	return nil
 }
 
-func (c *crew) entered() { c.preparing.Done() }
+func (c *pool) entered() { c.preparing.Done() }
 
 // desert takes away the seat of a worker whose goroutine was ended by the program's code.
-func (c *crew) desert(w *worker) {
+func (c *pool) desert(w *worker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.vacate(w)
 }
 
 // vacate frees a worker's seat, if it has one. The caller holds mu.
-func (c *crew) vacate(w *worker) {
+func (c *pool) vacate(w *worker) {
 	if c.seats[w.seat] != w {
 		return
 	}
@@ -259,7 +259,7 @@ func (c *crew) vacate(w *worker) {
 
 // cold returns how many samples the workers that have begun must still load until they are warm, and
 // whether a worker is about to begin.
-func (c *crew) cold() (samples int, beginning bool) {
+func (c *pool) cold() (samples int, beginning bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, w := range c.seats[:min(int(c.size.Load()), len(c.seats))] {

@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// stubs are crewHooks without a loader: a worker does what it is told.
+// stubs are poolHooks without a loader: a worker does what it is told.
 type stubs struct {
 	t    *testing.T
-	crew *crew
+	pool *pool
 
 	mu    sync.Mutex
 	told  map[*worker]chan func(*worker) (leaves bool) // what a worker is to do
@@ -44,10 +44,10 @@ func (s *stubs) work(w *worker) {
 		}
 		if !w.clock.End() { // the call was given up
 			s.forget(w)
-			s.crew.cameBack(w)
+			s.pool.returned(w)
 			return
 		}
-		if s.crew.leave(w) {
+		if s.pool.leave(w) {
 			break
 		}
 	}
@@ -69,24 +69,24 @@ func (s *stubs) takeOver(_, w *worker) {
 func (s *stubs) setQuota(workers int) { s.quota = workers }
 func (s *stubs) isOver() bool         { return s.over }
 
-// staffed makes a crew in a bubble of virtual time.
-func staffed(t *testing.T, timeout time.Duration, size int, f func(t *testing.T, s *stubs, c *crew)) {
+// staffed makes a pool in a bubble of virtual time.
+func staffed(t *testing.T, timeout time.Duration, size int, f func(t *testing.T, s *stubs, c *pool)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stubs{t: t, told: map[*worker]chan func(*worker) bool{}, using: map[int]*worker{}}
-		s.crew = newCrew(s, timeout, size)
-		f(t, s, s.crew)
+		s.pool = newPool(s, timeout, size)
+		f(t, s, s.pool)
 		synctest.Wait()
 		require.Empty(t, s.using, "a goroutine is left")
-		require.Zero(t, s.crew.watchdog.Away())
+		require.Zero(t, s.pool.watchdog.Away())
 	})
 }
 
 // seated are the numbers of those that have seats, by seat; −1 for a free one.
 func (s *stubs) seated() (numbers []int) {
 	synctest.Wait()
-	s.crew.mu.Lock()
-	defer s.crew.mu.Unlock()
-	for _, w := range s.crew.seats {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	for _, w := range s.pool.seats {
 		if w == nil {
 			numbers = append(numbers, -1)
 		} else {
@@ -99,9 +99,9 @@ func (s *stubs) seated() (numbers []int) {
 // tell has the worker of a seat do something.
 func (s *stubs) tell(seat int, do func(w *worker) (leaves bool)) {
 	synctest.Wait()
-	s.crew.mu.Lock()
-	w := s.crew.seats[seat]
-	s.crew.mu.Unlock()
+	s.pool.mu.Lock()
+	w := s.pool.seats[seat]
+	s.pool.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.told[w] <- do
@@ -117,15 +117,15 @@ func (s *stubs) everyone() {
 }
 
 func (s *stubs) quit() {
-	require.Nil(s.t, s.crew.close())
+	require.Nil(s.t, s.pool.close())
 	var dismissing sync.WaitGroup
-	dismissing.Go(s.crew.dismiss)
+	dismissing.Go(s.pool.dismiss)
 	s.everyone()
 	dismissing.Wait()
 }
 
 func TestWorkersAreHiredForARunAndSurplusOnesLeave(t *testing.T) {
-	staffed(t, 0, 3, func(t *testing.T, s *stubs, c *crew) {
+	staffed(t, 0, 3, func(t *testing.T, s *stubs, c *pool) {
 		require.Empty(t, s.seated(), "between runs nobody is hired")
 		r := &run{}
 		require.NoError(t, c.begin(r, func() {}))
@@ -156,7 +156,7 @@ func TestWorkersAreHiredForARunAndSurplusOnesLeave(t *testing.T) {
 }
 
 func TestTheSeatOfACallThatIsGivenUpIsTakenAndNobodyWaitsForTheCall(t *testing.T) {
-	staffed(t, time.Second, 2, func(t *testing.T, s *stubs, c *crew) {
+	staffed(t, time.Second, 2, func(t *testing.T, s *stubs, c *pool) {
 		require.NoError(t, c.begin(&run{}, func() {}))
 		c.start()
 		release := make(chan struct{})
@@ -190,7 +190,7 @@ func TestTheSeatOfACallThatIsGivenUpIsTakenAndNobodyWaitsForTheCall(t *testing.T
 }
 
 func TestARunWaitsForWorkersThatPrepareAndThenNobodyBegins(t *testing.T) {
-	staffed(t, 0, 3, func(t *testing.T, s *stubs, c *crew) {
+	staffed(t, 0, 3, func(t *testing.T, s *stubs, c *pool) {
 		r := &run{}
 		require.NoError(t, c.begin(r, func() {}))
 		c.start()
@@ -232,7 +232,7 @@ func TestARunWaitsForWorkersThatPrepareAndThenNobodyBegins(t *testing.T) {
 func TestWhateverHappensToACrewNumbersAndSeatsAreRight(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		staffed(t, time.Second, rng.IntN(5), func(t *testing.T, s *stubs, c *crew) {
+		staffed(t, time.Second, rng.IntN(5), func(t *testing.T, s *stubs, c *pool) {
 			var hanging []chan struct{}
 			running := false
 			for range 60 {
