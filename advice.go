@@ -134,7 +134,8 @@ func (s *source) advice(r *Result, limit memoryLimit, others float64, late bool)
 		say("The first batch took %s, the median one %s: expect that pause at the start of training.", human.Duration(first), human.Duration(t.Median))
 	}
 	if needs := t.needs(); limit.bytes != math.MaxUint64 && float64(needs) >= nearLimit*float64(limit.bytes) {
-		say("Memory is nearly used up: %s of %s, %s of it by batches.", human.Bytes(needs), human.Bytes(limit.bytes), human.Bytes(uint64(t.Prefetch)*uint64(r.BatchBytes)))
+		one, most := human.Apart(needs, limit.bytes)
+		say("Memory is nearly used up: %s of %s, %s of it by batches.", one, most, human.Bytes(uint64(t.Prefetch)*uint64(r.BatchBytes)))
 	}
 	return out
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/human"
@@ -27,8 +28,9 @@ func newAuto(l *engine) {
 	sp := search.Space{CPUs: o.usable(), Start: l.Workers(), Step: true, Max: o.most, Alpha: o.alpha, Iterations: cmp.Or(o.iterations, 100), MinWindow: probeSteps * o.machine.ClockStep()}
 	t := l.newTuning(sp, l.memoryLimit())
 	start := t.sp.Start
-	// The count that the program set may always be kept: the memory that it needs is in use already.
-	t.sp.Allowed = func(workers int) bool { return workers == start || t.allowed(workers) }
+	if o.maxMemory == 0 { // the memory that the program's own count needs is in use already
+		t.sp.Allowed = func(workers int) bool { return workers == start || t.allowed(workers) }
+	}
 	t.attach(l)
 	a := &auto{tuning: t}
 	t.Run = a
@@ -43,6 +45,9 @@ func (a *auto) next(seen []search.Series) (search.Request, bool) {
 	if a.counts.windows()-a.earlier >= mostLooks {
 		return search.Request{}, false
 	}
+	if len(seen) > 0 && !a.descend() {
+		return search.Request{}, false
+	}
 	a.sp.Left = math.MaxInt64
 	return search.Greedy{}.Next(a.sp, seen)
 }
@@ -52,7 +57,17 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 	if len(seen) == 0 {
 		return c, false // memory allows no other count
 	}
-	choice := search.Choose(a.sp, seen)
+	sp, over := a.sp, ""
+	if !a.fits() {
+		fewest := slices.MinFunc(seen, func(a, b search.Series) int { return cmp.Compare(uint(a.Workers-1), uint(b.Workers-1)) }).Workers // 0 is last
+		sp.Allowed = func(workers int) bool { return workers == fewest }
+		over = a.refused[fewest]
+		delete(a.refused, fewest)
+		if a.l.told.isNews("WithMemoryLimit") {
+			a.l.opts.log.Warn("nwt: no worker count fits into memory: the loader keeps the fewest workers", "workers", fewest, "why", over)
+		}
+	}
+	choice := search.Choose(sp, seen)
 	chosen := a.counts.at(choice.Workers)
 	best := float64(max(a.counts.at(choice.Fastest).Mean, 1))
 	c = tune.Choice{
@@ -68,6 +83,9 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 		a.l.opts.log.Info("nwt: worker count settled while training", "workers", r.Workers, "reason", r.Reason)
 	}
 	r.Elapsed = a.settled
+	if over != "" {
+		r.Warnings = append(r.Warnings, "no worker count fits into memory: "+over)
+	}
 	if r.Confidence < unsure {
 		r.Warnings = append(r.Warnings, fmt.Sprintf(seldomSame, human.Share(r.Confidence)))
 	}

@@ -321,17 +321,22 @@ func TestALiveResultSaysThatOtherProgramsKeptCPUsBusy(t *testing.T) {
 	}
 }
 
-func TestALoaderThatTunesItselfSaysThatMemoryAllowsNoMoreWorkers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := tuning(t, sleeping(1_000_000, time.Millisecond), 4, 16, nwt.WithMemoryLimit(1))
-		train(t, l, 1000, func() {})
-		r := l.Result()
-		require.NotNil(t, r)
-		require.NotEmpty(t, r.RuledOut)
-		require.Equal(t, 4, r.Workers)
-		require.Contains(t, r.String(), "is the highest count that memory allows")
-		require.NotContains(t, r.String(), "WithMaxWorkers")
-	})
+func TestALoaderThatTunesItselfKeepsTheFewestWorkersIfNoCountFitsIntoMemory(t *testing.T) {
+	for _, opt := range []nwt.Option{silent, nwt.WithTimeout(time.Minute)} {
+		synctest.Test(t, func(t *testing.T) {
+			var log journal
+			l := tuning(t, sleeping(1_000_000, time.Millisecond), 4, 16, opt, nwt.WithMemoryLimit(1<<20), log.option())
+			train(t, l, 10_000, func() { time.Sleep(time.Millisecond) })
+			r := l.Result()
+			require.NotNil(t, r)
+			require.Equal(t, []int{1, 1}, []int{l.Workers(), r.Workers}, "%v", r)
+			require.Regexp(t, `warning  no worker count fits into memory: 1 worker took [0-9.]+ MB: over the limit of 1.05 MB \(set by WithMemoryLimit\)`, r.String())
+			require.Contains(t, r.String(), "1 worker is the highest count that memory allows")
+			require.NotContains(t, r.String(), "WithMaxWorkers")
+			require.Equal(t, 1, strings.Count(log.String(), "no worker count fits into memory"))
+			require.Regexp(t, `took [0-9.]+ MB: over the limit of 1.05 MB`, log.String())
+		})
+	}
 }
 
 // worst requires bounds of how much slower runs were than the best fixed count.

@@ -97,12 +97,16 @@ func TestACountThatWouldPassTheMemoryLimitIsNotTried(t *testing.T) {
 		{"flat at first", []memoryPeak{{0, 400e6}, {1, 400e6}, {2, 400e6}, {4, 400e6}, {8, 800e6}}, 16,
 			"16 workers would take about 1.6 GB (8 took 800 MB): over the limit of 1 GB (set by WithMemoryLimit)"},
 		{"shrinks with workers", []memoryPeak{{0, 950e6}, {4, 900e6}}, 64, ""},
+		{"shrinks with workers, but not below what fewer took", []memoryPeak{{0, 1300e6}, {4, 1100e6}}, 64,
+			"64 workers would take about 1.1 GB (4 took 1.1 GB): over the limit of 1 GB (set by WithMemoryLimit)"},
+		{"shrinks between two counts", []memoryPeak{{4, 1100e6}, {8, 400e6}}, 6,
+			"6 workers would take about 1.1 GB (4 took 1.1 GB): over the limit of 1 GB (set by WithMemoryLimit)"},
 		{"between two counts", []memoryPeak{{4, 400e6}, {8, 1200e6}}, 7, ""},
 		{"between two counts, beyond", []memoryPeak{{8, 1400e6}, {4, 400e6}}, 7,
 			"7 workers would take about 1.15 GB (4 took 400 MB): over the limit of 1 GB (set by WithMemoryLimit)"},
 		{"measured, within", []memoryPeak{{2, 1100e6}, {4, 900e6}}, 4, ""},
 		{"measured, beyond", []memoryPeak{{2, 100e6}, {4, 1001e6}}, 4,
-			"4 workers took 1 GB: over the limit of 1 GB (set by WithMemoryLimit)"},
+			"4 workers took 1.001 GB: over the limit of 1 GB (set by WithMemoryLimit)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			require.Equal(t, tt.why, limit.allows(tt.workers, tt.measured))
@@ -113,15 +117,16 @@ func TestACountThatWouldPassTheMemoryLimitIsNotTried(t *testing.T) {
 func TestTuningMayTakeMostOfWhatIsLeft(t *testing.T) {
 	limit := limitFrom(500e6, host.Room{Bytes: 10e9, Of: "the container"}, 1)
 	require.Equal(t, uint64(8500e6), limit.bytes)
-	require.Equal(t, "8.5 GB (80 % of the 10 GB that the container has left)", limit.String())
+	needs, most := limit.beside(8501e6)
+	require.Equal(t, "8.501 GB of 8.5 GB (80 % of the 10 GB that the container has left)", needs+" of "+most)
 
 	limit = limitFrom(500e6, host.Room{Bytes: 10e9, Of: "the machine"}, 4)
 	require.Equal(t, uint64(2500e6), limit.bytes)
-	require.Equal(t, "2.5 GB (80 % of the 10 GB that the machine has left, for each of 4 processes)", limit.String())
+	require.Equal(t, "80 % of the 10 GB that the machine has left, for each of 4 processes", limit.from)
 
 	unknown := limitFrom(0, host.Room{Note: "system memory unknown: no such call"}, 1)
 	require.Equal(t, uint64(math.MaxUint64), unknown.bytes)
-	require.Equal(t, "none: system memory unknown: no such call", unknown.String())
+	require.Equal(t, "none: system memory unknown: no such call", unknown.from)
 	require.Empty(t, unknown.allows(1<<20, []memoryPeak{{0, 1e9}, {1, 2e9}}))
 
 	require.Greater(t, (&source{opts: &options{machine: host.Real}}).memoryLimit().bytes, host.Memory().RSS)

@@ -11,7 +11,9 @@ import (
 )
 
 // WithMemoryLimit sets how many bytes the process may need at the count that [Tune] chooses: see
-// Trial.Memory. By default the process may grow by 80 % of the memory that the container or the machine
+// Trial.Memory. All memory of the process counts, that of other loaders included. [Tune] returns an error
+// if no count needs that little; a loader with [WithAutoWorkers] then keeps as few workers as load at
+// all, and logs a warning. By default the process may grow by 80 % of the memory that the container or the machine
 // has left, divided by the number of ranks on the host.
 func WithMemoryLimit(bytes uint64) Option {
 	return func(o *options) error {
@@ -66,8 +68,8 @@ func (l memoryLimit) allows(workers int, measured []memoryPeak) (why string) {
 	at, found := slices.BinarySearchFunc(peaks, workers, func(p memoryPeak, w int) int { return p.workers - w })
 	if found {
 		if peaks[at].bytes > l.bytes {
-			return fmt.Sprintf("%s took %s: over the limit of %s",
-				countWorkers(workers), human.Bytes(peaks[at].bytes), l)
+			took, limit := l.beside(peaks[at].bytes)
+			return fmt.Sprintf("%s took %s: over the limit of %s", countWorkers(workers), took, limit)
 		}
 		return ""
 	}
@@ -82,8 +84,9 @@ func (l memoryLimit) allows(workers int, measured []memoryPeak) (why string) {
 		predicted = max(predicted, extrapolate(peaks[at-2], below, workers))
 	}
 	if predicted > float64(l.bytes) {
+		needs, limit := l.beside(uint64(predicted))
 		return fmt.Sprintf("%s would take about %s (%d took %s): over the limit of %s",
-			countWorkers(workers), human.Bytes(uint64(predicted)), below.workers, human.Bytes(below.bytes), l)
+			countWorkers(workers), needs, below.workers, human.Bytes(below.bytes), limit)
 	}
 	return ""
 }
@@ -94,11 +97,10 @@ func extrapolate(a, b memoryPeak, workers int) float64 {
 	return float64(a.bytes) + growth*float64(workers-a.workers)
 }
 
-func (l memoryLimit) String() string {
-	if l.bytes == math.MaxUint64 {
-		return l.from
-	}
-	return fmt.Sprintf("%s (%s)", human.Bytes(l.bytes), l.from)
+// beside returns what a count needs, and the limit with its origin.
+func (l memoryLimit) beside(needs uint64) (string, string) {
+	one, limit := human.Apart(needs, l.bytes)
+	return one, fmt.Sprintf("%s (%s)", limit, l.from)
 }
 
 // memoryLimit returns the peak that no worker count may exceed. It must be called before the first trial.

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/resultfile"
 )
 
@@ -107,7 +106,8 @@ func (l memoryLimit) outgrown(r keptResult) (why string) {
 	chosen := r.trial(r.Workers)
 	grows := chosen.needs() - min(r.Before, chosen.needs())
 	if now := neededNow(); grows > l.bytes-min(now, l.bytes) {
-		return fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(r.Workers), human.Bytes(now+min(grows, math.MaxUint64-now)), l)
+		needs, limit := l.beside(now + min(grows, math.MaxUint64-now))
+		return fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(r.Workers), needs, limit)
 	}
 	return ""
 }

@@ -139,12 +139,10 @@ func (t *tuneCall) measured(sp search.Space) *tuning {
 
 // next returns what Tune's search asks for next.
 func (t *tuneCall) next(m *tuning, seen []search.Series) (search.Request, bool) {
-	if len(seen) > 0 && !m.fits() {
-		last := m.counts[len(m.counts)-1].Workers
-		if last == 0 {
+	if len(seen) > 0 {
+		if !m.descend() {
 			return search.Request{}, false
 		}
-		m.sp.Start = last / 2
 		m.inline = m.inline || m.sp.Start == 0 // no other count is left
 	}
 	m.sp.Left = m.Left(time.Now())

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt/internal/host"
-	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/search"
 	"github.com/nwt-go/nwt/internal/tune"
 )
@@ -115,7 +114,8 @@ func (t *tuning) allowed(workers int) bool {
 	why := t.limit.allows(workers, t.counts.peaks())
 	if more := l.depthOf(workers) - l.depth(); why == "" && more > 0 && t.counts.at(workers) == nil && t.last != nil {
 		if needs := t.last.needs() + uint64(more)*uint64(l.slotBytes); needs > t.limit.bytes {
-			why = fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(workers), human.Bytes(needs), t.limit)
+			one, limit := t.limit.beside(needs)
+			why = fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(workers), one, limit)
 		}
 	}
 	if workers == 0 && !t.inline {
@@ -132,7 +132,18 @@ func (t *tuning) allowed(workers int) bool {
 
 // fits reports whether a count that may be chosen has been measured.
 func (t *tuning) fits() bool {
-	return slices.ContainsFunc(t.counts, func(c *count) bool { return t.allowed(c.Workers) })
+	return slices.ContainsFunc(t.counts, func(c *count) bool { return t.sp.Allowed(c.Workers) })
+}
+
+// descend lets the search begin at fewer workers if nothing that was measured fits. It reports whether
+// there is anything left to measure.
+func (t *tuning) descend() bool {
+	if t.fits() {
+		return true
+	}
+	last := t.last.Workers
+	t.sp.Start = last / 2
+	return last > 0
 }
 
 // awaits is called when training begins to wait for a batch.

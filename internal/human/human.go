@@ -20,6 +20,17 @@ func Duration(d time.Duration) string {
 // Bytes returns n with three digits, in decimal units: "1.57 MB", "153 MB", "512 B".
 func Bytes(n uint64) string { return ScaleOfBytes(n).full(float64(n)) }
 
+// Apart returns two sizes with as many digits as it takes to tell them apart, three at least.
+func Apart(a, b uint64) (string, string) {
+	one, other := ScaleOfBytes(a), ScaleOfBytes(b)
+	for a != b && one.full(float64(a)) == other.full(float64(b)) && one.decimals < mostDecimals {
+		one.decimals, other.decimals = one.decimals+1, other.decimals+1
+	}
+	return one.full(float64(a)), other.full(float64(b))
+}
+
+const mostDecimals = 18 // of the largest sizes, in exabytes
+
 // Share returns x, 0 … 1, with about two digits: "2.5 %", "98 %".
 func Share(x float64) string {
 	decimals := 0

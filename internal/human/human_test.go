@@ -27,6 +27,19 @@ func TestSizesHaveThreeDigits(t *testing.T) {
 	}
 }
 
+func TestSizesThatAreComparedDiffer(t *testing.T) {
+	for _, tt := range []struct {
+		a, b      uint64
+		one, both string
+	}{
+		{46e6, 20e6, "46 MB", "20 MB"}, {47.2e6, 47e6, "47.2 MB", "47 MB"}, {47.04e6, 47e6, "47.04 MB", "47 MB"}, {1001e6, 1000e6, "1.001 GB", "1 GB"},
+		{1_000_000_001, 1_000_000_000, "1.000000001 GB", "1 GB"}, {5e6, 5e6, "5 MB", "5 MB"}, {math.MaxUint64, math.MaxUint64 - 1, "18.446744073709552936 EB", "18.446744073709552936 EB"},
+	} {
+		one, both := Apart(tt.a, tt.b)
+		require.Equal(t, []string{tt.one, tt.both}, []string{one, both})
+	}
+}
+
 func TestSmallSharesHaveADecimal(t *testing.T) {
 	for x, want := range map[float64]string{0: "0.0 %", 0.025: "2.5 %", 0.0994: "9.9 %", 0.0996: "10 %", 0.976: "98 %", 1: "100 %"} {
 		require.Equal(t, want, Share(x))
