@@ -20,18 +20,35 @@ type Folder struct{ files *classfolder.Files }
 // An Option changes which files [Open] takes.
 type Option func(*options)
 
-type options struct{ emptyClasses bool }
+type options struct{ classfolder.Options }
 
 // WithEmptyClasses keeps a class whose folder has no file. Without it, such a folder is an error: if
 // it were left out, all later classes would get other numbers.
-func WithEmptyClasses() Option { return func(o *options) { o.emptyClasses = true } }
+func WithEmptyClasses() Option { return func(o *options) { o.KeepEmpty = true } }
+
+// WithClasses gives classes their numbers: names[0] is class 0. For validation, pass the Classes of the
+// training folder: otherwise a class that one folder lacks changes the numbers of all later ones. A folder
+// that isn't among names is an error; a name without a folder or without files is fine.
+func WithClasses(names []string) Option {
+	return func(o *options) { o.Classes = append([]string{}, names...) }
+}
+
+// WithoutStrayFiles skips files that are in no class's folder. Without it, they are an error. A log line
+// counts them.
+func WithoutStrayFiles() Option { return func(o *options) { o.SkipStray = true } }
+
+// WithContentFingerprint makes the dataset's fingerprint depend on the first and the last 4 kB of each file
+// instead of on its time of modification, so that a copy of a folder has the same fingerprint. The first
+// call of Fingerprint then opens and reads each file. A change in the middle of a file that leaves its size
+// as it was isn't noticed.
+func WithContentFingerprint() Option { return func(o *options) { o.Content = true } }
 
 // Open lists the files of a folder that have one of the extensions, such as ".wav", in lower or upper
 // case. Without extensions it lists all files. It doesn't open the files. The order, the classes, the
-// treatment of links, and the names that are skipped are the same as in vision.OpenFolder. If ctx ends,
-// so does the listing.
+// treatment of links, the names that are skipped, and the log line about files that are passed over are the
+// same as in vision.OpenFolder. If ctx ends, so does the listing.
 func Open(ctx context.Context, dir string, extensions []string, opts ...Option) (*Folder, error) {
-	var o options
+	o := options{classfolder.Options{Package: "folder", Extensions: extensions}}
 	for i, opt := range opts {
 		if opt == nil {
 			return nil, &nwt.OptionError{Option: fmt.Sprintf("folder.Open: options[%d]", i), Reason: "must not be nil"}
@@ -41,7 +58,7 @@ func Open(ctx context.Context, dir string, extensions []string, opts ...Option) 
 	if i := slices.Index(extensions, ""); i >= 0 {
 		return nil, &nwt.OptionError{Option: fmt.Sprintf("folder.Open: extensions[%d]", i), Value: "", Reason: "must not be empty; no extensions at all take every file"}
 	}
-	files, err := classfolder.List(ctx, dir, extensions, o.emptyClasses)
+	files, err := classfolder.List(ctx, dir, o.Options)
 	if err != nil {
 		return nil, fmt.Errorf("folder: %w", err)
 	}
@@ -91,7 +108,8 @@ func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, p
 
 // Dataset makes a dataset of the files. load fills the fields of a sample from a file, under the rules of
 // [nwt.Dataset]; its errors needn't name the file. A field "class" of type Int64 follows these fields:
-// [nwt.ColumnOf] reads it. The dataset's fingerprint depends on names, sizes, times and classes of the files.
+// [nwt.ColumnOf] reads it. The dataset's fingerprint depends on names, sizes, times and classes of the
+// files: see [WithContentFingerprint].
 func (f *Folder) Dataset(fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error) nwt.Dataset {
 	if load == nil {
 		load = func(context.Context, string, *nwt.Sample) error {

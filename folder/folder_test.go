@@ -97,7 +97,7 @@ func TestAFolderOfFilesThatCannotBeUsedSaysWhy(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, f.Class(1))
 	_, err = folder.Open(t.Context(), tree(t, "a/1", "top"), nil)
-	require.ErrorContains(t, err, "has files that are in no class's folder: top")
+	require.ErrorContains(t, err, "in no class's folder (WithoutStrayFiles skips them): top")
 	_, err = folder.Open(t.Context(), tree(t, "a/1"), []string{".wav"})
 	require.ErrorContains(t, err, "no .wav file in a folder in it")
 	_, err = folder.Open(t.Context(), filepath.Join(dir, "none"), nil)

@@ -9,7 +9,7 @@ import (
 )
 
 // Extensions are the extensions of the files that [OpenFolder] takes; they match in lower and upper case.
-var Extensions = []string{".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff"}
+var Extensions = []string{".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff"}
 
 // A Folder is a dataset of the pictures in a folder, like torchvision's ImageFolder: files in dir/cat, or
 // in folders below it, have class "cat". Its fields are "image", which its pipeline makes, and "class",
@@ -28,7 +28,7 @@ type Folder struct {
 type FolderOption func(*folderOptions)
 
 type folderOptions struct {
-	emptyClasses bool
+	classfolder.Options
 	image, class string // the names of the fields
 }
 
@@ -41,7 +41,24 @@ func WithFieldNames(image, class string) FolderOption {
 
 // WithEmptyClasses keeps a class whose folder has no picture. Without it, such a folder
 // is an error: if it were left out, all later classes would get other numbers.
-func WithEmptyClasses() FolderOption { return func(o *folderOptions) { o.emptyClasses = true } }
+func WithEmptyClasses() FolderOption { return func(o *folderOptions) { o.KeepEmpty = true } }
+
+// WithClasses gives classes their numbers: names[0] is class 0. For validation, pass the Classes of the
+// training folder: otherwise a class that one folder lacks changes the numbers of all later ones. A folder
+// that isn't among names is an error; a name without a folder or without pictures is fine.
+func WithClasses(names []string) FolderOption {
+	return func(o *folderOptions) { o.Classes = append([]string{}, names...) }
+}
+
+// WithoutStrayFiles skips pictures that are in no class's folder. Without it, they are an error. A log line
+// counts them.
+func WithoutStrayFiles() FolderOption { return func(o *folderOptions) { o.SkipStray = true } }
+
+// WithContentFingerprint makes [Folder.Fingerprint] depend on the first and the last 4 kB of each file
+// instead of on its time of modification, so that a copy of a folder has the same fingerprint. The first
+// call of Fingerprint then opens and reads each file. A change in the middle of a file that leaves its size
+// as it was isn't noticed.
+func WithContentFingerprint() FolderOption { return func(o *folderOptions) { o.Content = true } }
 
 // OpenFolder lists the pictures of a folder, without opening them. It follows symbolic links to folders,
 // but lists each folder once per class.
@@ -50,12 +67,14 @@ func WithEmptyClasses() FolderOption { return func(o *folderOptions) { o.emptyCl
 // by path; within a folder, its files by name. Each folder directly in dir is a class and must have a
 // picture, and dir itself must have none. Names that begin with a dot, and files that operating systems
 // and file servers leave behind (__MACOSX, @eaDir, Thumbs.db and the like), count neither as classes nor
-// as pictures. If ctx ends, so does the listing.
+// as pictures. A line of package slog's default logger counts all other files that it passes over, by their
+// extensions. If ctx ends, so does the listing.
 func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOption) (*Folder, error) {
 	if err := checkAlone("vision.OpenFolder", p); err != nil {
 		return nil, err
 	}
 	o := folderOptions{image: "image", class: "class"}
+	o.Package, o.Extensions = "vision", Extensions
 	for i, opt := range opts {
 		if opt == nil {
 			return nil, optionError("FolderOption", i, "option number %d is nil", i)
@@ -65,7 +84,7 @@ func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOpti
 	if o.image == "" || o.class == "" || o.image == o.class {
 		return nil, optionError("WithFieldNames", []string{o.image, o.class}, "two different names are needed")
 	}
-	files, err := classfolder.List(ctx, dir, Extensions, o.emptyClasses)
+	files, err := classfolder.List(ctx, dir, o.Options)
 	if err != nil {
 		return nil, fmt.Errorf("vision: %w", err)
 	}
@@ -114,7 +133,8 @@ func (f *Folder) Len() int { return f.files.Len() }
 func (f *Folder) Fields() []nwt.Field { return f.fields }
 
 // Fingerprint depends on what the samples depend on: the names, sizes, times and classes of the files,
-// wherever the folder is, and the pipeline. The first call looks at all files, 32 at a time, and takes
+// wherever the folder is, and the pipeline. A copy of a folder has other times: see
+// [WithContentFingerprint]. The first call looks at all files, 32 at a time, and takes
 // about as long as listing them took. Later calls return the same result.
 func (f *Folder) Fingerprint() string {
 	return "vision.Folder: " + f.files.Tell() + " " + f.pipeline.Fingerprint()

@@ -5,10 +5,13 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -30,33 +33,61 @@ type Files struct {
 	ends  []int
 	class []int32
 
-	tell func() string // describes the files
+	content bool          // Tell depends on the files' bytes
+	tell    func() string // describes the files
 }
 
-// List lists the files that have one of the extensions, or all files if no extension is given. Its errors
-// don't name the calling package.
-func List(ctx context.Context, dir string, extensions []string, keepEmpty bool) (*Files, error) {
-	f := &Files{dir: dir}
+// Options say which files to list.
+type Options struct {
+	Package    string   // that lists, for its log line
+	Extensions []string // of files that are taken; none: all files
+	Classes    []string // if not nil, the only classes there may be, by number
+	KeepEmpty  bool     // classes without files
+	SkipStray  bool     // files that are in no class's folder
+	Content    bool     // Tell depends on the files' bytes, not on their times
+}
+
+// List lists files. It logs how many it passes over, and their extensions. Its errors don't name the
+// calling package.
+func List(ctx context.Context, dir string, o Options) (*Files, error) {
+	f := &Files{dir: dir, content: o.Content}
 	root, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return nil, err
 	}
 	kind := "file"
-	if len(extensions) > 0 {
-		kind = strings.Join(extensions, ", ") + " file"
+	if len(o.Extensions) > 0 {
+		kind = strings.Join(o.Extensions, ", ") + " file"
 	}
-	l := listing{ctx: ctx, dir: dir, extensions: extensions}
+	l := listing{ctx: ctx, dir: dir, extensions: o.Extensions, passed: map[string]int{}}
 	if err := l.list("", 0, false); err != nil {
 		return nil, err
 	}
-	if len(l.files) > 0 {
-		slices.Sort(l.files)
-		return nil, fmt.Errorf("%s has files that are in no class's folder: %s", dir, some(l.files))
+	slices.Sort(l.files)
+	if stray := l.files; len(stray) > 0 && !o.SkipStray {
+		return nil, fmt.Errorf("%s has files that are in no class's folder (WithoutStrayFiles skips them): %s", dir, some(stray))
 	}
-	f.Classes = l.folders
-	slices.Sort(f.Classes)
-	var empty []string
+	for _, name := range l.files {
+		l.pass(name)
+	}
+	folders := l.folders
+	slices.Sort(folders)
+	if f.Classes = folders; o.Classes != nil {
+		f.Classes = slices.Clone(o.Classes)
+	}
+	number := make(map[string]int, len(f.Classes))
 	for i, class := range f.Classes {
+		if _, twice := number[class]; twice {
+			return nil, fmt.Errorf("WithClasses: %q is there twice", class)
+		}
+		number[class] = i
+	}
+	if unknown := slices.DeleteFunc(slices.Clone(folders), func(class string) bool { _, known := number[class]; return known }); len(unknown) > 0 {
+		return nil, fmt.Errorf("%s has classes that aren't among those of WithClasses: %s", dir, some(unknown))
+	}
+	slices.SortFunc(folders, func(a, b string) int { return number[a] - number[b] })
+	var empty []string
+	for _, class := range folders {
 		l.files, l.seen = l.files[:0], map[string]bool{root: true}
 		if err := l.enter(class, 0); err != nil {
 			return nil, err
@@ -64,17 +95,39 @@ func List(ctx context.Context, dir string, extensions []string, keepEmpty bool) 
 		if len(l.files) == 0 {
 			empty = append(empty, class)
 		}
-		f.add(i, l.files)
+		f.add(number[class], l.files)
 	}
+	l.log(o.Package)
 	if len(f.ends) == 0 {
 		return nil, fmt.Errorf("%s: no %s in a folder in it", dir, kind)
 	}
-	if len(empty) > 0 && !keepEmpty {
+	if len(empty) > 0 && !o.KeepEmpty && o.Classes == nil {
 		return nil, fmt.Errorf("%s: classes without a %s (WithEmptyClasses keeps them): %s", dir, kind, some(empty))
 	}
 	f.names, f.ends, f.class = slices.Clip(f.names), slices.Clip(f.ends), slices.Clip(f.class)
 	f.tell = sync.OnceValue(f.tellFiles)
 	return f, nil
+}
+
+// pass counts a file that is passed over.
+func (l *listing) pass(name string) {
+	extension := strings.ToLower(path.Ext(name))
+	if _, known := l.passed[extension]; extension == "" || !known && len(l.passed) >= 20 {
+		extension = "others"
+	}
+	l.passed[extension]++
+}
+
+// log says which files were passed over.
+func (l *listing) log(name string) {
+	total, kinds := 0, slices.Sorted(maps.Keys(l.passed))
+	for i, kind := range kinds {
+		total += l.passed[kind]
+		kinds[i] = fmt.Sprintf("%s: %d", kind, l.passed[kind])
+	}
+	if total > 0 {
+		slog.WarnContext(l.ctx, name+": files were passed over", "folder", l.dir, "files", total, "extensions", strings.Join(kinds, ", "))
+	}
 }
 
 // some returns the first few of the names.
@@ -106,6 +159,7 @@ type listing struct {
 	extensions     []string        // none: all files are taken
 	files, folders []string        // relative to dir
 	seen           map[string]bool // the folders of the class, by their paths without links
+	passed         map[string]int  // files that are passed over, by their extensions
 }
 
 // maxDepth bounds how deeply folders are nested.
@@ -150,6 +204,8 @@ func (l *listing) list(folder string, depth int, down bool) error {
 				below = append(below, name)
 			case l.takes(e.Name()) && (kind.IsRegular() || kind&fs.ModeSymlink != 0):
 				l.files = append(l.files, name)
+			default:
+				l.pass(name)
 			}
 		}
 		if stopped := context.Cause(l.ctx); stopped != nil {
@@ -216,16 +272,23 @@ func (f *Files) Name(index int) []byte {
 // Len returns the number of files.
 func (f *Files) Len() int { return len(f.ends) }
 
-// Tell returns the number of the files and a hash of their names, sizes, times and classes. Only the
-// first call looks at the files.
+// Tell returns the number of the files and a hash of their names, sizes, classes, and times or bytes. Only
+// the first call looks at the files.
 func (f *Files) Tell() string { return f.tell() }
 
 // tellFiles computes what Tell returns.
 func (f *Files) tellFiles() string {
-	type file struct{ size, time int64 }
+	type file struct{ size, mark int64 }
 	files := make([]file, f.Len())
 	f.Each(func(i int) bool {
-		if info, err := os.Stat(f.Path(i)); err == nil { // else Load reports what is wrong
+		info, err := os.Stat(f.Path(i))
+		switch {
+		case err != nil: // Load reports what is wrong
+		case f.content && info.Mode().IsRegular():
+			files[i] = file{info.Size(), ends(f.Path(i), info.Size())}
+		case f.content:
+			files[i].size = info.Size()
+		default:
 			files[i] = file{info.Size(), info.ModTime().UnixNano()}
 		}
 		return true
@@ -233,10 +296,32 @@ func (f *Files) tellFiles() string {
 	h, line := sha256.New(), []byte(nil)
 	fmt.Fprintf(h, "%q", f.Classes)
 	for i, file := range files {
-		line = fmt.Appendf(line[:0], "%d %d %d %q ", f.class[i], file.size, file.time, f.Name(i))
+		line = fmt.Appendf(line[:0], "%d %d %d %q ", f.class[i], file.size, file.mark, f.Name(i))
 		h.Write(line)
 	}
 	return fmt.Sprintf("%d files %x;", len(files), h.Sum(nil)[:16])
+}
+
+// ends returns a hash of a file's first and last 4 kB, or 0 if it can't be read.
+func ends(path string, size int64) int64 {
+	const most = 1 << 12
+	d, err := os.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer d.Close()
+	var b [2 * most]byte
+	n, err := d.ReadAt(b[:min(most, size)], 0)
+	if err == nil && size > most {
+		var k int
+		k, err = d.ReadAt(b[n:][:min(most, size-most)], max(most, size-most))
+		n += k
+	}
+	if err != nil {
+		return 0
+	}
+	sum := sha256.Sum256(b[:n])
+	return int64(binary.LittleEndian.Uint64(sum[:]))
 }
 
 // Each calls look for each file, 32 at a time, until one of the calls returns false.
