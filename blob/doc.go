@@ -17,7 +17,7 @@
 // [Objects] has one sample per object. [Packed] has many samples in large objects, and finds them by
 // offset and length. A request takes tens of milliseconds and no CPU time. So the best count is tens of
 // workers, more than there are CPUs; nwt.Tune finds it. Package wds of nwt reads WebDataset's shards in a
-// bucket as a stream: it takes the bucket as a file system.
+// bucket as a stream: give it the file system of [FS].
 //
 // # Connections
 //
@@ -28,8 +28,8 @@
 // # A cache on disk
 //
 // [Cached] wraps a bucket: the data that is read of its objects stays in a local folder, so that a second
-// epoch doesn't need the store. It works for everything that reads a bucket: [Objects], [Packed], package
-// wds, and functions that take an fs.FS.
+// epoch doesn't need the store. It works for everything that reads a bucket: [Objects], [Packed], and, by
+// [FS], package wds and functions that take an fs.FS.
 //
 //	cached, err := nwtblob.Cached(bucket, "/scratch/photos", 200<<30)
 //	keys, err := nwtblob.List(ctx, cached, "train/", nil)
@@ -45,9 +45,8 @@
 // the key. If another attempt may succeed, the error calls itself temporary, and the loader tries again:
 // see nwt.WithRetry. One such error is a connection that is cut in the middle of an object: clients leave
 // this case to their callers. Another one is a request that stalls, as requests to stores sometimes do:
-// it is given up and made again, see [WithStallTimeout]. Package wds waits for such a request: give the
-// HTTP client a Timeout, after which the shard is opened again and read on from that place, as
-// nwt.WithRetry says.
+// it is given up and made again, see [WithStallTimeout]. A shard that is read by [FS] is then opened again
+// and read on from that place.
 //
 // # Stores that aren't trusted
 //

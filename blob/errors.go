@@ -9,7 +9,6 @@ import (
 	"gocloud.dev/gcerrors"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/internal/retry"
 )
 
 // An Error says that a sample couldn't be loaded, because its object couldn't be
@@ -44,7 +43,7 @@ func temporary(err error) bool {
 		gcerrors.AlreadyExists, gcerrors.Unimplemented, gcerrors.Canceled:
 		return false
 	}
-	may, known := retry.MayPass(err)
+	may, known := nwt.Temporary(err)
 	var local *fs.PathError       // of a folder
 	var bound *http.MaxBytesError // of a client that bounds answers
 	return may || !known && !errors.As(err, &local) && !errors.As(err, &bound)

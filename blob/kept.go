@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nwt-go/nwt/internal/files"
+	"github.com/gofrs/flock"
 )
 
 // The data kept of an object lies in one file for each segment, named by the object's key and the number
@@ -56,7 +56,7 @@ func (d *folder) object(key string, e edition) *object {
 
 // edition returns the edition of an object for which a segment has data.
 func (d *folder) edition(key string, segment int64) (e edition, ok bool) {
-	file, err := files.Open(d.object(key, e).path(segment))
+	file, err := os.Open(d.object(key, e).path(segment))
 	if err != nil {
 		return e, false
 	}
@@ -100,7 +100,7 @@ type segment struct {
 func (o *object) open(number int64) *segment {
 	s := &segment{object: o, number: number}
 	path := o.path(number)
-	file, err := files.Open(path)
+	file, err := os.Open(path)
 	if err != nil {
 		return s
 	}
@@ -309,11 +309,11 @@ func (d *folder) lookSoon() {
 // look counts what is in the folder. If that is more than seven eighths of the bound, it removes the
 // files that were used longest ago, down to three quarters.
 func (d *folder) look() {
-	unlock, ok := files.TryLock(filepath.Join(d.dir, "lock"))
-	if !ok {
+	lock := flock.New(filepath.Join(d.dir, "lock"))
+	if locked, err := lock.TryLock(); err == nil && !locked { // an error: there are no locks here
 		return // another process is looking
 	}
-	defer unlock()
+	defer lock.Close()
 	before := d.taken()
 	total := d.clean()
 	// If the count has fallen, another process has looked, which can happen because there are no locks.

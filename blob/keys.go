@@ -81,29 +81,9 @@ func List(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(key
 	if bucket == nil {
 		return nil, argument("List", "bucket", "must not be nil")
 	}
-	l := listing{prefix: prefix, keep: keep, seed: maphash.MakeSeed(), seen: map[uint64]bool{}}
-	size := pageSize
-	if isFolder(bucket) {
-		size = folderPageSize
-	}
-	for token := blob.FirstPageToken; len(token) > 0; {
-		var page []*blob.ListObject
-		var next []byte
-		err := again(ctx, func() (err error) {
-			page, next, err = askPage(ctx, bucket, token, prefix, size)
-			return err
-		})
-		if err == nil && len(next) > 0 && size > pageSize {
-			size *= 4
-			continue
-		}
-		if err == nil {
-			err = l.add(token, page)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("blob: list of %q after %d keys: %w", prefix, l.keys.Len(), err)
-		}
-		token = next
+	l := listing{prefix: prefix, keep: keep}
+	if err := eachPage(ctx, bucket, blob.ListOptions{Prefix: prefix}, l.add); err != nil {
+		return nil, fmt.Errorf("blob: list of %q after %d keys: %w", prefix, l.keys.Len(), err)
 	}
 	keys := &l.keys
 	if l.disordered {
@@ -117,33 +97,62 @@ func List(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(key
 	return keys, nil
 }
 
-// A listing holds the pages read so far.
+// eachPage hands the pages of a list to add. After temporary errors it asks again. If the store names a
+// page twice, that is an error.
+func eachPage(ctx context.Context, bucket *blob.Bucket, options blob.ListOptions, add func(page []*blob.ListObject) error) error {
+	size := pageSize
+	if isFolder(bucket) {
+		size = folderPageSize
+	}
+	seed := maphash.MakeSeed()
+	seen := map[uint64]bool{} // pages seen, by their tokens and by their content
+	for token := blob.FirstPageToken; len(token) > 0; {
+		var page []*blob.ListObject
+		var next []byte
+		err := again(ctx, func() (err error) {
+			page, next, err = askPage(ctx, bucket, token, options, size)
+			return err
+		})
+		if err == nil && len(next) > 0 && size > pageSize {
+			size *= 4
+			continue
+		}
+		var content maphash.Hash
+		content.SetSeed(seed)
+		for _, o := range page {
+			_, _ = content.WriteString(o.Key)
+			_ = content.WriteByte(0)
+		}
+		named, held := maphash.Bytes(seed, token), content.Sum64()
+		if err == nil && (seen[named] || len(page) > 0 && seen[held]) {
+			err = errors.New("the store goes round in a circle: it names a page twice")
+		}
+		if err == nil {
+			err = add(page)
+		}
+		if err != nil {
+			return err
+		}
+		seen[named], seen[held] = true, true
+		token = next
+	}
+	return nil
+}
+
+// A listing holds the keys read so far.
 type listing struct {
 	prefix string
 	keep   func(key string, size int64) bool
 	keys   Keys
-	seed   maphash.Seed
-	seen   map[uint64]bool // pages seen, by their tokens and by their content
 
 	last       string // the key that was added last
 	disordered bool
 }
 
-func (l *listing) add(token []byte, page []*blob.ListObject) error {
-	var content maphash.Hash
-	content.SetSeed(l.seed)
-	for _, o := range page {
-		_, _ = content.WriteString(o.Key)
-		_ = content.WriteByte(0)
-	}
-	named, held := maphash.Bytes(l.seed, token), content.Sum64()
-	switch {
-	case l.seen[named] || len(page) > 0 && l.seen[held]:
-		return errors.New("the store goes round in a circle: it names a page twice")
-	case l.keys.text.Len() > maxListed:
+func (l *listing) add(page []*blob.ListObject) error {
+	if l.keys.text.Len() > maxListed {
 		return fmt.Errorf("more than %d bytes of keys", maxListed)
 	}
-	l.seen[named], l.seen[held] = true, true
 	for _, o := range page {
 		switch {
 		case !strings.HasPrefix(o.Key, l.prefix):
@@ -185,7 +194,7 @@ func again(ctx context.Context, ask func() error) error {
 
 // askPage asks for a page once. Drivers panic at some answers: S3's driver does if the time of
 // modification is missing.
-func askPage(ctx context.Context, bucket *blob.Bucket, token []byte, prefix string, size int) (page []*blob.ListObject, next []byte, err error) {
+func askPage(ctx context.Context, bucket *blob.Bucket, token []byte, options blob.ListOptions, size int) (page []*blob.ListObject, next []byte, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("%w: %v", errPanic, cause)
@@ -195,7 +204,7 @@ func askPage(ctx context.Context, bucket *blob.Bucket, token []byte, prefix stri
 	// full.
 	ctx, cancel := context.WithTimeoutCause(ctx, pageTimeout, errEndless)
 	defer cancel()
-	page, next, err = bucket.ListPage(ctx, token, size, &blob.ListOptions{Prefix: prefix})
+	page, next, err = bucket.ListPage(ctx, token, size, &options)
 	if err != nil && context.Cause(ctx) == errEndless {
 		err = errEndless
 	}

@@ -14,7 +14,6 @@ import (
 	"gocloud.dev/blob"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/internal/callctx"
 )
 
 // A Decode makes a sample from its bytes, under the rules of nwt.Dataset's Load. data is valid only
@@ -137,7 +136,7 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 	}
 	wait := s.stall
 	if !s.stallSet {
-		wait = cmp.Or(callctx.Timeout(ctx)/10, defaultStall)
+		wait = cmp.Or(nwt.TimeoutOf(ctx)/10, defaultStall)
 	}
 	for try := 1; ; try, wait = try+1, 2*wait {
 		request, cancel := context.WithCancelCause(ctx)

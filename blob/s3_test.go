@@ -34,7 +34,8 @@ type server struct {
 	list    http.HandlerFunc                  // answers lists instead of the server
 	wrap    func(io.ReadCloser) io.ReadCloser // not nil: of the bodies that clients read
 
-	mu sync.Mutex
+	mu     sync.Mutex
+	refuse func(r *http.Request) (status int, code string) // not nil: answers requests, unless the status is 0
 	// fault says how to answer the n-th attempt, from 0 on, to read an object.
 	fault    func(key string, n int) fault
 	attempts map[string]int // by key
@@ -65,6 +66,15 @@ func newServer(t *testing.T) *server {
 	s := &server{attempts: map[string]int{}, fault: func(string, int) fault { return none }}
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key, object := strings.CutPrefix(r.URL.Path, "/"+bucketName+"/")
+		s.mu.Lock()
+		refuse := s.refuse
+		s.mu.Unlock()
+		if refuse != nil {
+			if status, code := refuse(r); status != 0 {
+				fail(w, status, code)
+				return
+			}
+		}
 		switch {
 		case r.Method == http.MethodGet && object && key != "":
 			s.read(s3, key, w, r)

@@ -31,6 +31,7 @@ import (
 type answerer struct {
 	attempts [1000]atomic.Int32
 	wait     func(object, n int) (before, within time.Duration) // the answer, its body; below 0: for ever
+	data     [][]byte                                           // of the objects, instead of content
 }
 
 func (a *answerer) Do(r *http.Request) (*http.Response, error) {
@@ -43,11 +44,16 @@ func (a *answerer) Do(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	data, status := content(object), http.StatusOK
+	if a.data != nil {
+		data = a.data[object]
+	}
 	head := http.Header{"Content-Length": {strconv.Itoa(len(data))}}
 	if part := r.Header.Get("Range"); part != "" {
 		var from, to int
-		if _, err := fmt.Sscanf(part, "bytes=%d-%d", &from, &to); err != nil {
+		if n, err := fmt.Sscanf(part, "bytes=%d-%d", &from, &to); n == 0 {
 			return nil, err
+		} else if n == 1 {
+			to = len(data) - 1
 		}
 		head.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, to, len(data)))
 		data, status = data[from:to+1], http.StatusPartialContent

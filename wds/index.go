@@ -9,8 +9,10 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"time"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/retry"
 )
 
 // A Shard is an index's entry for a shard.
@@ -50,12 +52,17 @@ func (s *stream) readIndex() error {
 	if s.index == "" || s.fsys == nil {
 		return nil
 	}
-	file, err := openRegular(s.fsys, s.index)
+	ctx := retry.With(context.Background(), patience)
+	var src *source
+	err := repeated(ctx, func() (err error) {
+		src, err = openSource(ctx, s.fsys, s.index, &s.bufs)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, maxIndex+1))
+	defer src.Close()
+	data, err := io.ReadAll(io.LimitReader(src, maxIndex+1))
 	if err != nil {
 		return err
 	}
@@ -99,11 +106,25 @@ func (s *stream) readIndex() error {
 	return nil
 }
 
+// patience repeats what fails for a moment where no loader does: as often as WithRetry by default.
+var patience = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
+
+func repeated(ctx context.Context, f func() error) error { return patience.Do(ctx, f(), f) }
+
+// openAgain opens a shard, again after temporary errors.
+func (s *stream) openAgain(ctx context.Context, shard int) (r nwt.ShardReader, err error) {
+	err = repeated(ctx, func() (err error) {
+		r, err = s.Open(ctx, shard)
+		return err
+	})
+	return r, err
+}
+
 // checkEmpty returns an error if a shard has samples. The loader would never open the shard, since its
 // index says that it has none.
 func (s *stream) checkEmpty(shard int) error {
-	ctx := context.Background()
-	r, err := s.Open(ctx, shard)
+	ctx := retry.With(context.Background(), patience)
+	r, err := s.openAgain(ctx, shard)
 	if err != nil {
 		return err
 	}
@@ -149,9 +170,10 @@ func Index(ctx context.Context, fsys fs.FS, shards []string, opts ...Option) (al
 		return nil, err
 	}
 	s := made.(*stream)
+	ctx = retry.With(ctx, patience)
 	for i, name := range s.shards {
 		shard := Shard{Name: name}
-		r, err := s.Open(ctx, i)
+		r, err := s.openAgain(ctx, i)
 		if err != nil {
 			return nil, err
 		}

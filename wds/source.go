@@ -76,7 +76,7 @@ func (s *source) open() error {
 	var info fs.FileInfo
 	_, err := await(s.context(), func() (err error) {
 		if file, err = openRegular(s.fsys, s.name); err != nil {
-			if before != nil && errors.Is(err, fs.ErrNotExist) { // a bucket also returns this if it can't find out
+			if before != nil && errors.Is(err, fs.ErrNotExist) { // a program's file system over a bucket also returns this if it can't find out
 				err = retry.As(err, true)
 			}
 			return err
@@ -145,7 +145,27 @@ func (s *source) skipping(on bool) {
 	}
 }
 
+// openRegular opens a file that has an end. A gocloud.dev/blob.Bucket says that a file doesn't exist, or
+// that it is a folder, whenever it can't find out; so it is asked why.
 func openRegular(fsys fs.FS, name string) (fs.File, error) {
+	file, err := openIfRegular(fsys, name)
+	bucket, ok := fsys.(interface {
+		Exists(ctx context.Context, key string) (bool, error)
+	})
+	if !ok || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errIrregular) {
+		return file, err
+	}
+	switch exists, why := bucket.Exists(context.Background(), name); {
+	case why != nil:
+		may, known := retry.MayPass(why)
+		return nil, retry.As(fmt.Errorf("open %s: %w", name, why), may || !known)
+	case exists:
+		return nil, retry.As(fmt.Errorf("open %s: the store couldn't say for a moment whether it exists", name), true)
+	}
+	return nil, err
+}
+
+func openIfRegular(fsys fs.FS, name string) (fs.File, error) {
 	if f, ok := fsys.(fs.StatFS); ok {
 		info, err := f.Stat(name)
 		if err == nil {
@@ -172,10 +192,12 @@ func openRegular(fsys fs.FS, name string) (fs.File, error) {
 // for their objects.
 func checkType(info fs.FileInfo) error {
 	if mode := info.Mode(); mode.Type()&^fs.ModeIrregular != 0 {
-		return fmt.Errorf("not a regular file: %v", mode)
+		return fmt.Errorf("%w: %v", errIrregular, mode)
 	}
 	return nil
 }
+
+var errIrregular = errors.New("not a regular file")
 
 // peek returns the next n bytes, or fewer if the file ends before.
 func (s *source) peek(n int) ([]byte, error) {
