@@ -7,7 +7,7 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// element constrains the element types of a result. Float16 and BFloat16 are uint16.
+// element constrains the element types of a result. Float16 and BFloat16 are uint16, too.
 type element interface{ float32 | uint16 | uint8 }
 
 // levels holds, for each level of a channel, the value in the result. The value of level v is at index
@@ -113,6 +113,8 @@ type writer interface {
 	// ycc and rgb write n pixels of row y, beginning at column x.
 	ycc(x, y, n int, luma, cb, cr []byte, t *chroma)
 	rgb(x, y, n int, r, g, b []byte)
+	// exact writes values of channel c to row y, beginning at column x.
+	exact(c, x, y int, values []float64)
 	// erase overwrites a rectangle, until ctx ends.
 	erase(ctx context.Context, e erasure)
 }
@@ -197,6 +199,12 @@ func (o *output[T]) rgb(x, y, n int, r, g, b []byte) {
 			p := dst[3*i : 3*i+3 : 3*i+3]
 			p[0], p[1], p[2] = red.of[below+int(r[i])], green.of[below+int(g[i])], blue.of[below+int(b[i])]
 		}
+	}
+}
+
+func (o *output[T]) exact(c, x, y int, values []float64) {
+	for i, v := range values {
+		o.dst[o.at(c, x+i, y)] = o.of(v)
 	}
 }
 

@@ -309,6 +309,18 @@ func (p *picture) take(ctx context.Context, mem []byte, img image.Image, width, 
 			}
 			return mem
 		}
+	case *image.Gray16:
+		if whole {
+			p.model, p.subX, p.subY = wideGrey, 1, 1
+			mem = p.shape(mem, width, height)
+			for y := range height {
+				low, high := p.planes[0].row(y), p.planes[1].row(y)
+				for x, row := 0, src.Pix[y*src.Stride:]; x < width; x++ {
+					high[x], low[x] = row[2*x], row[2*x+1]
+				}
+			}
+			return mem
+		}
 	case *image.Gray:
 		p.model, p.subX, p.subY = grey, 1, 1
 		mem = p.shape(mem, width, height)

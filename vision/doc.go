@@ -62,8 +62,9 @@
 // damaged anywhere is an error for every crop. Of an animation, the first picture is used. If it is smaller than the frame,
 // the rest is black. In a GIF file the rest has the transparent colour or, if there is none, the
 // background colour; Pillow uses the first colour of the palette. If it extends beyond a GIF file's
-// screen, the screen grows. Of 16-bit values the upper eight bits are used, also in grey pictures,
-// whereas Pillow makes every grey above 255 white. TIFF files are turned as their orientation says, as in
+// screen, the screen grows. Grey pictures of 16 bits keep all levels, as by torchvision's to_dtype: floats get the
+// level / 65535, Uint16 the level. In Uint8 fields, after transforms that change colours, and of colours of
+// 16 bits, the upper eight bits are used. Pillow makes every grey above 255 white. TIFF files are turned as their orientation says, as in
 // Pillow. docs/reliability.md lists the kinds of files that Pillow loads and this package doesn't.
 //
 // # When nobody waits any more

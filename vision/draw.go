@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/retry"
@@ -62,7 +63,7 @@ var errNotDrawn = errors.New("vision: a Draw that Pipeline.Draw didn't return, o
 type Box [4]float32
 
 // Box returns where the visible part of a box is in the result, and which share of the box's area is
-// visible: 0 if none is, or if the box has no area. The box is in pixels of the file's picture, turned if
+// visible: 0 if none is, or if the box has no area. A box with NaN becomes the empty box at 0, 0. The box is in pixels of the file's picture, turned if
 // [WithOrientation] turns it.
 func (d Draw) Box(b Box) (in Box, share float64) {
 	share = 1
@@ -74,6 +75,9 @@ func (d Draw) Box(b Box) (in Box, share float64) {
 		least, most := a.seen()
 		left, right := min(max(from, least), most), min(max(to, least), most)
 		in[i], in[i+2] = float32(left), float32(right)
+		if math.IsNaN(from) || math.IsNaN(to) {
+			return Box{}, 0
+		}
 		if from < to {
 			share *= (right - left) / (to - from)
 		} else {

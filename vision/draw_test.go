@@ -478,3 +478,21 @@ func TestBatchesOfPicturesAndMasksAreTheSameAtAnyWorkerCount(t *testing.T) {
 	}
 	require.True(t, bytes.Equal(epoch(0), epoch(5)))
 }
+
+func TestABoxOfNoNumbersIsNotVisible(t *testing.T) {
+	p, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Square(4)}}, vision.WithType(nwt.Uint8))
+	require.NoError(t, err)
+	_, err = loadOf(t, p.Field("image"), func(dst *nwt.Sample) error {
+		draw, err := p.DrawPixels(dst, 0, make([]byte, 3*8*8), 8, 8, vision.CHW)
+		nan := float32(math.NaN())
+		for i := range 4 {
+			b := vision.Box{1, 1, 7, 7}
+			b[i] = nan
+			in, share := draw.Box(b)
+			require.Equal(t, vision.Box{}, in)
+			require.Zero(t, share)
+		}
+		return err
+	})
+	require.NoError(t, err)
+}

@@ -77,8 +77,6 @@ func (w *worker) takeMask(img image.Image, h header) error {
 		narrow(src.Pix, src.Stride)
 	case *image.Gray:
 		narrow(src.Pix, src.Stride)
-	case *image.Gray16:
-		return wide(func(x, y int) (r, g, b uint16) { v := src.Gray16At(x, y).Y; return v, v, v })
 	case *image.RGBA64:
 		return wide(func(x, y int) (r, g, b uint16) { c := src.RGBA64At(x, y); return c.R, c.G, c.B })
 	case *image.NRGBA64:

@@ -17,7 +17,7 @@ const (
 	rgb                   // three planes
 	ycc                   // three planes, as in JFIF: all values 0 … 255
 	video                 // three planes, as in ITU-R BT.601: 16 … 235 and 16 … 240; used by WebP
-	wideGrey              // two planes, for a mask: the lower and the upper byte of a value
+	wideGrey              // two planes: the lower and the upper byte of a grey or of a mask's value
 )
 
 // A picture is decoded pixels.

@@ -28,16 +28,16 @@ func (l Layout) String() string {
 type Option func(*Pipeline) error
 
 // WithType sets the element type of the result: Float32, the default, Float16,
-// BFloat16 or Uint8. Uint8 is 0 … 255 and can't be normalized; the others are
-// 0 … 1 before [Normalize].
+// BFloat16, Uint8 or Uint16. Uint8 is 0 … 255 and Uint16 is 0 … 65535; they can't be
+// normalized. The others are 0 … 1 before [Normalize].
 func WithType(t nwt.DType) Option {
 	return func(p *Pipeline) error {
 		switch t {
-		case nwt.Float32, nwt.Float16, nwt.BFloat16, nwt.Uint8:
+		case nwt.Float32, nwt.Float16, nwt.BFloat16, nwt.Uint8, nwt.Uint16:
 			p.dtype = t
 			return nil
 		}
-		return optionError("WithType", t, "must be Float32, Float16, BFloat16 or Uint8")
+		return optionError("WithType", t, "must be Float32, Float16, BFloat16, Uint8 or Uint16")
 	}
 }
 
@@ -146,7 +146,7 @@ func (p *Pipeline) complete(transforms []Transform, opts []Option) (*Pipeline, e
 	if p.size == (Size{}) {
 		return nil, optionError("vision.New", nil, "no transform fixes the size of the result: end with RandomResizedCrop, CenterCrop, RandomCrop or Resize with Size")
 	}
-	if p.normalized && p.dtype == nwt.Uint8 {
+	if p.normalized && (p.dtype == nwt.Uint8 || p.dtype == nwt.Uint16) {
 		return nil, optionError("WithType", p.dtype, "can't be normalized: leave Normalize out")
 	}
 	f := format{p.size, 3, p.layout}
@@ -168,6 +168,9 @@ func (p *Pipeline) complete(transforms []Transform, opts []Option) (*Pipeline, e
 	case nwt.Uint8:
 		round := func(v float64) uint8 { return uint8(min(max(math.Round(v), 0), 255)) }
 		p.newWriter = writers(f, tablesOf(&p.plan, 1, round), round)
+	case nwt.Uint16:
+		round := func(v float64) uint16 { return uint16(min(max(math.Round(v), 0), math.MaxUint16)) }
+		p.newWriter = writers(f, tablesOf(&p.plan, 255.0/math.MaxUint16, round), round)
 	}
 	return p, nil
 }

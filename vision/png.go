@@ -157,7 +157,7 @@ func (w *worker) decodePNG(data []byte, h header, needed region) error {
 	if f.channels < 3 && !(f.paletted && w.p.mask == nil) {
 		w.picture.model = grey
 	}
-	if f.bits == 16 && w.p.mask != nil {
+	if f.bits == 16 && (w.p.mask != nil || f.channels < 3) {
 		w.picture.model = wideGrey
 	}
 	passes := []pngPass{{0, 0, 1, 1}}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/image/tiff"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/vision"
@@ -288,4 +289,69 @@ func TestAJPEGFileOfAnotherProcessSaysWhichItNeeds(t *testing.T) {
 			require.ErrorContains(t, err, want)
 		}
 	}
+}
+
+func TestGreyOfSixteenBitsKeepsAllLevelsWhereTheFieldCanHoldThem(t *testing.T) {
+	const side = 64 // 4096 levels, as of an X-ray picture
+	img := image.NewGray16(image.Rect(0, 0, side, side))
+	for i := range side * side {
+		img.SetGray16(i%side, i/side, color.Gray16{Y: uint16(16 * i)})
+	}
+	crop := vision.CenterCrop{Size: vision.Square(side)}
+	files := map[string][]byte{
+		"PNG":  encoded(t, func(b *bytes.Buffer) error { return png.Encode(b, img) }),
+		"TIFF": encoded(t, func(b *bytes.Buffer) error { return tiff.Encode(b, img, nil) }),
+	}
+	for name, file := range files {
+		for _, steps := range [][]vision.Transform{{crop}, {crop, vision.Grayscale{}}, {crop, vision.ImageNet}} {
+			p, err := vision.New(steps)
+			require.NoError(t, err)
+			got := nwt.Values[float32](load(t, p, file), 0)
+			for i, v := range got {
+				want := float64(16*(i%(side*side))) / 65535
+				if len(steps) == 2 && len(got) == 3*side*side {
+					c := i / (side * side)
+					want = (want - vision.ImageNet.Mean[c]) / vision.ImageNet.Std[c]
+				}
+				require.InDelta(t, want, v, 3e-7, name)
+			}
+		}
+		p, err := vision.New([]vision.Transform{crop, vision.Grayscale{}}, vision.WithType(nwt.Uint16))
+		require.NoError(t, err)
+		for i, v := range nwt.Values[uint16](load(t, p, file), 0) {
+			require.EqualValues(t, 16*i, v, name)
+		}
+		p, err = vision.New([]vision.Transform{crop, vision.ColorJitter{Brightness: .1}})
+		require.NoError(t, err)
+		distinct := map[float32]bool{}
+		for _, v := range nwt.Values[float32](load(t, p, file), 0) {
+			distinct[v] = true
+		}
+		require.LessOrEqual(t, len(distinct), 256, "changed colours have eight bits")
+	}
+	// A part that is scaled, mirrored and padded has the same values as in eight bits, but finer.
+	narrow := image.NewGray(img.Rect)
+	for i := range narrow.Pix {
+		narrow.Pix[i] = byte(37 * i)
+		img.SetGray16(i%side, i/side, color.Gray16{Y: 257 * uint16(narrow.Pix[i])})
+	}
+	both := [][]byte{encoded(t, func(b *bytes.Buffer) error { return png.Encode(b, img) }), encoded(t, func(b *bytes.Buffer) error { return png.Encode(b, narrow) })}
+	for _, steps := range [][]vision.Transform{
+		{vision.RandomResizedCrop{Size: vision.Square(20)}, vision.RandomHorizontalFlip{}, vision.RandomVerticalFlip{}},
+		{vision.Resize{Size: vision.Size{Height: 90, Width: 3}}}, {vision.Resize{Size: vision.Square(100)}, vision.CenterCrop{Size: vision.Square(130)}},
+	} {
+		p, err := vision.New(steps)
+		require.NoError(t, err)
+		wide, eight := nwt.Values[float32](load(t, p, both[0]), 0), nwt.Values[float32](load(t, p, both[1]), 0)
+		for i := range wide {
+			require.InDelta(t, eight[i], wide[i], 3.0/255)
+		}
+	}
+	p, err := vision.New([]vision.Transform{crop}, vision.WithType(nwt.Uint16))
+	require.NoError(t, err)
+	for i, v := range nwt.Values[uint16](load(t, p, both[1]), 0) {
+		require.EqualValues(t, 257*int(narrow.Pix[i%len(narrow.Pix)]), v, "of eight bits")
+	}
+	_, err = vision.New([]vision.Transform{crop, vision.ImageNet}, vision.WithType(nwt.Uint16))
+	require.ErrorContains(t, err, "can't be normalized")
 }

@@ -267,16 +267,26 @@ func (w *worker) write(dst *nwt.Sample, field, k int, h header, of geometry, dat
 			return err
 		}
 	}
-	across, down := w.reduce(g.x.scale(), g.y.scale())
+	wide := w.picture.model == wideGrey && w.keepsWide()
+	if w.picture.model == wideGrey && !wide {
+		w.picture.narrow()
+	}
+	across, down := 1, 1
+	if !wide {
+		across, down = w.reduce(g.x.scale(), g.y.scale())
+	}
 	if err := ended(w.ctx); err != nil {
 		return err
 	}
 	x, left := g.x.shrunk(across).inside()
 	y, top := g.y.shrunk(down).inside()
 	w.out.begin(w.ctx, dst, field, k, x.n < p.size.Width || y.n < p.size.Height)
-	if len(w.drawn.ops) == 0 && !p.grey {
+	switch {
+	case wide:
+		w.resampleWide(x, y, left, top)
+	case len(w.drawn.ops) == 0 && !p.grey:
 		w.resample(x, y, w.out, left, top)
-	} else {
+	default:
 		w.colours(x, y, left, top)
 	}
 	for _, e := range w.drawn.erased {
