@@ -10,7 +10,8 @@ import (
 // Cached keeps the samples of ds in memory, outside the Go heap: at most maxBytes, plus 8 bytes per
 // sample. A sample that doesn't fit is loaded anew each time. A kept sample is what [LoadSample] returns,
 // the same in every epoch: augment in a [Map] over the cache. ds loads one sample at a time. [NewLoader]
-// returns the errors of Cached.
+// returns the errors of Cached. [Stats] counts the memory, even beneath a dataset of another package if its
+// method Unwrap() []Dataset returns what it is made of.
 func Cached(ds Dataset, maxBytes int64) *Cache {
 	c := &Cache{ds: ds, drawn: warnOfDraws("Cached")}
 	n, l, err := checkIndexed(ds)
@@ -110,10 +111,15 @@ func cacheBytes(ds Dataset) int64 {
 			seen[d.cache()] = true
 			sum += d.cache().bytes()
 		}
-		if d, ok := ds.(composed); ok {
-			for _, part := range d.parts() {
-				visit(part)
-			}
+		var parts []Dataset
+		switch d := ds.(type) {
+		case composed:
+			parts = d.parts()
+		case interface{ Unwrap() []Dataset }:
+			parts = d.Unwrap()
+		}
+		for _, part := range parts {
+			visit(part)
 		}
 	}
 	visit(ds)

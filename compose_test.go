@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/packing"
 	"github.com/nwt-go/nwt/sampler"
 )
 
@@ -416,7 +417,7 @@ func TestASampleTellsItsIndexInTheDatasetThatLoadsIt(t *testing.T) {
 		dst.SetLen(0, 1)
 		return sorting(20).Load(ctx, i, dst)
 	}), func(_ int, sizes []int) { sizes[0] = 1 })
-	packed, err := nwt.Packed(document, 3, 0)
+	packed, err := packing.New(document, 3, 0)
 	require.NoError(t, err)
 	for name, ds := range map[string]nwt.Dataset{"Batch": sorting(20), "Cached": nwt.Cached(sorting(20), 40), "Sized": document, "Packed": packed} {
 		both, err := nwt.Concat(ds, ds)

@@ -155,12 +155,10 @@ func origin(ds Dataset, index int) (name string) {
 		}
 		switch d := ds.(type) {
 		case interface {
-			locate(index int) (ds Dataset, there int, in string) // nil: there is none
+			locate(index int) (ds Dataset, there int, in string)
 		}:
 			in := ""
-			if ds, index, in = d.locate(index); ds == nil {
-				return name
-			}
+			ds, index, in = d.locate(index)
 			if name != "" {
 				name += ", "
 			}
@@ -357,9 +355,9 @@ func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index 
 //
 // If a dataset's fingerprint has changed, [Precompute] makes its file anew, and [Loader.Resume] in
 // mid-epoch returns an error, as it does if a sampler's has changed. [Subset], [Split], [Concat], [Zip],
-// [Map], [Sized], [Overwrites], [Packed], [Cached], [Precompute], [Streamed], [MixedStreams] and
-// [PackedStream] pass on the fingerprints of their datasets or streams. Subset, Split, Concat, Packed and
-// PackedStream add their own arguments, even if there is no fingerprint to pass on. No fingerprint says what the function of a Map does.
+// [Map], [Sized], [Overwrites], [Cached], [Precompute], [Streamed], [MixedStreams] and package packing pass
+// on the fingerprints of their datasets or streams. Subset, Split, Concat and packing add their own
+// arguments, even if there is no fingerprint to pass on. No fingerprint says what the function of a Map does.
 type Fingerprinter interface{ Fingerprint() string }
 
 // fingerprint returns the fingerprint of a dataset, stream or sampler, or "" if it has none.

@@ -339,11 +339,15 @@ func TestArrowsBetweenPackagesGoOneWay(t *testing.T) {
 	for beneath, files := range samplers {
 		require.True(t, slices.Contains([]string{"", "internal/permute", "internal/mixture"}, beneath), "%q is imported by %v", beneath, files)
 	}
+	for beneath, files := range importsOf(t, "packing") {
+		require.True(t, slices.Contains([]string{"", "internal/permute", "internal/usercall"}, beneath), "%q is imported by %v", beneath, files)
+	}
 	root, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	for _, path := range root {
 		if !strings.HasSuffix(path, "_test.go") {
 			require.NotContains(t, importsOf(t, path), "sampler", path)
+			require.NotContains(t, importsOf(t, path), "packing", path)
 		}
 	}
 }

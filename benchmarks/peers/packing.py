@@ -1,4 +1,4 @@
-"""Documents packed into rows by Grain, as BenchmarkPacked of ../../packed_test.go does it with nwt.
+"""Documents packed into rows by Grain, as BenchmarkNew of ../../packing/packing_test.go does it with nwt.
 
     .venv/bin/python packing.py best 256   # or first; open rows
 

@@ -1,4 +1,4 @@
-package nwt_test
+package packing_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/packing"
 )
 
 // A written document has n tokens: token k of it is first + k.
@@ -122,7 +123,7 @@ func TestPackedStreamsHoldEachTokenOnceAndGoOnWhereTheyStood(t *testing.T) {
 		if seed%2 == 0 {
 			total = func(shard int) int { return totals[shard] }
 		}
-		s, err := nwt.PackedStream(writtenStream(shards, seed%4 < 2), length, sizeOfWritten, total)
+		s, err := packing.NewStream(writtenStream(shards, seed%4 < 2), length, sizeOfWritten, total)
 		require.NoError(t, err)
 		ranks := 1 + int(seed%2) // of a stream without counts; the other changes its ranks
 		seen := map[int32]int{}
@@ -159,7 +160,7 @@ func TestPackedStreamsHoldEachTokenOnceAndGoOnWhereTheyStood(t *testing.T) {
 // One rank, no counts: what follows a State is what followed it without a pause.
 func TestARestOfAPackedStreamIsTheOneThatWouldHaveCome(t *testing.T) {
 	shards, _, _ := writtenShards(3)
-	s, err := nwt.PackedStream(writtenStream(shards, true), 10, sizeOfWritten, nil)
+	s, err := packing.NewStream(writtenStream(shards, true), 10, sizeOfWritten, nil)
 	require.NoError(t, err)
 	l := newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(3), nwt.WithWorkers(2), nwt.WithInterleave(1))
 	var states []nwt.State
@@ -186,20 +187,20 @@ func TestWhatCannotBePackedInAStreamIsTold(t *testing.T) {
 	docs := writtenStream(shards, false)
 	of := func(_ nwt.Stream, err error) error { return err }
 	packed := func(size func(*nwt.Record) int, total func(int) int) error {
-		s, err := nwt.PackedStream(docs, 50, size, total)
+		s, err := packing.NewStream(docs, 50, size, total)
 		require.NoError(t, err)
 		for _, err = range newLoader(t, nwt.Streamed(s)).Epoch(t.Context(), 0) {
 		}
 		return err
 	}
-	_, byIndex := nwt.Packed(nwt.Streamed(docs), 8, 1)
+	_, byIndex := packing.New(nwt.Streamed(docs), 8, 1)
 	require.NotContains(t, byIndex.Error(), "streamDataset")
 	for want, err := range map[string]error{
-		"Packed: a stream has no sample by index: pack it by PackedStream":           byIndex,
-		"PackedStream: Streamed: the stream must not be nil":                         of(nwt.PackedStream(nil, 8, sizeOfWritten, nil)),
-		"the length of a row must be 1":                                              of(nwt.PackedStream(docs, 0, sizeOfWritten, nil)),
-		"PackedStream: size must not be nil":                                         of(nwt.PackedStream(docs, 8, nil, nil)),
-		"each field of the documents must be ragged":                                 of(nwt.PackedStream(nwt.NewStream[int](emptyDataset(1).Fields(), 1, nil, nil), 8, sizeOfWritten, nil)),
+		"packing.New: Dataset: must not be a stream":                                 byIndex,
+		"packing.NewStream: the stream must not be nil":                              of(packing.NewStream(nil, 8, sizeOfWritten, nil)),
+		"the length of a row must be 1":                                              of(packing.NewStream(docs, 0, sizeOfWritten, nil)),
+		"packing.NewStream: size must not be nil":                                    of(packing.NewStream(docs, 8, nil, nil)),
+		"each field of the documents must be ragged":                                 of(packing.NewStream(nwt.NewStream[int](scalars.Fields(), 1, nil, nil), 8, sizeOfWritten, nil)),
 		"document 0: its size is 121: must be 0 … 120":                               packed(func(*nwt.Record) int { return 121 }, nil),
 		"document 1 of the shard: its length 120 is more than the 60 that size told": packed(func(r *nwt.Record) int { return min(sizeOfWritten(r), 60) }, nil),
 		"panic: no idea":                                packed(func(*nwt.Record) int { panic("no idea") }, nil),

@@ -1,4 +1,4 @@
-package nwt_test
+package packing_test
 
 import (
 	"context"
@@ -9,7 +9,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/packing"
 )
+
+// newLoader makes a loader that is closed when the test ends.
+func newLoader(t testing.TB, ds nwt.Dataset, opts ...nwt.Option) *nwt.Loader {
+	t.Helper()
+	l, err := nwt.NewLoader(ds, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l
+}
+
+// scalars is a dataset that isn't ragged.
+var scalars = nwt.NewDataset(3, []nwt.Field{{Name: "x", Type: nwt.Int64}}, func(context.Context, int, *nwt.Sample) error { return nil })
 
 // documents are of the given lengths. Token k of document i is 1000·i + k, its mask i+1.
 func documents(lengths []int) nwt.Dataset {
@@ -34,7 +47,7 @@ func TestPackedRowsHoldEachTokenOfEachDocumentOnce(t *testing.T) {
 	for _, n := range lengths {
 		total += n
 	}
-	ds, err := nwt.Packed(documents(lengths), 64, 7)
+	ds, err := packing.New(documents(lengths), 64, 7)
 	require.NoError(t, err)
 	require.LessOrEqual(t, ds.Len(), total/64+2)
 	tokens, err := nwt.ColumnOf[int64](ds, "tokens")
@@ -81,18 +94,39 @@ func TestPackedRowsHoldEachTokenOfEachDocumentOnce(t *testing.T) {
 }
 
 func TestPackedTellsWhatCannotBePacked(t *testing.T) {
-	_, err := nwt.Packed(emptyDataset(3), 8, 0)
-	require.ErrorContains(t, err, `Packed: x: each field of the documents must be ragged`)
-	_, err = nwt.Packed(documents([]int{1}), 0, 0)
+	_, err := packing.New(scalars, 8, 0)
+	require.ErrorContains(t, err, `packing.New: x: each field of the documents must be ragged`)
+	_, err = packing.New(documents([]int{1}), 0, 0)
 	require.ErrorContains(t, err, "the length of a row must be 1")
-	_, err = nwt.Packed(documents([]int{0, 0}), 8, 0)
+	_, err = packing.New(documents([]int{0, 0}), 8, 0)
 	require.ErrorContains(t, err, "pieces")
-	_, err = nwt.Packed(documents([]int{501}), 8, 0)
+	_, err = packing.New(documents([]int{501}), 8, 0)
 	require.ErrorContains(t, err, "Sizes of document 0")
 	var plain nwt.Schema
 	nwt.AddRagged[int64](&plain, "tokens", 5)
-	_, err = nwt.Packed(nwt.NewDataset(1, plain.Fields(), func(context.Context, int, *nwt.Sample) error { return nil }), 8, 0)
-	require.ErrorContains(t, err, "wrap it in Sized")
+	_, err = packing.New(nwt.NewDataset(1, plain.Fields(), func(context.Context, int, *nwt.Sample) error { return nil }), 8, 0)
+	require.ErrorContains(t, err, "wrap it in nwt.Sized")
+}
+
+func TestFieldsThatRowsCannotHaveAreTold(t *testing.T) {
+	var schema nwt.Schema
+	nwt.AddRagged[int32](&schema, "positions", 8)
+	docs := nwt.Sized(nwt.NewDataset(2, schema.Fields(), func(context.Context, int, *nwt.Sample) error { return nil }), func(_ int, sizes []int) { sizes[0] = 1 })
+	_, err := packing.New(docs, 8, 0)
+	require.ErrorContains(t, err, "packing.New: positions: rows have a field of that name")
+}
+
+// The documents may be kept: then their sizes are known, and their memory is counted.
+func TestCachedDocumentsArePackedAndTheirMemoryIsCounted(t *testing.T) {
+	kept := nwt.Cached(documents([]int{3, 40, 5}), 1<<20)
+	ds, err := packing.New(kept, 16, 0)
+	require.NoError(t, err)
+	l := newLoader(t, ds)
+	for _, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+	}
+	require.Positive(t, l.Stats().DatasetBytes)
+	require.NoError(t, kept.Close())
 }
 
 func TestADocumentLongerThanToldIsAnErrorOfItsRow(t *testing.T) {
@@ -103,7 +137,7 @@ func TestADocumentLongerThanToldIsAnErrorOfItsRow(t *testing.T) {
 			tokens.SetLen(dst, 7+i)
 			return nil
 		}), func(_ int, sizes []int) { sizes[0] = 8 })
-		ds, err := nwt.Packed(docs, length, 0)
+		ds, err := packing.New(docs, length, 0)
 		require.NoError(t, err)
 		for _, err = range newLoader(t, ds).Epoch(t.Context(), 0) {
 		}
@@ -112,14 +146,14 @@ func TestADocumentLongerThanToldIsAnErrorOfItsRow(t *testing.T) {
 }
 
 func TestRowsMayBeMuchLongerThanTheDocuments(t *testing.T) {
-	ds, err := nwt.Packed(documents([]int{3, 40}), 1<<24, 0)
+	ds, err := packing.New(documents([]int{3, 40}), 1<<24, 0)
 	require.NoError(t, err)
 	require.Equal(t, 1, ds.Len())
 }
 
-// BenchmarkPacked packs 20 000 documents of lognormal lengths into rows of 2048 tokens and loads all of
+// BenchmarkNew packs 20 000 documents of lognormal lengths into rows of 2048 tokens and loads all of
 // them, anew each time. benchmarks/peers/packing.py does the same with Grain.
-func BenchmarkPacked(b *testing.B) {
+func BenchmarkNew(b *testing.B) {
 	const n, length = 20_000, 2048
 	lengths := make([]int, n)
 	for i, k := range rand.New(rand.NewPCG(1, 2)).Perm(n) {
@@ -135,7 +169,7 @@ func BenchmarkPacked(b *testing.B) {
 	})
 	rows, empty := 0, 0
 	for b.Loop() {
-		ds, err := nwt.Packed(nwt.Sized(docs, func(i int, sizes []int) { sizes[0] = lengths[i] }), length, 7)
+		ds, err := packing.New(nwt.Sized(docs, func(i int, sizes []int) { sizes[0] = lengths[i] }), length, 7)
 		require.NoError(b, err)
 		segments, err := nwt.ColumnOf[int32](ds, "segment_ids")
 		require.NoError(b, err)

@@ -1,4 +1,4 @@
-package rowpacking
+package packing
 
 import (
 	"math"
@@ -10,11 +10,11 @@ import (
 )
 
 // lengths are like those of documents: log-normal, of 20 … 2000 tokens mostly.
-func lengths(n, length int, seed uint64) []Piece {
+func lengths(n, length int, seed uint64) []piece {
 	r := rand.New(rand.NewPCG(seed, 1))
-	pieces := make([]Piece, n)
+	pieces := make([]piece, n)
 	for i := range pieces {
-		pieces[i] = Piece{Doc: uint32(i), Len: uint32(min(length, max(1, int(math.Exp(5.5+1.2*r.NormFloat64())))))}
+		pieces[i] = piece{doc: uint32(i), len: uint32(min(length, max(1, int(math.Exp(5.5+1.2*r.NormFloat64())))))}
 	}
 	return pieces
 }
@@ -25,19 +25,19 @@ func TestEveryPieceIsInOneRowAndNoRowOverflows(t *testing.T) {
 		length := 1 + r.IntN(1<<r.IntN(14))
 		n := 1 + r.IntN(300)
 		if seed == 0 {
-			n = 3 * Window
+			n = 3 * windowLen
 		}
 		pieces := lengths(n, length, seed)
-		rows := Pack(slices.Clone(pieces), length)
+		rows := pack(slices.Clone(pieces), length)
 		seen := make([]bool, n)
-		for i := range rows.Len() {
+		for i := range rows.rows() {
 			sum := 0
-			require.NotEmpty(t, rows.At(i))
-			for _, p := range rows.At(i) {
-				require.Equal(t, pieces[p.Doc], p)
-				require.False(t, seen[p.Doc], "document %d", p.Doc)
-				seen[p.Doc] = true
-				sum += int(p.Len)
+			require.NotEmpty(t, rows.at(i))
+			for _, p := range rows.at(i) {
+				require.Equal(t, pieces[p.doc], p)
+				require.False(t, seen[p.doc], "document %d", p.doc)
+				seen[p.doc] = true
+				sum += int(p.len)
 			}
 			require.LessOrEqual(t, sum, length)
 		}
@@ -49,12 +49,12 @@ func TestEveryPieceIsInOneRowAndNoRowOverflows(t *testing.T) {
 func TestAtMostOneRowIsHalfEmpty(t *testing.T) {
 	for seed := range uint64(50) {
 		pieces := lengths(500, 2048, seed)
-		rows := Pack(pieces, 2048)
+		rows := pack(pieces, 2048)
 		half := 0
-		for i := range rows.Len() {
+		for i := range rows.rows() {
 			sum := 0
-			for _, p := range rows.At(i) {
-				sum += int(p.Len)
+			for _, p := range rows.at(i) {
+				sum += int(p.len)
 			}
 			if sum <= 1024 {
 				half++
@@ -66,16 +66,16 @@ func TestAtMostOneRowIsHalfEmpty(t *testing.T) {
 
 func BenchmarkPack(b *testing.B) {
 	pieces := lengths(1_000_000, 4096, 1)
-	again := make([]Piece, len(pieces))
-	var rows *Rows
+	again := make([]piece, len(pieces))
+	var rows *plan
 	for b.Loop() {
 		copy(again, pieces)
-		rows = Pack(again, 4096)
+		rows = pack(again, 4096)
 	}
 	total := 0
 	for _, p := range pieces {
-		total += int(p.Len)
+		total += int(p.len)
 	}
-	b.ReportMetric(100*(1-float64(total)/float64(4096*rows.Len())), "%padding")
+	b.ReportMetric(100*(1-float64(total)/float64(4096*rows.rows())), "%padding")
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(pieces)), "ns/document")
 }

@@ -1,9 +1,4 @@
-// Package rowpacking packs pieces of different lengths into rows of one length, with little empty space.
-//
-// Pieces are packed in windows. In each, the longest come first (first fit and best fit decreasing leave
-// at most 2/9 more rows than needed: D. S. Johnson, 1973), and each goes into the row with the least room
-// that it fits into, whichever window that row was begun in.
-package rowpacking
+package packing
 
 import (
 	"cmp"
@@ -11,27 +6,30 @@ import (
 	"slices"
 )
 
-// Window is how many pieces are sorted together.
-const Window = 1 << 16
+// Pieces are packed in windows. In each, the longest come first (first fit and best fit decreasing leave
+// at most 2/9 more rows than needed: D. S. Johnson, 1973), and each goes into the row with the least room
+// that it fits into, whichever window that row was begun in.
 
-// A Piece is a part of a document, at most as long as a row.
-type Piece struct {
-	Doc  uint32
-	From uint32 // where it begins in the document
-	Len  uint32
+// windowLen is how many pieces are sorted together.
+const windowLen = 1 << 16
+
+// A piece is a part of a document, at most as long as a row.
+type piece struct {
+	doc  uint32
+	from uint32 // where it begins in the document
+	len  uint32
 }
 
-// Rows says which pieces each row has.
-type Rows struct {
-	pieces []Piece  // row by row
+// A plan says which pieces each row has.
+type plan struct {
+	pieces []piece  // row by row
 	ends   []uint32 // the end of each row in pieces
 }
 
-// Len returns the number of rows.
-func (r *Rows) Len() int { return len(r.ends) }
+func (r *plan) rows() int { return len(r.ends) }
 
-// At returns the pieces of a row.
-func (r *Rows) At(row int) []Piece {
+// at returns the pieces of a row.
+func (r *plan) at(row int) []piece {
 	from := uint32(0)
 	if row > 0 {
 		from = r.ends[row-1]
@@ -39,19 +37,19 @@ func (r *Rows) At(row int) []Piece {
 	return r.pieces[from:r.ends[row]]
 }
 
-// Pack packs pieces whose lengths are 1 … length.
-func Pack(pieces []Piece, length int) *Rows {
+// pack packs pieces whose lengths are 1 … length.
+func pack(pieces []piece, length int) *plan {
 	all := int64(0)
 	for _, p := range pieces {
-		all += int64(p.Len)
+		all += int64(p.len)
 	}
 	length = int(min(int64(length), all)) // rooms takes memory
 	p := packer{length: length, row: make([]uint32, len(pieces)), rooms: newRooms(length)}
-	for from := 0; from < len(pieces); from += Window {
-		window := pieces[from:min(from+Window, len(pieces))]
-		slices.SortStableFunc(window, func(a, b Piece) int { return cmp.Compare(b.Len, a.Len) })
+	for from := 0; from < len(pieces); from += windowLen {
+		window := pieces[from:min(from+windowLen, len(pieces))]
+		slices.SortStableFunc(window, func(a, b piece) int { return cmp.Compare(b.len, a.len) })
 		for i := range window {
-			p.row[from+i] = p.place(int(window[i].Len))
+			p.row[from+i] = p.place(int(window[i].len))
 		}
 	}
 	return p.gather(pieces)
@@ -79,8 +77,8 @@ func (p *packer) place(n int) uint32 {
 }
 
 // gather sorts the pieces by row. Within a row they keep their order.
-func (p *packer) gather(pieces []Piece) *Rows {
-	r := &Rows{pieces: make([]Piece, len(pieces)), ends: make([]uint32, p.rows)}
+func (p *packer) gather(pieces []piece) *plan {
+	r := &plan{pieces: make([]piece, len(pieces)), ends: make([]uint32, p.rows)}
 	for _, row := range p.row {
 		r.ends[row]++
 	}

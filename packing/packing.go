@@ -1,0 +1,225 @@
+// Package packing packs documents of different lengths into rows of one length, for language models. [New]
+// packs the documents of a dataset, with almost no empty space; [NewStream] puts those of a stream one
+// after the other.
+//
+// The documents' fields must be ragged in one dimension and, within a document, equally long. A row has the
+// same fields, and two of type [nwt.Int32]: "segment_ids" numbers the documents of the row from 1, and is 0
+// where the row is empty; "positions" counts the elements of each document from 0. A document that is cut,
+// or that continues in the next row, counts as another document there, and is loaded anew for each piece.
+package packing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/permute"
+	"github.com/nwt-go/nwt/internal/usercall"
+)
+
+func optionError(option string, value any, format string, args ...any) error {
+	return &nwt.OptionError{Option: option, Value: value, Reason: fmt.Sprintf(format, args...)}
+}
+
+// New packs the documents of a [nwt.SizedDataset] into rows of length elements. A document longer than a row
+// is cut. Which pieces share a row depends only on sizes, length and seed: [nwt.WithShuffle] shuffles the
+// rows. New asks for the sizes of all documents, and keeps 12 bytes per piece.
+func New(docs nwt.Dataset, length int, seed uint64) (nwt.Dataset, error) {
+	all, err := nwt.Concat(docs) // checks docs; unlike Cached, it is a SizedDataset if its part has sizes
+	if err != nil {
+		return nil, within(err)
+	}
+	rows, err := rowsOf("packing.New", docs.Fields(), length, "Sizes")
+	if err != nil {
+		return nil, err
+	}
+	sized, ok := all.(nwt.SizedDataset)
+	if !ok {
+		return nil, optionError("packing.New", fmt.Sprintf("%T", docs), "must be a SizedDataset: wrap it in nwt.Sized")
+	}
+	pieces, err := piecesOf(sized, rows, seed)
+	if err != nil {
+		return nil, err
+	}
+	return nwt.Overwrites(&dataset{rows, docs, sized, seed, pack(pieces, length)}), nil
+}
+
+// within makes an error of nwt.Concat one of New.
+func within(err error) error {
+	var wrong *nwt.OptionError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	c := *wrong
+	c.Option = "packing.New: " + strings.TrimPrefix(c.Option, "Concat: dataset 0: ")
+	return &c
+}
+
+// rowFields are the fields of rows, which hold pieces of documents.
+type rowFields struct {
+	docs   []nwt.Field
+	rows   []nwt.Field
+	length int
+	sizes  string // names the function that returns how long a document is
+}
+
+func rowsOf(of string, docs []nwt.Field, length int, sizes string) (r rowFields, err error) {
+	r = rowFields{docs: docs, length: length, sizes: sizes}
+	if length < 1 || length > math.MaxInt32 {
+		return r, optionError(of, length, "the length of a row must be 1 … %d", math.MaxInt32)
+	}
+	for _, f := range docs {
+		if !f.Ragged || f.RaggedDims > 1 || len(f.Shape) == 0 {
+			return r, optionError(of, f.Name, "each field of the documents must be ragged in one dimension")
+		}
+		f.Ragged, f.RaggedDims, f.Shape = false, 0, append([]int{length}, f.Shape[1:]...)
+		r.rows = append(r.rows, f)
+	}
+	for _, name := range []string{"segment_ids", "positions"} {
+		if slices.ContainsFunc(docs, func(f nwt.Field) bool { return f.Name == name }) {
+			return r, optionError(of, name, "rows have a field of that name: the documents must not")
+		}
+		r.rows = append(r.rows, nwt.Field{Name: name, Type: nwt.Int32, Shape: []int{length}})
+	}
+	return r, nil
+}
+
+// Fields returns the fields of a row.
+func (r *rowFields) Fields() []nwt.Field { return slices.Clone(r.rows) }
+
+// put copies a piece of a loaded document into a row, as the row's piece number k, beginning at place at.
+// It returns how long the piece is: Load may set a smaller size than told, which the dataset gave before.
+func (r *rowFields) put(dst, doc *nwt.Sample, p piece, told, k, at int) (n int, err error) {
+	from, all := int(p.from), doc.Len(0)
+	if all > told {
+		return 0, fmt.Errorf("its length %d is more than the %d that %s told", all, told, r.sizes)
+	}
+	n = max(0, min(int(p.len), all-from))
+	for f := range r.docs {
+		if doc.Len(f) != all {
+			return 0, fmt.Errorf("field %q has length %d, %q has %d: they must be equal", r.docs[f].Name, doc.Len(f), r.docs[0].Name, all)
+		}
+		row := dst.Bytes(f)
+		step := len(row) / r.length
+		copy(row[at*step:(at+n)*step], doc.Bytes(f)[from*step:])
+	}
+	segments, positions := r.numbers(dst)
+	for i := range n {
+		segments[at+i], positions[at+i] = int32(k+1), int32(i)
+	}
+	return n, nil
+}
+
+// end clears a row, beginning at place at.
+func (r *rowFields) end(dst *nwt.Sample, at int) {
+	for f := range r.rows {
+		row := dst.Bytes(f)
+		clear(row[at*(len(row)/r.length):])
+	}
+}
+
+func (r *rowFields) numbers(dst *nwt.Sample) (segments, positions []int32) {
+	own := len(r.docs)
+	return nwt.Values[int32](dst, own), nwt.Values[int32](dst, own+1)
+}
+
+// piecesOf returns the pieces of all documents, in a random order that depends on seed.
+func piecesOf(docs nwt.SizedDataset, rows rowFields, seed uint64) (pieces []piece, err error) {
+	n := docs.Len()
+	if uint64(n) > math.MaxUint32 {
+		return nil, optionError("packing.New", n, "must have at most %d documents", uint32(math.MaxUint32))
+	}
+	order, key, sizes := permute.New(n), permute.SeedKey(seed), make([]int, len(rows.docs))
+	for i := range n {
+		doc := order.At(key, i)
+		usercall.Call(func() error { return rows.ask(docs, doc, sizes) }, func(_ []byte, cause error) {
+			err = fmt.Errorf("nwt: packing.New: Sizes of document %d: %w", doc, cause)
+		})
+		if err != nil {
+			return nil, err
+		}
+		for from := 0; from < sizes[0]; from += rows.length {
+			pieces = append(pieces, piece{uint32(doc), uint32(from), uint32(min(rows.length, sizes[0]-from))})
+		}
+	}
+	if len(pieces) == 0 || uint64(len(pieces)) > math.MaxUint32 {
+		return nil, optionError("packing.New", len(pieces), "the documents must make 1 … %d pieces", uint32(math.MaxUint32))
+	}
+	return pieces, nil
+}
+
+// ask asks for the sizes of a document's fields, and checks them.
+func (r *rowFields) ask(docs nwt.SizedDataset, doc int, sizes []int) error {
+	for f := range sizes {
+		sizes[f] = -1 // not set
+	}
+	docs.Sizes(doc, sizes)
+	for f, size := range sizes {
+		if most := r.docs[f].Shape[0]; size < 0 || size > most {
+			return fmt.Errorf("length %d of field %q is out of range 0 … %d", size, r.docs[f].Name, most)
+		}
+		if size != sizes[0] {
+			return fmt.Errorf("%d and %d: its fields must be equally long", sizes[0], size)
+		}
+	}
+	return nil
+}
+
+// dataset is the dataset that New returns.
+type dataset struct {
+	rowFields
+	docs  nwt.Dataset
+	sized nwt.SizedDataset
+	seed  uint64
+	plan  *plan
+}
+
+func (d *dataset) Len() int { return d.plan.rows() }
+
+// Unwrap returns the documents.
+func (d *dataset) Unwrap() []nwt.Dataset { return []nwt.Dataset{d.docs} }
+
+func (d *dataset) Fingerprint() string {
+	return fmt.Sprintf("packing.New(%d, seed %d) %q", d.length, d.seed, fingerprint(d.docs))
+}
+
+func fingerprint(of any) string {
+	if f, ok := of.(nwt.Fingerprinter); ok {
+		return f.Fingerprint()
+	}
+	return ""
+}
+
+func (d *dataset) Load(ctx context.Context, index int, dst *nwt.Sample) error {
+	at := 0
+	for k, p := range d.plan.at(index) {
+		n, err := d.loadPiece(ctx, p, dst, k, at)
+		if err != nil {
+			return fmt.Errorf("document %d: %w", p.doc, err)
+		}
+		at += n
+	}
+	d.end(dst, at)
+	return nil
+}
+
+// told holds the sizes of a document.
+type told []int
+
+// loadPiece loads a piece into a row: see put.
+func (d *dataset) loadPiece(ctx context.Context, p piece, dst *nwt.Sample, k, at int) (n int, err error) {
+	doc, err := nwt.LoadPart(ctx, d.docs, int(p.doc), dst)
+	if err != nil {
+		return 0, err
+	}
+	sizes, err := nwt.Scratch(dst, func() (told, error) { return make(told, len(d.rowFields.docs)), nil })
+	if err != nil {
+		return 0, err
+	}
+	d.sized.Sizes(int(p.doc), sizes)
+	return d.put(dst, doc, p, sizes[0], k, at)
+}
