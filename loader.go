@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"iter"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
 // A Loader feeds the batches of a dataset to a training loop. Any goroutine may call its methods. So may
@@ -110,6 +113,40 @@ func (l *Loader) sequence(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, erro
 		defer runtime.KeepAlive(l)
 		epoch(yield)
 	}
+}
+
+// withChecks returns the epoch with these checks around its loop body.
+func (l *engine) withChecks(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, error] {
+	return func(yield func(*Batch, error) bool) {
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+		var failure error
+		defer func() {
+			if p := recover(); p != nil {
+				panic(explainPanic(p, failure))
+			}
+		}()
+		epoch(func(b *Batch, err error) bool {
+			if failure = err; err != nil {
+				l.opts.log.Error("nwt: the epoch ended with an error", "error", err)
+			}
+			return yield(b, err)
+		})
+	}
+}
+
+// explainPanic replaces the panic of a loop body by an explanation if the cause is a known mistake.
+// failure is the error that was yielded last.
+func explainPanic(p any, failure error) any {
+	err, ok := p.(runtime.Error)
+	if fault, ok := p.(interface{ Addr() uintptr }); ok {
+		if was := osmemory.SealedAs(fault.Addr()); was != "" {
+			return fmt.Errorf("nwt: memory of %s was used after %s: %w", was, goneBack, err)
+		}
+	}
+	if ok && failure != nil {
+		return fmt.Errorf("nwt: the loop body failed on the nil batch that comes with the epoch's error; check the error first: %w (%w)", failure, err)
+	}
+	return p
 }
 
 // SetSampler changes the order and the length of later epochs. Call it again before you resume one of

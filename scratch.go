@@ -50,7 +50,10 @@ func find[T any](s *Sample) *T {
 type locals struct {
 	ctx   context.Context // of the call of Load or LoadBatch under way
 	list  []local
-	clock *hand // pauses while a value is made; nil unless WithTimeout bounds calls
+	clock interface { // pauses while a value is made; nil unless WithTimeout bounds calls
+		pause()
+		resume()
+	}
 }
 
 // close closes all values, the latest first.

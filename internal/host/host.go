@@ -20,8 +20,7 @@ type machine struct{ root string }
 
 var here = thisMachine()
 
-// thisMachine has such files only on Linux: on other systems /proc has another format or, under wine,
-// belongs to another process.
+// thisMachine has such files only on Linux: on other systems /proc has another format.
 func thisMachine() machine {
 	if runtime.GOOS == "linux" || runtime.GOOS == "android" {
 		return machine{root: "/"}

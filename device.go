@@ -1,0 +1,69 @@
+package nwt
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/nwt-go/nwt/device"
+	"github.com/nwt-go/nwt/internal/cuda"
+	"github.com/nwt-go/nwt/internal/osmemory"
+)
+
+// CUDA returns the NVIDIA GPU with the given number, from 0. If there is none, the error is
+// [ErrNoDevice]. CUDA needs NVIDIA's driver. A program built without cgo also needs the build tag
+// nwt_purego; one built with the tag cuda also needs the toolkit. If there is a GPU but the program was
+// built without these, the error is another one, which says how to build the program.
+func CUDA(ordinal int) (Device, error) {
+	dev, err := cuda.Open(ordinal)
+	if err != nil {
+		return nil, fmt.Errorf("nwt: CUDA(%d): %w", ordinal, err)
+	}
+	return cudaDevice{dev, fmt.Sprintf("cuda:%d (%s)", ordinal, dev.Name())}, nil
+}
+
+type cudaDevice struct {
+	*cuda.Device
+	name string
+}
+
+func (d cudaDevice) String() string { return d.name }
+
+func (d cudaDevice) Open() (device.Session, error) {
+	s, err := d.Session()
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// A Device says where batches must end up: [Host], [CUDA], or the program's own, for which see package
+// device. Any goroutine may call it.
+type Device interface {
+	String() string                     // for reports; devices of different speeds must have different names
+	AllocHost(size int) ([]byte, error) // returns memory from which the device copies at full speed, aligned for every type
+	FreeHost(mem []byte) error
+	Alloc(size int) (uintptr, error) // returns memory on the device
+	Free(ptr uintptr) error
+	NewEvent() (uintptr, error) // returns a handle for a point in a session's queue
+	FreeEvent(event uintptr) error
+	Open() (device.Session, error) // opens a loader's session, its queue of copies
+}
+
+// Host returns the default device. There, a batch is used where it was loaded.
+func Host() Device { return hostDevice{} }
+
+type hostDevice struct{}
+
+func onHost(d Device) bool {
+	_, ok := d.(hostDevice)
+	return ok
+}
+
+func (hostDevice) String() string                  { return "host" }
+func (hostDevice) AllocHost(n int) ([]byte, error) { return osmemory.Map(n) }
+func (hostDevice) FreeHost(mem []byte) error       { return osmemory.Unmap(mem) }
+func (hostDevice) Alloc(int) (uintptr, error)      { return 0, errors.ErrUnsupported }
+func (hostDevice) Free(uintptr) error              { return errors.ErrUnsupported }
+func (hostDevice) NewEvent() (uintptr, error)      { return 0, errors.ErrUnsupported }
+func (hostDevice) FreeEvent(uintptr) error         { return errors.ErrUnsupported }
+func (hostDevice) Open() (device.Session, error)   { return nil, errors.ErrUnsupported }
