@@ -60,7 +60,7 @@ func (t *tuning) explain(r *Result, others host.Use, unseen string) {
 	case len(r.Trials) < 2:
 	case r.Confidence == 0:
 		add("nothing was measured twice, so how sure the choice is can't be told")
-	case r.Confidence < unsure:
+	case r.Confidence < unsure && chosen.OtherCPU <= mostOthers:
 		add(seldomSame, human.Share(r.Confidence))
 	}
 	switch d := drift(t.Seen()); {
@@ -168,7 +168,7 @@ func (s *source) aboutLoading(r *Result, t Trial, others float64, late bool) []s
 		say("Loading waits more than it computes (%s), so more workers than CPUs pay off. Data on a faster disk, or Cached, would need fewer.", used)
 	}
 	switch {
-	case highest && slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers > r.Workers }):
+	case highest && slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers > r.Workers && out.forMemory() }):
 		say("%s is the highest count that memory allows (%s): with smaller batches, more workers may be faster.", capital(countWorkers(r.Workers)), used)
 	case highest && r.Workers < most && late:
 		say("%s is the highest count that there was time for (%s): more workers may be faster (WithTuningTime).", capital(countWorkers(r.Workers)), used)

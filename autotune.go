@@ -86,7 +86,7 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 	if over != "" {
 		r.Warnings = append(r.Warnings, "no worker count fits into memory: "+over)
 	}
-	if r.Confidence < unsure {
+	if r.Confidence < unsure && chosen.OtherCPU <= mostOthers {
 		r.Warnings = append(r.Warnings, fmt.Sprintf(seldomSame, human.Share(r.Confidence)))
 	}
 	if chosen.OtherCPU > busyOthers {

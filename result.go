@@ -30,6 +30,7 @@ const (
 	muchGC      = 0.05 // share of the CPUs that garbage collection uses
 
 	busyOthers  = 0.10 // share of the CPUs that other processes use
+	mostOthers  = 0.50 // … from which on repeatability can't be told
 	unsure      = 0.90 // confidence
 	manyWorkers = 64
 	muchDrift   = 1.25 // ratio of the times at the end and at the beginning, or its inverse
@@ -45,8 +46,10 @@ func countCPUs(n float64) string {
 	return fmt.Sprintf("%.3g CPUs", n)
 }
 
-// These are the reasons why 0 workers aren't tried.
+// These are the reasons why counts are ruled out, beside memory: 0 workers aren't tried, and more workers
+// aren't chosen.
 const (
+	takesCPUs       = "more workers only take CPUs from other programs"
 	notInline       = "0 workers weren't tried: WithTimeout holds only with workers"
 	notInlineStream = "0 workers weren't tried: a stream is read by a goroutine anyway"
 )
@@ -126,7 +129,7 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	note := func(word, format string, args ...any) {
 		fmt.Fprintf(b, "%13s  %s\n", word, fmt.Sprintf(format, args...))
 	}
-	if r.Confidence > 0 && !r.fallback {
+	if r.Confidence > 0 && !r.fallback && r.trial(r.Workers).OtherCPU <= mostOthers {
 		note("repeatability", "%s of runs would choose the same", human.Share(r.Confidence))
 	}
 	if r.Step {
@@ -149,6 +152,7 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	var tooLarge []string
 	for _, out := range r.RuledOut {
 		switch {
+		case out.Reason == takesCPUs: // the table says so
 		case !out.forMemory():
 			note("ruled out", "%s", out.Reason)
 		case tooLarge == nil:
@@ -168,17 +172,27 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	}
 }
 
-// Mark returns "chosen", "fastest", "chosen, fastest" or "", as in the report.
+// Mark returns what the report says beside a count: "chosen", "fastest", both, why a count can't be chosen
+// ("CPUs full") or called the fastest ("hardly measured"), or "".
 func (r *Result) Mark(workers int) string {
 	var marks []string
+	one, fastest := r.trial(workers), r.trial(r.Fastest)
 	if workers == r.Workers {
 		marks = append(marks, "chosen")
 	}
-	if workers == r.Fastest {
+	switch {
+	case slices.Contains(r.RuledOut, RuledOut{workers, takesCPUs}):
+		marks = append(marks, "CPUs full")
+	case workers == r.Fastest && one.known():
 		marks = append(marks, "fastest")
+	case one.Mean <= fastest.Mean && !one.known():
+		marks = append(marks, "hardly measured")
 	}
 	return strings.Join(marks, ", ")
 }
+
+// known reports whether the trial's time can be compared with others.
+func (t *Trial) known() bool { return search.Known(t.Mean, t.Low, t.High) }
 
 // String names the hardware in a few words.
 func (h Hardware) String() string {
@@ -214,8 +228,12 @@ func (r *Result) reason(c search.Choice, untuned int) string {
 	switch more := slower(chosen, fastest); {
 	case len(r.Trials) == 1:
 		beside = append(beside, "nothing else was measured")
+	case r.Workers == r.Fastest && !chosen.known():
+		beside = append(beside, "the fastest as far as was measured, which is hardly")
 	case r.Workers == r.Fastest:
 		beside = append(beside, "the fastest")
+	case !chosen.known() || !fastest.known():
+		beside = append(beside, fmt.Sprintf("%d may be faster, but that was hardly measured", r.Fastest))
 	case more < hardly:
 		beside = append(beside, fmt.Sprintf("as fast as %d, the fastest", r.Fastest))
 	case overlap:
@@ -228,11 +246,14 @@ func (r *Result) reason(c search.Choice, untuned int) string {
 	if alone := fastest.OtherCPU >= 0 && fastest.OtherCPU <= busyOthers; c.Most > 0 && !alone && slices.ContainsFunc(r.Trials, func(t Trial) bool {
 		return t.Workers > c.Most && slower(fastest, t) > hardly
 	}) {
-		beside = append(beside, "more workers only take CPUs from other programs")
+		beside = append(beside, takesCPUs)
 	}
 	if i := slices.IndexFunc(r.Trials, func(t Trial) bool { return t.Workers == r.Workers }); i > 0 && r.Trials[i-1].Workers != r.Fastest {
 		below := r.Trials[i-1]
 		switch more := slower(below, chosen); {
+		case more > 1 && !(below.known() && chosen.known()):
+			beside = append(beside, takes(below.Workers)+" longer")
+		case !below.known() || !chosen.known():
 		case more > hardly:
 			beside = append(beside, fmt.Sprintf("%s %s longer", takes(below.Workers), human.Share(more)))
 		case more > -hardly:
@@ -279,14 +300,14 @@ func margin(t Trial) string {
 // A Result is what [Tune] found. In JSON durations are whole nanoseconds.
 type Result struct {
 	Workers    int           `json:"workers"`    // the choice: the fewest workers within Alpha of the fastest, as far as could be measured
-	Fastest    int           `json:"fastest"`    // the count with the shortest time
-	Trials     []Trial       `json:"trials"`     // one per worker count measured, ascending, except the counts in RuledOut
+	Fastest    int           `json:"fastest"`    // the count with the shortest time, of those that may be chosen and were measured twice, to within half of their time
+	Trials     []Trial       `json:"trials"`     // one per worker count measured, ascending, except counts that memory rules out
 	Alpha      time.Duration `json:"alpha_ns"`   // the difference that the choice ignores, over Iterations iterations
 	Iterations int           `json:"iterations"` // the number of iterations over which Alpha and Trial.Total accumulate
 	Confidence float64       `json:"confidence"` // repeatability: the share of runs that would choose the same, 0 … 1; 0: not known. It doesn't say whether the choice is right
 
 	Floor    time.Duration `json:"floor_ns"`            // time of an iteration without waiting and copying
-	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // counts that take too much memory, ascending; count 0 also with WithTimeout and for a stream
+	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // ascending: counts that take too much memory, or are faster only by taking CPUs from other programs; count 0 also with WithTimeout and for a stream
 
 	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" if a loader tuned itself
 	Device     string `json:"device"`
@@ -312,7 +333,9 @@ type RuledOut struct {
 	Reason  string `json:"reason"`
 }
 
-func (r RuledOut) forMemory() bool { return r.Reason != notInline && r.Reason != notInlineStream }
+func (r RuledOut) forMemory() bool {
+	return r.Reason != notInline && r.Reason != notInlineStream && r.Reason != takesCPUs
+}
 
 // Hardware describes the machine, and how much of it the process may use.
 type Hardware struct {

@@ -123,7 +123,7 @@ func TestTheHeadlineSaysTheChoiceAndWhy(t *testing.T) {
 	}{
 		`^4 workers: training hardly waits for data; .*the fastest; 3 take 3\d % longer\.$`: {20 * time.Millisecond, 5 * time.Millisecond, 16, silent},
 		`^8 workers: the fastest; 6 take (3\d) % longer\.$`:                                 {20 * time.Millisecond, 0, 8, silent},
-		`^1 worker: training hardly waits for data; .*0 take .* longer\.$`:                  {4 * time.Millisecond, 5 * time.Millisecond, 4, silent},
+		`^1 worker: training hardly waits for data; .*0 take.* longer\.$`:                   {4 * time.Millisecond, 5 * time.Millisecond, 4, silent},
 		`^6 workers: 3\d % slower than 8, the fastest; 4 take \d\d % longer\.$`:             {20 * time.Millisecond, 0, 8, nwt.WithRelativeAlpha(0.8)},
 		`^0 workers: nothing else was measured\.$`:                                          {4 * time.Millisecond, 0, 0, silent},
 	} {
@@ -286,9 +286,31 @@ func TestTrainingWaitsForTheShareThatAdviceSays(t *testing.T) {
 func TestMarkSaysWhatTheReportSaysOfACount(t *testing.T) {
 	r := &nwt.Result{
 		Workers: 2, Fastest: 4,
-		Trials: []nwt.Trial{{Workers: 1, Mean: 8 * time.Millisecond}, {Workers: 2, Mean: 4200 * time.Microsecond}, {Workers: 4, Mean: 4 * time.Millisecond}},
+		RuledOut: []nwt.RuledOut{{Workers: 16, Reason: "more workers only take CPUs from other programs"}},
 	}
-	for workers, mark := range map[int]string{1: "", 2: "chosen", 4: "fastest"} {
+	for _, row := range []struct {
+		workers      int
+		mean, margin time.Duration
+	}{
+		{1, 8000, 100}, {2, 4200, 100}, {3, 4100, 0}, {4, 4000, 100}, {6, 36, 0}, {8, 3500, 2000}, {16, 3000, 100},
+	} {
+		r.Trials = append(r.Trials, nwt.Trial{Workers: row.workers, Mean: row.mean * us, Low: (row.mean - row.margin) * us, High: (row.mean + row.margin) * us})
+	}
+	for workers, mark := range map[int]string{1: "", 2: "chosen", 3: "", 4: "fastest", 6: "hardly measured", 8: "hardly measured", 16: "CPUs full"} {
 		require.Equal(t, mark, r.Mark(workers))
+	}
+}
+
+// Other programs keep more than half of the CPUs busy.
+func TestBesideHeavyNeighboursRepeatabilityIsNotClaimed(t *testing.T) {
+	for others, claimed := range map[float64]bool{0.3: true, 0.6: false} {
+		synctest.Test(t, func(t *testing.T) {
+			m := nwt.NewVirtualMachine(virtualCPUs)
+			m.Others = others
+			r := tune(t, sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(8), m.Option())
+			require.Contains(t, r.String(), "other processes kept")
+			require.Equal(t, claimed, strings.Contains(r.String(), "of runs would choose"), "%v", r)
+			require.NotContains(t, r.String(), "of them would choose")
+		})
 	}
 }

@@ -277,6 +277,9 @@ func (t *tuning) result(c search.Choice, strategy string) *Result {
 		r.RuledOut = append(r.RuledOut, RuledOut{w, t.refused[w]})
 	}
 	for _, e := range c.Estimates {
+		if c.Most > 0 && e.Workers > c.Most {
+			r.RuledOut = append(r.RuledOut, RuledOut{e.Workers, takesCPUs})
+		}
 		one := t.counts.at(e.Workers).Trial
 		one.Step = e.Body
 		one.Mean, one.Low, one.High = max(e.Mean, e.Body), e.Low, max(e.High, e.Body)
@@ -285,6 +288,7 @@ func (t *tuning) result(c search.Choice, strategy string) *Result {
 		one.Total = one.Mean * time.Duration(t.sp.Iterations)
 		r.Trials = append(r.Trials, one)
 	}
+	slices.SortFunc(r.RuledOut, func(a, b RuledOut) int { return cmp.Compare(a.Workers, b.Workers) })
 	r.Floor = slices.MinFunc(r.Trials, func(a, b Trial) int { return cmp.Compare(a.Step, b.Step) }).Step
 	r.Reason = r.reason(c, t.sp.Start)
 	return r

@@ -25,7 +25,7 @@ const (
 // A Choice is the outcome of a search.
 type Choice struct {
 	Workers    int           // the fewest within alpha of the fastest; −1 if no allowed count was measured
-	Fastest    int           // the count with the shortest time
+	Fastest    int           // of the counts up to Most whose times are known, the one with the shortest time
 	Alpha      time.Duration // accumulated over the space's iterations
 	Confidence float64       // share of runs that would choose the same, 0 … 1; 0: nothing was measured twice
 	Most       int           // counts above this were measured, but only take CPUs from other processes; 0: there are none
@@ -39,8 +39,12 @@ type Estimate struct {
 	Workers   int
 	Mean      time.Duration // time of an iteration
 	Body      time.Duration // the part of it that is the loop's own, without waiting
-	Low, High time.Duration // its 95 % interval; both equal Mean if nothing was measured twice
+	Low, High time.Duration // its 95 % interval; both equal Mean if the count wasn't measured twice
 }
+
+// Known reports whether a count was measured often enough for its time to be compared: twice, and to within
+// half of it.
+func Known(mean, low, high time.Duration) bool { return low < high && high-low <= mean }
 
 // Choose finds the fewest workers within alpha of the fastest.
 func Choose(sp Space, seen []Series) Choice {
@@ -53,8 +57,8 @@ func Choose(sp Space, seen []Series) Choice {
 	for i, w := range e.counts {
 		body := seen[slices.IndexFunc(seen, func(s Series) bool { return s.Workers == w })].body()
 		mean, margin := min(e.mean[i], math.MaxInt64/2), 0.0
-		if e.twice {
-			margin = 2 * ofItself * e.se[i]
+		if e.twice && e.windows[i] > 1 {
+			margin = max(2*ofItself*e.se[i], 1/mean)
 		}
 		c.Estimates[i] = Estimate{w, time.Duration(mean), body, time.Duration(mean * max(0, 1-margin)), time.Duration(min(mean*(1+margin), math.MaxInt64/2))}
 	}
@@ -63,6 +67,13 @@ func Choose(sp Space, seen []Series) Choice {
 		own := e.orTheStart(chosen)
 		c.Kept = own != chosen
 		chosen = own
+	}
+	// The choice allows for errors; what is reported as the fastest is the shortest time in the table.
+	for i, one := range c.Estimates[:e.able] {
+		known, than := Known(one.Mean, one.Low, one.High), c.Estimates[fastest]
+		if known && (one.Mean < than.Mean || !Known(than.Mean, than.Low, than.High)) {
+			fastest = i
+		}
 	}
 	c.Workers, c.Fastest = e.counts[chosen], e.counts[fastest]
 	if e.able < len(e.counts) {

@@ -340,3 +340,20 @@ func TestFullCPUsAreNoLimitWhileTwiceTheWorkersLoadNearlyTwiceAsMuch(t *testing.
 		require.Equal(t, want, Choose(sp, seen).Workers, most)
 	}
 }
+
+// The row that is called the fastest has the smallest figure of those that can be compared.
+func TestTheFastestIsTheShortestTimeThatIsKnown(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		seen []Series
+		want int
+	}{
+		{"the errors overlap", []Series{windows(1, 18_800, 18_700, 18_600, 18_900), windows(2, 9540, 9500, 9600, 9520), windows(4, 9260, 9700, 8800, 9280)}, 4},
+		{"seen once", []Series{windows(1, 1800, 1790, 1810, 1800), windows(2, 900, 880, 860, 870), windows(4, 36)}, 2},
+		{"hardly measured", []Series{windows(1, 1800, 1790, 1810, 1800), windows(2, 900, 880, 860, 870, 880, 860), {4, []Block{waiting(0, 1, 36*time.Microsecond), waiting(1, 1, 800*time.Microsecond)}}}, 2},
+		{"none was seen twice", []Series{windows(2, 900), windows(4, 850)}, 4},
+	} {
+		sp := Space{CPUs: 2, Start: 2, Max: 4, Alpha: DefaultAlpha, Iterations: 100}
+		require.Equal(t, tt.want, Choose(sp, tt.seen).Fastest, tt.name)
+	}
+}
