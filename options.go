@@ -508,8 +508,10 @@ var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 // [Retryable] do, or if it is a timeout. If an error has no such method, these errors are temporary:
 // connections that were reset, refused or broken off, networks and hosts that can't be reached,
 // [io.ErrUnexpectedEOF], ESTALE and EIO of a network file system, and an HTTP status of 408, 429 or 5xx
-// that a method HTTPStatusCode() int returns. Other errors aren't retried, except by package blob, which
-// knows that it reads a store. To prevent retries, return an error whose Temporary() is false.
+// that a method HTTPStatusCode() int returns, or another status with one of S3's codes that pass, such as
+// ExpiredToken or RequestTimeTooSkewed, from a method ErrorCode() string. Other errors aren't retried,
+// except by package blob, which knows that it reads a store. To prevent retries, return an error whose
+// Temporary() is false.
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
 		o.retry = retry.Policy{Times: times, Wait: wait, Asked: true}

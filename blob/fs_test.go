@@ -211,3 +211,41 @@ func TestShardsOfABucketAreReadThoughRequestsStall(t *testing.T) {
 		require.EqualValues(t, 4, a.attempts[1].Load())
 	})
 }
+
+func TestRefusalsOfS3ThatPassAreTemporary(t *testing.T) {
+	for code, status := range map[string]int{
+		"ExpiredToken": 400, "RequestTimeout": 400, "TokenRefreshRequired": 400, "RequestTimeTooSkewed": 403, "RequestExpired": 400,
+	} {
+		t.Run(code, func(t *testing.T) {
+			s := newServer(t)
+			bucket := s.bucket(t, 1)
+			ds, shards := objects(t, bucket, 4), putShards(t, bucket, 10)
+			s.refusing("train/", 3, status, code)
+			require.Equal(t, upTo(4), epoch(t, ds, nwt.WithRetry(3, 0), nwt.WithWorkers(1)))
+			for _, fsys := range []fs.FS{blob.FS(bucket), bucket} {
+				if fsys == bucket && status == 403 {
+					continue // HEAD, by which a bucket looks for a file, gets no reason
+				}
+				s.refusing("1.tar", 3, status, code)
+				require.Equal(t, upTo(30), shardEpoch(t, fsys, shards, nwt.WithRetry(3, 0)))
+			}
+			s.refusing("list-type", 3, status, code)
+			keys, err := blob.List(t.Context(), bucket, "train/", nil)
+			require.NoError(t, err)
+			require.Equal(t, 7, keys.Len())
+		})
+	}
+	s := newServer(t)
+	bucket := s.bucket(t, 1)
+	ds := objects(t, bucket, 1)
+	for code, status := range map[string]int{"AccessDenied": 403, "InvalidAccessKeyId": 403, "SignatureDoesNotMatch": 403, "InvalidArgument": 400} {
+		s.refusing("train/", 1<<30, status, code)
+		_, err := nwt.LoadSample(t.Context(), ds, 0)
+		var named *blob.Error
+		require.ErrorAs(t, err, &named)
+		require.False(t, named.Temporary(), code)
+		_, err = fs.ReadFile(blob.FS(bucket), "train/00000")
+		temporary, _ := nwt.Temporary(err)
+		require.False(t, temporary, code)
+	}
+}

@@ -36,7 +36,9 @@ func MayPass(err error) (may, known bool) {
 	var answer interface{ HTTPStatusCode() int } // an error of AWS's library
 	if errors.As(err, &answer) && answer.HTTPStatusCode() >= 400 {
 		status := answer.HTTPStatusCode()
-		return status >= 500 || status == 408 || status == 429, true
+		var reason interface{ ErrorCode() string }
+		named := errors.As(err, &reason) && slices.Contains(passing, reason.ErrorCode())
+		return named || status >= 500 || status == 408 || status == 429, true
 	}
 	if slices.ContainsFunc(faults, is) || is(io.ErrUnexpectedEOF) {
 		return true, true
@@ -44,6 +46,15 @@ func MayPass(err error) (may, known bool) {
 	var request *url.Error // for a server that hangs up instead of answering
 	cut := errors.As(err, &request) && is(io.EOF)
 	return cut, cut
+}
+
+// passing are codes with which S3, and stores like it, refuse a request with a status of 400 or 403 that
+// another request won't get: its credentials expired and are renewed meanwhile, or its clock or its
+// connection was slow. BadRequest is what the AWS client makes of a 400 without a code, the answer to HEAD.
+var passing = []string{
+	"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired",
+	"RequestTimeout", "RequestTimeoutException", "RequestTimeTooSkewed", "RequestInTheFuture",
+	"Throttling", "ThrottlingException", "RequestLimitExceeded", "SlowDown", "OperationAborted", "BadRequest",
 }
 
 // As returns an error that says whether it is temporary. For nil it returns nil.
