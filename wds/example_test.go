@@ -25,11 +25,15 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	fsys := fstest.MapFS{"train-000000.tar": {Data: file.Bytes()}} // or os.DirFS, or a bucket
+	fsys := fstest.MapFS{"train-000000.tar": {Data: file.Bytes()}} // or os.DirFS, or the FS of a bucket
 	var schema nwt.Schema
 	text := nwt.AddRagged[uint8](&schema, "text", 5)
 	class := nwt.AddField[int64](&schema, "class")
-	stream, err := wds.New(fsys, []string{"train-000000.tar"}, schema.Fields(), func(_ context.Context, r *wds.Record, dst *nwt.Sample) error {
+	shards, err := wds.Glob(fsys, "train-*.tar")
+	if err != nil {
+		log.Fatal(err)
+	}
+	stream, err := wds.New(fsys, shards, schema.Fields(), func(_ context.Context, r *wds.Record, dst *nwt.Sample) error {
 		data, err := r.File("txt", "text")
 		if err != nil {
 			return err

@@ -90,7 +90,7 @@ func (s *stream) readIndex() error {
 		of[name] = shard.Shard
 	}
 	for i, name := range s.shards {
-		shard, ok := of[path.Clean(name)]
+		shard, ok := of[name]
 		if !ok {
 			return fmt.Errorf("shard %s isn't in it, with %d others", short(name), len(of))
 		}

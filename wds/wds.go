@@ -38,10 +38,9 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// New makes a stream of samples from shards in fsys, such as a folder
-// (os.DirFS) or a bucket (a gocloud.dev/blob.Bucket is an fs.FS). The names of shards are
-// paths in fsys, such as those that fs.Glob(fsys, "train-*.tar") returns, or brace lists of
-// such paths, as in a shell: "train-{000..127}.tar", "{a,b}/{0..9}.tar". nwt.Streamed makes
+// New makes a stream of samples from shards in fsys, such as a folder (os.DirFS) or a bucket (FS of nwt's
+// package blob). The names of shards are paths in fsys, as [Glob] returns them, or brace lists of such
+// paths, as in a shell: "train-{000..127}.tar", "{a,b}/{0..9}.tar". nwt.Streamed makes
 // a dataset of it.
 //
 // load turns a record into a sample, under the rules of nwt.Dataset's Load. The record is valid only
@@ -56,6 +55,9 @@ func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.
 	var err error
 	if s.shards, err = expandAll(shards, maxShards); err != nil {
 		errs = append(errs, &nwt.OptionError{Option: "wds.New", Value: shards, Reason: err.Error()})
+	}
+	if i := slices.IndexFunc(s.shards, func(name string) bool { return !fs.ValidPath(name) }); i >= 0 {
+		errs = append(errs, &nwt.OptionError{Option: "wds.New", Value: s.shards[i], Reason: "a shard's name is " + validPath})
 	}
 	for i, option := range opts {
 		if option == nil {
@@ -80,6 +82,9 @@ func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.
 			errs = append(errs, &nwt.OptionError{Option: "wds.WithDecompressor", Value: d.suffix, Reason: "the suffix must not be empty, nor the function nil"})
 		}
 	}
+	if s.index != "" && !fs.ValidPath(s.index) {
+		errs = append(errs, &nwt.OptionError{Option: "wds.WithIndex", Value: s.index, Reason: "an index's name is " + validPath})
+	}
 	if len(errs) == 0 {
 		if err := s.readIndex(); err != nil {
 			errs = append(errs, &nwt.OptionError{Option: "wds.WithIndex", Value: s.index, Reason: err.Error()})
@@ -90,6 +95,8 @@ func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.
 	}
 	return s, nil
 }
+
+const validPath = "a path in fsys: it has / between its elements, doesn't begin with one, and has no . or .. in it"
 
 // An Option changes how shards are read. If an option is repeated, the last one wins.
 type Option func(*stream)
@@ -135,8 +142,8 @@ func (s *stream) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
 		if path := (*fs.PathError)(nil); !errors.As(err, &path) {
 			err = fmt.Errorf("%s: %w", name, err)
 		}
-		if errors.Is(err, fs.ErrInvalid) || !fs.ValidPath(name) && errors.Is(err, fs.ErrNotExist) { // Windows refuses valid paths with \ or : in them
-			err = fmt.Errorf("%w (a shard's name is a path in fsys: it has / between its elements, doesn't begin with one, and has no . or .. in it)", err)
+		if errors.Is(err, fs.ErrInvalid) { // Windows refuses valid paths with \ or : in them
+			err = fmt.Errorf("%w (a shard's name is %s)", err, validPath)
 		}
 		return nil, noEnd(err)
 	}

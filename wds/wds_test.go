@@ -277,14 +277,20 @@ func TestNewNamesAllThatItCannotUse(t *testing.T) {
 	}
 }
 
-func TestANameThatIsNoPathInItsFileSystemIsToldSo(t *testing.T) {
+func TestANameThatIsNoPathInItsFileSystemIsToldBeforeTheFirstEpoch(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.tar"), shard(t, 0, 3), 0o600))
-	for _, name := range []string{filepath.Join(dir, "a.tar"), "./a.tar", "../a.tar"} {
-		s, err := wds.New(os.DirFS(dir), []string{name}, fields, load)
-		require.NoError(t, err)
+	for _, name := range []string{"/abs/a.tar", "./a.tar", "../a.tar", "b//a.tar", "b/", ""} {
+		_, err := wds.New(os.DirFS(dir), []string{"a.tar", name}, fields, load)
+		var option *nwt.OptionError
+		require.ErrorAs(t, err, &option, name)
+		require.Equal(t, name, option.Value)
+		require.ErrorContains(t, err, "a shard's name is a path in fsys")
+	}
+	_, err := wds.New(os.DirFS(dir), []string{"a.tar"}, fields, load, wds.WithIndex("/index.json"))
+	require.ErrorContains(t, err, "wds.WithIndex: /index.json: an index's name is a path in fsys")
+	if s, err := wds.New(os.DirFS(dir), []string{filepath.Join(dir, "a.tar")}, fields, load); err == nil { // Windows' paths are valid
 		_, err = s.Open(t.Context(), 0)
-		require.ErrorIs(t, err, fs.ErrInvalid)
 		require.ErrorContains(t, err, "a shard's name is a path in fsys")
 	}
 	s, err := wds.New(os.DirFS(dir), []string{"b.tar"}, fields, load)

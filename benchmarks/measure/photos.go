@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"io/fs"
 	"log"
 	"os"
 	"path/filepath"
@@ -62,7 +61,7 @@ func shardDataset(string) (nwt.Dataset, error) {
 		return nil, err
 	}
 	shards := os.DirFS(shardFolder)
-	names, err := fs.Glob(shards, "*.tar")
+	names, err := wds.Glob(shards, "*.tar")
 	if err != nil || len(names) == 0 {
 		return nil, fmt.Errorf("%s: no shards: peers/shards.py makes them (%v)", shardFolder, err)
 	}

@@ -29,9 +29,13 @@ type file struct {
 	class int
 }
 
-// find returns the names of the shards in a folder, in order.
+// find returns the names of the shards in a folder, in order, or none if there are none.
 func find(shards string) (names []string, err error) {
-	return fs.Glob(os.DirFS(shards), "*.tar")
+	names, err = wds.Glob(os.DirFS(shards), "*.tar")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return names, err
 }
 
 // packed returns the names of the shards in a folder. If the folder has none or doesn't exist, they are
