@@ -1,0 +1,260 @@
+package sampler
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/permute"
+)
+
+// maxClasses bounds the numbers of classes.
+const maxClasses = 1 << 24
+
+// PerClass makes batches for metric learning: classes × each samples, with P = classes and K = each. In a
+// batch, no class comes twice, and no sample unless its class has fewer than each; a log line of
+// [slog.Default] says so. labels has the class of each index, 0 or more. An epoch has about as many samples
+// as the dataset.
+//
+// How often a class comes is proportional to its weight, at most once in each batch; so a class that the
+// model confuses can come more often. weights has a number for each class: 0 leaves it out; nil weighs all
+// equally. A class comes with other samples each time, until all have come.
+//
+// The sampler is a [nwt.BatchSampler]: WithBatchSize must be at least classes × each. With several ranks,
+// [nwt.WithDropLast] keeps a last step from dividing a batch. To change weights, call SetSampler between
+// epochs, and save them with the model. Two successive epochs are kept, which takes 4 bytes per sample.
+func PerClass(labels []int, classes, each int, weights []float64, seed uint64) (nwt.Sampler, error) {
+	s := &perClass{classes: classes, each: each, seed: seed, last: len(labels) - 1}
+	if err := errors.Join(s.group(labels, weights), s.checkSize(len(labels))); err != nil {
+		return nil, err
+	}
+	s.batches = max(1, len(labels)/(classes*each))
+	if err := s.divide(weights); err != nil {
+		return nil, err
+	}
+	s.digest = permute.Digest(len(labels), func(i int) uint64 { return uint64(labels[i]) }) ^ permute.Mix64(digestOf(weights))
+	key := permute.SeedKey(seed)
+	s.orders = permute.NewOrders(2, 1, func(epoch, _ int) []int32 { return s.order(permute.EpochKey(key, epoch)) })
+	return s, nil
+}
+
+type perClass struct {
+	classes, each int
+	batches       int // in an epoch
+	last          int
+	seed, digest  uint64
+
+	members []int32 // all indices, class by class
+	ends    []int   // the end of each class in members
+
+	turns  []int     // how often each class comes in an epoch, at least
+	shares []float64 // of each class in the turns that are left, below 1
+	left   int       // turns that are left
+
+	orders *permute.Orders[int32]
+}
+
+func (s *perClass) checkSize(n int) error {
+	var errs []error
+	if s.classes < 1 || s.classes > maxClasses {
+		errs = append(errs, optionError("PerClass: classes", s.classes, "must be 1 … %d", maxClasses))
+	}
+	if s.each < 1 || s.each > math.MaxInt32/max(1, min(s.classes, maxClasses)) {
+		errs = append(errs, optionError("PerClass: each", s.each, "must be at least 1, and a batch at most %d samples", math.MaxInt32))
+	}
+	if n < 1 || n > math.MaxInt32 {
+		errs = append(errs, optionError("PerClass: labels", n, "there must be 1 … %d labels", math.MaxInt32))
+	}
+	return errors.Join(errs...)
+}
+
+// group sorts the indices by class.
+func (s *perClass) group(labels []int, weights []float64) error {
+	most := maxClasses
+	if weights != nil {
+		most = min(most, len(weights))
+	}
+	for i, class := range labels {
+		if class < 0 || class >= most {
+			return optionError(fmt.Sprintf("PerClass: labels[%d]", i), class, "must be 0 … %d, a class", most-1)
+		}
+		for class >= len(s.ends) {
+			s.ends = append(s.ends, 0)
+		}
+		s.ends[class]++
+	}
+	at := 0
+	for class, n := range s.ends {
+		s.ends[class], at = at, at+n
+	}
+	s.members = make([]int32, len(labels))
+	for i, class := range labels {
+		s.members[s.ends[class]] = int32(i)
+		s.ends[class]++
+	}
+	return nil
+}
+
+// of returns the indices of a class.
+func (s *perClass) of(class int) []int32 {
+	from := 0
+	if class > 0 {
+		from = s.ends[class-1]
+	}
+	return s.members[from:s.ends[class]]
+}
+
+// divide finds out how often each class comes.
+func (s *perClass) divide(weights []float64) error {
+	quota := make([]float64, len(s.ends))
+	come, few := 0, 0
+	for class := range quota {
+		n, w := len(s.of(class)), 1.0
+		if weights != nil {
+			if w = weights[class]; !(w >= 0 && w <= math.MaxFloat64) { // written so that NaN fails too
+				return optionError(fmt.Sprintf("PerClass: weights[%d]", class), w, "must be 0 or more, and finite")
+			}
+		}
+		if n == 0 || w == 0 {
+			continue
+		}
+		quota[class] = w
+		come++
+		if n < s.each {
+			few++
+		}
+	}
+	if come < s.classes {
+		return optionError("PerClass: classes", s.classes, "only %d classes have samples and a weight above 0", come)
+	}
+	if few > 0 {
+		slog.Default().Info("nwt: PerClass: a class with too few samples has samples twice in a batch", "classes", few, "fewer than", s.each)
+	}
+	heaviest := slices.Max(quota)
+	for class := range quota {
+		if quota[class] > 0 {
+			quota[class] = max(quota[class]/heaviest, 1e-12) // so that sums don't overflow, and each class comes
+		}
+	}
+	share(quota, s.batches, s.batches*s.classes)
+	s.turns, s.shares, s.left = make([]int, len(quota)), make([]float64, len(quota)), s.batches*s.classes
+	for class, q := range quota {
+		whole, rest := math.Modf(q)
+		s.turns[class], s.shares[class] = int(whole), rest
+		s.left -= int(whole)
+	}
+	return nil
+}
+
+// share turns weights into parts of a total, each at most the given one.
+func share(weights []float64, most, total int) {
+	full := make([]bool, len(weights)) // has the most that it may have
+	for again := true; again; {
+		again = false
+		sum, rest := 0.0, float64(total)
+		for i, w := range weights {
+			if full[i] {
+				rest -= float64(most)
+			} else {
+				sum += w
+			}
+		}
+		for i, w := range weights {
+			if !full[i] && w > 0 && w/sum*rest >= float64(most) {
+				full[i], again = true, true
+			}
+		}
+		if again {
+			continue
+		}
+		for i, w := range weights {
+			if full[i] {
+				weights[i] = float64(most)
+			} else if w > 0 {
+				weights[i] = w / sum * rest
+			}
+		}
+	}
+}
+
+// order computes an epoch.
+func (s *perClass) order(key uint64) []int32 {
+	draw := func(i, n int) int {
+		at, _ := bits.Mul64(permute.Mix64(key+uint64(i)*permute.Golden), uint64(n))
+		return int(at)
+	}
+	batch := s.deal(key)
+	n := len(batch)
+	has := func(b, class int) bool { return slices.Contains(batch[b*s.classes:(b+1)*s.classes], int32(class)) }
+	for i := range 2 * n { // until classes meet at random
+		a, b := i%n, draw(i, n)
+		x, y := int(batch[a]), int(batch[b])
+		if !has(b/s.classes, x) && !has(a/s.classes, y) {
+			batch[a], batch[b] = batch[b], batch[a]
+		}
+	}
+	order := make([]int32, 0, n*s.each)
+	turns := make([]int, len(s.turns))
+	for _, c := range batch {
+		members := s.of(int(c))
+		perRound := max(1, len(members)/s.each) // turns until all samples have come
+		round, from := turns[c]/perRound, turns[c]%perRound*s.each
+		turns[c]++
+		perm, own := permute.New(len(members)), permute.Mix64(permute.Mix64(key^uint64(c))+uint64(round)*permute.Golden)
+		for k := range s.each {
+			order = append(order, members[perm.At(own, (from+k)%len(members))])
+		}
+	}
+	return order
+}
+
+// deal returns the classes of each batch, none of them twice: it lays out the turns of one class after the
+// other, and deals them to the batches like cards.
+func (s *perClass) deal(key uint64) []int32 {
+	perm, own := permute.New(len(s.turns)), permute.Mix64(key)
+	turns, left, sum := slices.Clone(s.turns), s.left, float64(own>>11)/(1<<53)
+	for i := range turns {
+		class := perm.At(own, i)
+		before := math.Floor(sum)
+		if sum += s.shares[class]; math.Floor(sum) > before && left > 0 {
+			turns[class]++
+			left--
+		}
+	}
+	for class := 0; left > 0; class++ { // what rounding has left over
+		if s.shares[class] > 0 && turns[class] == s.turns[class] {
+			turns[class]++
+			left--
+		}
+	}
+	batch, dealt := make([]int32, s.batches*s.classes), 0
+	for i := range turns {
+		class := perm.At(own, i)
+		for range turns[class] {
+			batch[dealt%s.batches*s.classes+dealt/s.batches] = int32(class)
+			dealt++
+		}
+	}
+	return batch
+}
+
+func (s *perClass) Len() int               { return s.batches * s.Largest() }
+func (s *perClass) Batches() int           { return s.batches }
+func (s *perClass) Largest() int           { return s.classes * s.each }
+func (s *perClass) LastIndex() int         { return s.last }
+func (s *perClass) Start(_, batch int) int { return batch * s.Largest() }
+
+func (s *perClass) String() string {
+	return fmt.Sprintf("PerClass(%d classes × %d of %d labels, seed %d)", s.classes, s.each, s.last+1, s.seed)
+}
+
+func (s *perClass) Fingerprint() string { return fmt.Sprintf("%v, labels and weights %x", s, s.digest) }
+
+func (s *perClass) At(epoch, i int) int {
+	permute.CheckPosition(i, s.Len())
+	return int(s.orders.Get(epoch, 0)[i])
+}

@@ -1,0 +1,172 @@
+package sampler_test
+
+import (
+	"bytes"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
+)
+
+// someLabels are the classes of n samples, in no order.
+func someLabels(n, classes int, seed uint64) []int {
+	draws := rand.New(rand.NewPCG(seed, 1))
+	labels := make([]int, n)
+	for i := range labels {
+		labels[i] = i % classes
+	}
+	draws.Shuffle(n, func(i, k int) { labels[i], labels[k] = labels[k], labels[i] })
+	return labels
+}
+
+func TestABatchOfPerClassHasPClassesOfKSamples(t *testing.T) {
+	for seed := range uint64(60) {
+		draws := rand.New(rand.NewPCG(seed, 2))
+		all := 1 + draws.IntN(40)
+		classes, each := 1+draws.IntN(all), 1+draws.IntN(6)
+		labels := someLabels(all*each+draws.IntN(400), all, seed)
+		weights := make([]float64, all)
+		for i := range weights {
+			weights[i] = math.Exp(8 * draws.NormFloat64()) // some would come several times in a batch
+		}
+		if seed%3 == 0 {
+			weights = nil
+		}
+		s, err := sampler.PerClass(labels, classes, each, weights, seed)
+		require.NoError(t, err)
+		b := s.(nwt.BatchSampler)
+		require.Equal(t, classes*each, b.Largest())
+		require.Equal(t, max(1, len(labels)/(classes*each))*classes*each, s.Len())
+		require.Equal(t, s.Len(), b.Start(0, b.Batches()))
+		for epoch := range 3 {
+			for k := range b.Batches() {
+				samples, perClass := map[int]bool{}, map[int]int{}
+				for i := b.Start(epoch, k); i < b.Start(epoch, k+1); i++ {
+					index := s.At(epoch, i)
+					samples[index] = true
+					perClass[labels[index]]++
+				}
+				require.Len(t, samples, classes*each, "no sample comes twice")
+				require.Len(t, perClass, classes)
+				for _, n := range perClass {
+					require.Equal(t, each, n)
+				}
+			}
+		}
+	}
+}
+
+func TestClassesOfPerClassComeByWeight(t *testing.T) {
+	const all = 20
+	labels := someLabels(4000, all, 1)
+	weights := slices.Repeat([]float64{1}, all)
+	weights[3], weights[7], weights[9] = 4, 0, 1000 // 9 comes in each batch
+	s, err := sampler.PerClass(labels, 4, 5, weights, 1)
+	require.NoError(t, err)
+	times, samples := make([]float64, all), make([]map[int]int, all)
+	for i := range samples {
+		samples[i] = map[int]int{}
+	}
+	for i := range s.Len() {
+		index := s.At(0, i)
+		times[labels[index]] += 1.0 / 5
+		samples[labels[index]][index]++
+	}
+	require.InDelta(t, 200, times[9], 1e-6)
+	require.Zero(t, times[7])
+	require.InDelta(t, 600*4.0/21, times[3], 1+1e-6)
+	require.InDelta(t, 600*1.0/21, times[0], 1+1e-6)
+	for class, of := range samples { // 200 samples each
+		least, most := math.MaxInt, 0
+		for _, n := range of {
+			least, most = min(least, n), max(most, n)
+		}
+		if class == 9 {
+			require.Len(t, of, 200)
+			require.Equal(t, least, most, "1000 samples of 200")
+		} else {
+			require.LessOrEqual(t, most, 3)
+		}
+	}
+}
+
+// Classes must not meet the same others all the time.
+func TestClassesOfPerClassMeetAtRandom(t *testing.T) {
+	labels := someLabels(10_000, 50, 1)
+	s, err := sampler.PerClass(labels, 5, 4, nil, 1)
+	require.NoError(t, err)
+	meet := map[[2]int]int{}
+	for k := range s.Len() / 20 {
+		for i := range 5 {
+			for j := range 5 {
+				meet[[2]int{labels[s.At(0, 20*k+4*i)], labels[s.At(0, 20*k+4*j)]}]++
+			}
+		}
+	}
+	most := 0
+	for pair, n := range meet {
+		if pair[0] != pair[1] {
+			most = max(most, n)
+		}
+	}
+	require.LessOrEqual(t, most, 17, "about 4 of 50 turns are expected")
+	require.Greater(t, len(meet), 2300, "of 2500 pairs")
+}
+
+func TestPerClassIsPureAndDependsOnSeedAndEpoch(t *testing.T) {
+	labels := someLabels(300, 10, 1)
+	epochOf := func(seed uint64, epoch int) (order []int) {
+		s, err := sampler.PerClass(labels, 3, 4, nil, seed)
+		require.NoError(t, err)
+		for i := s.Len() - 1; i >= 0; i-- {
+			order = append(order, s.At(epoch, i))
+		}
+		return order
+	}
+	require.Equal(t, epochOf(1, 2), epochOf(1, 2))
+	require.NotEqual(t, epochOf(1, 2), epochOf(1, 3))
+	require.NotEqual(t, epochOf(1, 2), epochOf(2, 2))
+}
+
+func TestAClassWithTooFewSamplesIsTold(t *testing.T) {
+	var log bytes.Buffer
+	was := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	defer slog.SetDefault(was)
+	labels := []int{0, 0, 0, 0, 1, 1}
+	s, err := sampler.PerClass(labels, 2, 3, nil, 1)
+	require.NoError(t, err)
+	require.Contains(t, log.String(), `classes=1 "fewer than"=3`)
+	times := map[int]int{}
+	for i := range s.Len() {
+		times[s.At(0, i)]++
+	}
+	require.Equal(t, 3, times[4]+times[5])
+	require.LessOrEqual(t, max(times[4], times[5]), 2)
+}
+
+func TestWhatPerClassCannotDoIsAnError(t *testing.T) {
+	labels := someLabels(30, 3, 1)
+	for want, make := range map[string]func() (nwt.Sampler, error){
+		"PerClass: classes: 4: only 3 classes have samples and a weight above 0": func() (nwt.Sampler, error) { return sampler.PerClass(labels, 4, 2, nil, 1) },
+		"PerClass: classes: 3: only 2 classes have":                              func() (nwt.Sampler, error) { return sampler.PerClass(labels, 3, 2, []float64{1, 0, 1}, 1) },
+		"PerClass: classes: 0: must be 1":                                        func() (nwt.Sampler, error) { return sampler.PerClass(labels, 0, 2, nil, 1) },
+		"PerClass: each: 0: must be at least 1":                                  func() (nwt.Sampler, error) { return sampler.PerClass(labels, 2, 0, nil, 1) },
+		"and a batch at most":                                                    func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1<<20, math.MaxInt32, nil, 1) },
+		"PerClass: labels: 0: there must be":                                     func() (nwt.Sampler, error) { return sampler.PerClass(nil, 2, 2, nil, 1) },
+		"PerClass: labels[1] = -1: must be 0":                                    func() (nwt.Sampler, error) { return sampler.PerClass([]int{0, -1}, 1, 1, nil, 1) },
+		"PerClass: labels[1] = 16777216: must be 0 … 16777215":                   func() (nwt.Sampler, error) { return sampler.PerClass([]int{0, 1 << 24}, 1, 1, nil, 1) },
+		"= 2: must be 0 … 1, a class":                                            func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1, 1, []float64{1, 1}, 1) },
+		"PerClass: weights[1] = NaN: must be 0 or more, and finite":              func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1, 1, []float64{1, math.NaN(), 1}, 1) },
+	} {
+		_, err := make()
+		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorContains(t, err, want)
+	}
+}
