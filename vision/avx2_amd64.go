@@ -35,6 +35,11 @@ func fromLevelsAVX2(dst *float32, src *byte, n int, scale float32, shift float32
 //go:noescape
 func fromYCCAVX2(red *float32, green *float32, blue *float32, y *byte, cb *byte, cr *byte, n int, affine *float32)
 
+// levelsFromYCCAVX2 is fromYCCAVX2 to levels.
+//
+//go:noescape
+func levelsFromYCCAVX2(red *byte, green *byte, blue *byte, y *byte, cb *byte, cr *byte, n int)
+
 // inverseAVX2 is inverse.
 //
 //go:noescape

@@ -4,6 +4,76 @@
 
 #include "textflag.h"
 
+DATA half65536<>+0(SB)/4, $+32768
+DATA half65536<>+4(SB)/4, $+32768
+DATA half65536<>+8(SB)/4, $+32768
+DATA half65536<>+12(SB)/4, $+32768
+DATA half65536<>+16(SB)/4, $+32768
+DATA half65536<>+20(SB)/4, $+32768
+DATA half65536<>+24(SB)/4, $+32768
+DATA half65536<>+28(SB)/4, $+32768
+GLOBL half65536<>(SB), RODATA|NOPTR, $32
+
+DATA middle<>+0(SB)/4, $+128
+DATA middle<>+4(SB)/4, $+128
+DATA middle<>+8(SB)/4, $+128
+DATA middle<>+12(SB)/4, $+128
+DATA middle<>+16(SB)/4, $+128
+DATA middle<>+20(SB)/4, $+128
+DATA middle<>+24(SB)/4, $+128
+DATA middle<>+28(SB)/4, $+128
+GLOBL middle<>(SB), RODATA|NOPTR, $32
+
+DATA most<>+0(SB)/4, $+255
+DATA most<>+4(SB)/4, $+255
+DATA most<>+8(SB)/4, $+255
+DATA most<>+12(SB)/4, $+255
+DATA most<>+16(SB)/4, $+255
+DATA most<>+20(SB)/4, $+255
+DATA most<>+24(SB)/4, $+255
+DATA most<>+28(SB)/4, $+255
+GLOBL most<>(SB), RODATA|NOPTR, $32
+
+DATA redCr<>+0(SB)/4, $+91881
+DATA redCr<>+4(SB)/4, $+91881
+DATA redCr<>+8(SB)/4, $+91881
+DATA redCr<>+12(SB)/4, $+91881
+DATA redCr<>+16(SB)/4, $+91881
+DATA redCr<>+20(SB)/4, $+91881
+DATA redCr<>+24(SB)/4, $+91881
+DATA redCr<>+28(SB)/4, $+91881
+GLOBL redCr<>(SB), RODATA|NOPTR, $32
+
+DATA greenCb<>+0(SB)/4, $-22554
+DATA greenCb<>+4(SB)/4, $-22554
+DATA greenCb<>+8(SB)/4, $-22554
+DATA greenCb<>+12(SB)/4, $-22554
+DATA greenCb<>+16(SB)/4, $-22554
+DATA greenCb<>+20(SB)/4, $-22554
+DATA greenCb<>+24(SB)/4, $-22554
+DATA greenCb<>+28(SB)/4, $-22554
+GLOBL greenCb<>(SB), RODATA|NOPTR, $32
+
+DATA greenCr<>+0(SB)/4, $-46802
+DATA greenCr<>+4(SB)/4, $-46802
+DATA greenCr<>+8(SB)/4, $-46802
+DATA greenCr<>+12(SB)/4, $-46802
+DATA greenCr<>+16(SB)/4, $-46802
+DATA greenCr<>+20(SB)/4, $-46802
+DATA greenCr<>+24(SB)/4, $-46802
+DATA greenCr<>+28(SB)/4, $-46802
+GLOBL greenCr<>(SB), RODATA|NOPTR, $32
+
+DATA blueCb<>+0(SB)/4, $+116130
+DATA blueCb<>+4(SB)/4, $+116130
+DATA blueCb<>+8(SB)/4, $+116130
+DATA blueCb<>+12(SB)/4, $+116130
+DATA blueCb<>+16(SB)/4, $+116130
+DATA blueCb<>+20(SB)/4, $+116130
+DATA blueCb<>+24(SB)/4, $+116130
+DATA blueCb<>+28(SB)/4, $+116130
+GLOBL blueCb<>(SB), RODATA|NOPTR, $32
+
 // func mixRowsAVX2(dst *byte, src *byte, n int, stride int, weights *uint64, taps int)
 // Requires: AVX, AVX2
 TEXT ·mixRowsAVX2(SB), NOSPLIT, $0-48
@@ -424,75 +494,64 @@ pixels:
 	VZEROUPPER
 	RET
 
-DATA half65536<>+0(SB)/4, $+32768
-DATA half65536<>+4(SB)/4, $+32768
-DATA half65536<>+8(SB)/4, $+32768
-DATA half65536<>+12(SB)/4, $+32768
-DATA half65536<>+16(SB)/4, $+32768
-DATA half65536<>+20(SB)/4, $+32768
-DATA half65536<>+24(SB)/4, $+32768
-DATA half65536<>+28(SB)/4, $+32768
-GLOBL half65536<>(SB), RODATA|NOPTR, $32
+// func levelsFromYCCAVX2(red *byte, green *byte, blue *byte, y *byte, cb *byte, cr *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·levelsFromYCCAVX2(SB), NOSPLIT, $0-56
+	MOVQ    red+0(FP), AX
+	MOVQ    green+8(FP), CX
+	MOVQ    blue+16(FP), DX
+	MOVQ    y+24(FP), BX
+	MOVQ    cb+32(FP), SI
+	MOVQ    cr+40(FP), DI
+	MOVQ    n+48(FP), R8
+	VPXOR   Y0, Y0, Y0
+	VMOVDQU half65536<>+0(SB), Y0
 
-DATA middle<>+0(SB)/4, $+128
-DATA middle<>+4(SB)/4, $+128
-DATA middle<>+8(SB)/4, $+128
-DATA middle<>+12(SB)/4, $+128
-DATA middle<>+16(SB)/4, $+128
-DATA middle<>+20(SB)/4, $+128
-DATA middle<>+24(SB)/4, $+128
-DATA middle<>+28(SB)/4, $+128
-GLOBL middle<>(SB), RODATA|NOPTR, $32
-
-DATA most<>+0(SB)/4, $+255
-DATA most<>+4(SB)/4, $+255
-DATA most<>+8(SB)/4, $+255
-DATA most<>+12(SB)/4, $+255
-DATA most<>+16(SB)/4, $+255
-DATA most<>+20(SB)/4, $+255
-DATA most<>+24(SB)/4, $+255
-DATA most<>+28(SB)/4, $+255
-GLOBL most<>(SB), RODATA|NOPTR, $32
-
-DATA redCr<>+0(SB)/4, $+91881
-DATA redCr<>+4(SB)/4, $+91881
-DATA redCr<>+8(SB)/4, $+91881
-DATA redCr<>+12(SB)/4, $+91881
-DATA redCr<>+16(SB)/4, $+91881
-DATA redCr<>+20(SB)/4, $+91881
-DATA redCr<>+24(SB)/4, $+91881
-DATA redCr<>+28(SB)/4, $+91881
-GLOBL redCr<>(SB), RODATA|NOPTR, $32
-
-DATA greenCb<>+0(SB)/4, $-22554
-DATA greenCb<>+4(SB)/4, $-22554
-DATA greenCb<>+8(SB)/4, $-22554
-DATA greenCb<>+12(SB)/4, $-22554
-DATA greenCb<>+16(SB)/4, $-22554
-DATA greenCb<>+20(SB)/4, $-22554
-DATA greenCb<>+24(SB)/4, $-22554
-DATA greenCb<>+28(SB)/4, $-22554
-GLOBL greenCb<>(SB), RODATA|NOPTR, $32
-
-DATA greenCr<>+0(SB)/4, $-46802
-DATA greenCr<>+4(SB)/4, $-46802
-DATA greenCr<>+8(SB)/4, $-46802
-DATA greenCr<>+12(SB)/4, $-46802
-DATA greenCr<>+16(SB)/4, $-46802
-DATA greenCr<>+20(SB)/4, $-46802
-DATA greenCr<>+24(SB)/4, $-46802
-DATA greenCr<>+28(SB)/4, $-46802
-GLOBL greenCr<>(SB), RODATA|NOPTR, $32
-
-DATA blueCb<>+0(SB)/4, $+116130
-DATA blueCb<>+4(SB)/4, $+116130
-DATA blueCb<>+8(SB)/4, $+116130
-DATA blueCb<>+12(SB)/4, $+116130
-DATA blueCb<>+16(SB)/4, $+116130
-DATA blueCb<>+20(SB)/4, $+116130
-DATA blueCb<>+24(SB)/4, $+116130
-DATA blueCb<>+28(SB)/4, $+116130
-GLOBL blueCb<>(SB), RODATA|NOPTR, $32
+pixels:
+	VPMOVZXBD    (BX), Y1
+	VPMOVZXBD    (SI), Y2
+	VPMOVZXBD    (DI), Y3
+	VPSUBD       middle<>+0(SB), Y2, Y2
+	VPSUBD       middle<>+0(SB), Y3, Y3
+	VMOVDQA      Y0, Y4
+	VPMULLD      redCr<>+0(SB), Y3, Y5
+	VPADDD       Y5, Y4, Y4
+	VPSRAD       $0x10, Y4, Y4
+	VPADDD       Y1, Y4, Y4
+	VEXTRACTI128 $0x01, Y4, X5
+	VPACKSSDW    X5, X4, X5
+	VPACKUSWB    X5, X5, X5
+	VMOVQ        X5, (AX)
+	ADDQ         $0x08, AX
+	VMOVDQA      Y0, Y4
+	VPMULLD      greenCb<>+0(SB), Y2, Y5
+	VPADDD       Y5, Y4, Y4
+	VPMULLD      greenCr<>+0(SB), Y3, Y3
+	VPADDD       Y3, Y4, Y4
+	VPSRAD       $0x10, Y4, Y4
+	VPADDD       Y1, Y4, Y4
+	VEXTRACTI128 $0x01, Y4, X3
+	VPACKSSDW    X3, X4, X3
+	VPACKUSWB    X3, X3, X3
+	VMOVQ        X3, (CX)
+	ADDQ         $0x08, CX
+	VMOVDQA      Y0, Y3
+	VPMULLD      blueCb<>+0(SB), Y2, Y2
+	VPADDD       Y2, Y3, Y3
+	VPSRAD       $0x10, Y3, Y3
+	VPADDD       Y1, Y3, Y3
+	VEXTRACTI128 $0x01, Y3, X1
+	VPACKSSDW    X1, X3, X1
+	VPACKUSWB    X1, X1, X1
+	VMOVQ        X1, (DX)
+	ADDQ         $0x08, DX
+	ADDQ         $0x08, BX
+	ADDQ         $0x08, SI
+	ADDQ         $0x08, DI
+	SUBQ         $0x08, R8
+	JNZ          pixels
+	VZEROUPPER
+	RET
 
 // func inverseAVX2(in *int32, dst *byte, stride int)
 // Requires: AVX, AVX2

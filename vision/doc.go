@@ -34,7 +34,7 @@
 // Crops, resizes and flips are computed first, and become one resampling of the part of the picture that
 // is needed. A JPEG file is decoded only down to the crop's last row, and of a baseline file only the
 // blocks in the crop become pixels. Its planes are resampled before their colours are converted. On amd64
-// CPUs with AVX2, the inverse cosine transform, resampling and conversion to float32 are in assembly.
+// CPUs with AVX2, the inverse cosine transform, resampling and conversion to float32 or bytes are in assembly.
 // Each worker keeps its decoders and buffers, so that a JPEG file costs no allocation, unless it has
 // unusual colours or is huge.
 //

@@ -20,6 +20,9 @@ func Colours(n Normalize) func(r, g, b []float32, y, cb, cr []byte) {
 	return func(r, g, b []float32, y, cb, cr []byte) { fromYCC(r, g, b, y, cb, cr, fullRange, &tables) }
 }
 
+// Levels converts a row of YCbCr to bytes.
+func Levels(r, g, b, y, cb, cr []byte) { fromYCC(r, g, b, y, cb, cr, fullRange, &unchanged) }
+
 // Inverse writes the pixels of a block of coefficients.
 func Inverse(block [64]int32) (pixels [64]byte) {
 	inverse(&block, pixels[:], 8)

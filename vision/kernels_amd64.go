@@ -62,12 +62,16 @@ func fromLevels[T element](dst []T, src []byte, table *levels[T]) {
 }
 
 func fromYCC[T element](r, g, b []T, y, cb, cr []byte, t *chroma, tables *[3]*levels[T]) {
-	n := len(r) &^ 7
-	if n > 0 && avx2 && t.full && tables[0].scale > 0 && tables[1].scale > 0 && tables[2].scale > 0 {
+	n, bytes := len(r)&^7, unsafe.Sizeof(r[0]) == 1 // of which all tables are identity
+	if n > 0 && avx2 && t.full && (bytes || tables[0].scale > 0 && tables[1].scale > 0 && tables[2].scale > 0) {
 		g, b, y, cb, cr = g[:len(r)], b[:len(r)], y[:len(r)], cb[:len(r)], cr[:len(r)]
-		affine := [3]affine{tables[0].affine, tables[1].affine, tables[2].affine}
-		fromYCCAVX2((*float32)(unsafe.Pointer(&r[0])), (*float32)(unsafe.Pointer(&g[0])), (*float32)(unsafe.Pointer(&b[0])),
-			&y[0], &cb[0], &cr[0], n, &affine[0].scale)
+		red, green, blue := unsafe.Pointer(&r[0]), unsafe.Pointer(&g[0]), unsafe.Pointer(&b[0])
+		if bytes {
+			levelsFromYCCAVX2((*byte)(red), (*byte)(green), (*byte)(blue), &y[0], &cb[0], &cr[0], n)
+		} else {
+			affine := [3]affine{tables[0].affine, tables[1].affine, tables[2].affine}
+			fromYCCAVX2((*float32)(red), (*float32)(green), (*float32)(blue), &y[0], &cb[0], &cr[0], n, &affine[0].scale)
+		}
 		r, g, b, y, cb, cr = r[n:], g[n:], b[n:], y[n:], cb[n:], cr[n:]
 	}
 	fromYCCPlain(r, g, b, y, cb, cr, t, tables)

@@ -82,6 +82,13 @@ func TestTheAssemblyConvertsColoursAsPlainGo(t *testing.T) {
 			if got != want {
 				t.Fatalf("Cb %d, Cr %d: %v, not %v", blue, red, got, want)
 			}
+			levels, wanted := inBothWays(t, func() (rgb [3][256]byte) {
+				vision.Levels(rgb[0][:], rgb[1][:], rgb[2][:], y[:], cb[:], cr[:])
+				return rgb
+			})
+			if levels != wanted {
+				t.Fatalf("Cb %d, Cr %d: %v, not %v", blue, red, levels, wanted)
+			}
 		}
 	}
 }

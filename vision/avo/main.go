@@ -20,7 +20,8 @@ func main() {
 	mixColumns()
 	rowsOf()
 	fromLevels()
-	fromYCC()
+	fromYCC(false)
+	fromYCC(true)
 	inverse()
 	Generate()
 }
@@ -311,10 +312,30 @@ func address(name string) Mem {
 	return b.Addr
 }
 
-func fromYCC() {
-	TEXT("fromYCCAVX2", NOSPLIT, "func(red, green, blue *float32, y, cb, cr *byte, n int, affine *float32)")
-	Pragma("noescape")
-	Doc("fromYCCAVX2 is fromYCC, of JFIF's components, for n pixels, a multiple of eight.")
+// half65536 is one half in 65536ths, parts are the shares of Cb and Cr in red, green and blue, as in
+// libjpeg's jdcolor.c.
+var (
+	half65536    = lanes("half65536", 1<<15)
+	middle, most = lanes("middle", 128), lanes("most", 255)
+	parts        = [3][2]Op{
+		{nil, lanes("redCr", 91881)},
+		{lanes("greenCb", -22554), lanes("greenCr", -46802)},
+		{lanes("blueCb", 116130), nil},
+	}
+)
+
+func fromYCC(bytes bool) {
+	size := 32 // bytes of eight results
+	if bytes {
+		size = 8
+		TEXT("levelsFromYCCAVX2", NOSPLIT, "func(red, green, blue, y, cb, cr *byte, n int)")
+		Pragma("noescape")
+		Doc("levelsFromYCCAVX2 is fromYCCAVX2 to levels.")
+	} else {
+		TEXT("fromYCCAVX2", NOSPLIT, "func(red, green, blue *float32, y, cb, cr *byte, n int, affine *float32)")
+		Pragma("noescape")
+		Doc("fromYCCAVX2 is fromYCC, of JFIF's components, for n pixels, a multiple of eight.")
+	}
 	var dst, src [3]GPVirtual
 	for i, name := range []string{"red", "green", "blue"} {
 		dst[i] = load(name)
@@ -322,22 +343,19 @@ func fromYCC() {
 	for i, name := range []string{"y", "cb", "cr"} {
 		src[i] = load(name)
 	}
-	n, affine := load("n"), load("affine")
+	n := load("n")
 	var scale, shift [3]VecVirtual
-	for c := range 3 {
-		scale[c], shift[c] = YMM(), YMM()
-		VBROADCASTSS(Mem{Base: affine, Disp: 8 * c}, scale[c])
-		VBROADCASTSS(Mem{Base: affine, Disp: 8*c + 4}, shift[c])
+	if !bytes {
+		affine := load("affine")
+		for c := range 3 {
+			scale[c], shift[c] = YMM(), YMM()
+			VBROADCASTSS(Mem{Base: affine, Disp: 8 * c}, scale[c])
+			VBROADCASTSS(Mem{Base: affine, Disp: 8*c + 4}, shift[c])
+		}
 	}
 	zero, rounding := YMM(), YMM() // one half, in 65536ths
 	VPXOR(zero, zero, zero)
-	VMOVDQU(lanes("half65536", 1<<15), rounding)
-	middle, most := lanes("middle", 128), lanes("most", 255)
-	parts := [3][2]Op{ // shares of Cb and Cr in red, green and blue, as in libjpeg's jdcolor.c
-		{nil, lanes("redCr", 91881)},
-		{lanes("greenCb", -22554), lanes("greenCr", -46802)},
-		{lanes("blueCb", 116130), nil},
-	}
+	VMOVDQU(half65536, rounding)
 	Label("pixels")
 	y, cb, cr := YMM(), YMM(), YMM()
 	VPMOVZXBD(Mem{Base: src[0]}, y)
@@ -357,11 +375,19 @@ func fromYCC() {
 		}
 		VPSRAD(U8(16), sum, sum)
 		VPADDD(y, sum, sum)
-		VPMAXSD(zero, sum, sum)
-		VPMINSD(most, sum, sum)
-		float(sum, scale[c], shift[c])
-		VMOVUPS(sum, Mem{Base: dst[c]})
-		ADDQ(U8(32), dst[c])
+		if bytes {
+			upper := XMM()
+			VEXTRACTI128(U8(1), sum, upper)
+			VPACKSSDW(upper, sum.AsX(), upper)
+			VPACKUSWB(upper, upper, upper)
+			VMOVQ(upper, Mem{Base: dst[c]})
+		} else {
+			VPMAXSD(zero, sum, sum)
+			VPMINSD(most, sum, sum)
+			float(sum, scale[c], shift[c])
+			VMOVUPS(sum, Mem{Base: dst[c]})
+		}
+		ADDQ(U8(size), dst[c])
 	}
 	for _, s := range src {
 		ADDQ(U8(8), s)
