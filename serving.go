@@ -23,7 +23,8 @@ func (s *Sample) Place() batchserver.Place {
 }
 
 // Serving returns a source that loads the loader's batches for other processes: see package batchserver.
-// The source has workers and memory of its own, and is independent of the loader. It ignores
+// The source has as many workers as the loader, at least one, and memory of its own; it is independent of
+// the loader. It ignores
 // [WithErrorBudget], since it tells each bad sample. It fails for a stream, which has no sample by index,
 // for a device, and with [WithUnordered].
 func (l *Loader) Serving() (batchserver.Source, error) {
@@ -41,7 +42,7 @@ func (l *Loader) Serving() (batchserver.Source, error) {
 	}
 	source, o := *l.source, *l.opts
 	source.opts, o.maxBad, o.prefetch, o.auto = &o, math.MaxInt, maxPrefetch, false
-	s := &serving{l: newEngine(&source, l.Workers()), queue: make(chan *request, 64), wake: make(chan struct{}, 1)}
+	s := &serving{l: newEngine(&source, max(1, l.Workers())), queue: make(chan *request, 64), wake: make(chan struct{}, 1)}
 	s.l.ordering.Store(l.ordering.Load())
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s, nil
@@ -217,8 +218,8 @@ func (s *serving) consume() {
 
 // requested reports whether there is a request that no batch is open for, which is then next.
 func (s *serving) requested() bool {
-	if s.next == nil && len(s.queue) > 0 {
-		s.next = <-s.queue
+	for (s.next == nil || s.next.settled.Load()) && len(s.queue) > 0 {
+		s.next = <-s.queue // those whose callers have given up are left out
 	}
 	return s.next != nil
 }
