@@ -6,6 +6,7 @@
 //	go run ./compare -report               # from results.json, without measuring
 //	go run ./compare -photos               # photographs alone, about 3 minutes
 //	go run ./compare -tensors              # the same as bytes, also to Python, about 4 minutes
+//	go run ./compare -formats              # JPEG, PNG and WebP files on one thread, about 3 minutes
 //	go run ./compare -shards               # photographs in shards, about 5 minutes
 //	go run ./compare -tail -limit 30m      # slow samples and a step that pauses, about 25 minutes
 //
@@ -72,6 +73,7 @@ func main() {
 	bytes := flag.Bool("tensors", false, "photographs as bytes instead of all others, also to Python by nwt-serve")
 	sharded := flag.Bool("shards", false, "photographs in shards, instead of all others; peers/shards.py makes them")
 	tail := flag.Bool("tail", false, "slow samples and a step that pauses, instead of all others")
+	formats := flag.Bool("formats", false, "JPEG, PNG and WebP files beside torchvision and Pillow, on one thread, instead of all others")
 	report := flag.Bool("report", false, "measure nothing: write the document from the results")
 	document := flag.String("document", "../docs/compared.md", "whose part between the markers is replaced; plots go beside it")
 	flag.Parse()
@@ -99,6 +101,12 @@ func main() {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if *formats {
+		if err := o.build(ctx, func() error { return o.formats(ctx, *document) }); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
 	if !*report {
 		r, err := o.measure(ctx)
 		if err != nil {
@@ -130,18 +138,31 @@ type options struct {
 	python string
 }
 
-func (o *options) measure(ctx context.Context) (*run, error) {
+// build builds measure, and then calls f.
+func (o *options) build(ctx context.Context, f func() error) error {
 	dir, err := os.MkdirTemp("", "compare")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer os.RemoveAll(dir)
 	o.binary, o.python = filepath.Join(dir, "measure"), filepath.Join("peers", ".venv", "bin", "python")
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", o.binary, "./measure").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("go build ./measure: %w\n%s", err, out)
+		return fmt.Errorf("go build ./measure: %w\n%s", err, out)
 	}
+	return f()
+}
+
+func (o *options) measure(ctx context.Context) (r *run, err error) {
+	err = o.build(ctx, func() error {
+		r, err = o.measureAll(ctx)
+		return err
+	})
+	return r, err
+}
+
+func (o *options) measureAll(ctx context.Context) (*run, error) {
 	if o.group == tensors {
-		program := filepath.Join(dir, "nwt-serve")
+		program := filepath.Join(filepath.Dir(o.binary), "nwt-serve")
 		if out, err := exec.CommandContext(ctx, "go", "build", "-C", "../serve", "-o", program, "./cmd/nwt-serve").CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("go build nwt-serve: %w\n%s", err, out)
 		}

@@ -126,8 +126,13 @@ func main() {
 	step := flag.Duration("step", 0, "that the training step takes for each batch, without CPUs; its batches per second count it")
 	list := flag.Bool("list", false, "print every combination, a JSON object a line")
 	tuned := flag.Bool("tune", false, "print the worker count that nwt.Tune finds for the workload")
+	each := flag.Bool("formats", false, "print the rates of JPEG, PNG and WebP files on one thread instead")
 	flag.Parse()
 
+	if *each {
+		formats(*seconds)
+		return
+	}
 	print := json.NewEncoder(os.Stdout).Encode
 	if *list {
 		for _, c := range combinations() {
