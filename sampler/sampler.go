@@ -3,6 +3,7 @@
 //   - [Weighted] and [WeightedWithoutReplacement] draw samples by weights.
 //   - [Bucketed] and [TokenBatches] bring samples of similar lengths together, in batches of
 //     a number of samples or of tokens.
+//   - [PerClass] makes batches of P classes × K samples.
 //   - [Mixed] draws from the parts of a [nwt.Concat], by weights that change as training goes on.
 //   - [LocallyShuffled] is for files of blocks that are read whole.
 //   - [Computed] uses the order that a function computes for an epoch.
@@ -129,7 +130,7 @@ func nameOf(s nwt.Sampler) string {
 }
 
 // Computed returns an order that a function computes for a whole epoch at once, n indices. It is for
-// repeated augmentation, P classes × K samples in each batch, or a curriculum. An index may come more
+// repeated augmentation or a curriculum. An index may come more
 // than once; it is then augmented differently each time.
 //
 // The function must be pure: the same epoch always gives the same indices, on every rank and in every

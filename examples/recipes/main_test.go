@@ -72,9 +72,9 @@ var made = map[string]func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, err
 		return picturesForTraining(files)
 	},
 	"metric": func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, error) {
-		ds, err := faces(n / perIdentity)
+		ds, labels, err := faces(n / perIdentity)
 		require.NoError(tb, err)
-		order, err := balanced(n/perIdentity, []int{3, 6, 9, 0})
+		order, err := balanced(labels, []int{3, 6, 9, 0})
 		return ds, []nwt.Option{nwt.WithSampler(order), nwt.WithBatchSize(perBatch * ofEach)}, err
 	},
 	"audio":  func(_ testing.TB, n int) (nwt.Dataset, []nwt.Option, error) { return recordings(n) },
@@ -103,7 +103,7 @@ var made = map[string]func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, err
 
 func TestEachRecipeGoesOnInTheMiddleOfAnEpochOnOtherRanks(t *testing.T) {
 	for name, n := range map[string]int{
-		"pretrain": 400, "pictures": 24, "metric": 120, "audio": 200, "text": 200, "detection": 100, "segmentation": 24, "shapes": 100, "rowgroups": 680,
+		"pretrain": 400, "pictures": 24, "audio": 200, "text": 200, "detection": 100, "segmentation": 24, "shapes": 100, "rowgroups": 680,
 	} {
 		t.Run(name, func(t *testing.T) {
 			ds, opts, err := made[name](t, n)
@@ -121,6 +121,39 @@ func TestEachRecipeGoesOnInTheMiddleOfAnEpochOnOtherRanks(t *testing.T) {
 			}
 			require.GreaterOrEqual(t, len(head), len(whole)-6, "but what WithDropLast leaves out")
 		})
+	}
+}
+
+// Hard classes come more often, but only once in a batch.
+func TestMetricLearningHasPClassesOfKSamplesAndGoesOnOnOtherRanks(t *testing.T) {
+	ds, opts, err := made["metric"](t, 120)
+	require.NoError(t, err)
+	times := map[int32]int{}
+	state := nwt.State{Epoch: 1}
+	for step := range 10 {
+		l, err := nwt.NewLoader(ds, append(opts, nwt.WithWorkers(step%4))...)
+		require.NoError(t, err)
+		for batch, err := range l.Resume(t.Context(), state) {
+			require.NoError(t, err)
+			state = batch.State()
+			perClass, samples := map[int32]int{}, map[int]bool{}
+			for i, class := range identity.Of(batch) {
+				perClass[class]++
+				samples[batch.Indices()[i]] = true
+			}
+			require.Len(t, perClass, perBatch)
+			require.Len(t, samples, perBatch*ofEach)
+			for class, n := range perClass {
+				require.Equal(t, ofEach, n)
+				times[class]++
+			}
+			break
+		}
+		require.NoError(t, l.Close())
+	}
+	require.Equal(t, 120, state.Samples)
+	for class, n := range times { // 40 turns of 16 shares
+		require.InDelta(t, map[bool]float64{true: 5, false: 2.5}[class < 10 && class%3 == 0], n, 0.5, "class %d", class)
 	}
 }
 
@@ -142,7 +175,7 @@ func TestTheRecipesRun(t *testing.T) {
 	require.Contains(t, out.String(), `checkpoint: {"epoch":0,"samples":160,`)
 	require.Contains(t, out.String(), "training: 48 pictures an epoch")
 	require.Contains(t, out.String(), "validation: 24 pictures an epoch")
-	require.Contains(t, out.String(), "epoch 1: 4 batches of 4 classes × 3; hard: [0 3 6 9]")
+	require.Contains(t, out.String(), "epoch 1: 10 batches of 4 classes × 3; hard: [0 3 6 9]")
 	require.Contains(t, out.String(), "200 pictures with 900 boxes")
 	require.Contains(t, out.String(), "40 photographs; boxes kept:")
 	require.Contains(t, out.String(), "12 photographs; pixels of a class:")
@@ -150,9 +183,9 @@ func TestTheRecipesRun(t *testing.T) {
 	require.ErrorContains(t, run(t.Context(), []string{"cake"}, &out), `"cake": must be one of ["audio" "detection" "jsonl" "metric" "pictures" "pretrain" "rowgroups" "segmentation" "shapes" "text" "tfrecord" "tokens"]`)
 }
 
-// P × K and repeated augmentation make a list for each epoch, before its first batch.
+// Repeated augmentation makes a list for each epoch, before its first batch.
 func TestRecipesAllocateNothingPerBatch(t *testing.T) {
-	for name, n := range map[string]int{"pretrain": 400, "audio": 8 * 300, "text": 16 * 300, "detection": 300, "shapes": 8 * 300, "metric": 4000, "pictures": 300} {
+	for name, n := range map[string]int{"pretrain": 400, "audio": 8 * 300, "text": 16 * 300, "detection": 300, "shapes": 8 * 300, "pictures": 300} {
 		ds, opts, err := made[name](t, n)
 		require.NoError(t, err)
 		l, err := nwt.NewLoader(ds, append(opts, nwt.WithWorkers(0), nwt.WithBatchSize(1))...)

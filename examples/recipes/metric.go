@@ -12,10 +12,10 @@ import (
 )
 
 // Metric learning: each batch has P classes with K samples each. Classes that the model still confuses
-// come more than once in an epoch.
+// come twice as often.
 
 const (
-	perIdentity = 10 // samples of each class, one class after the other
+	perIdentity = 10 // samples of each class
 	perBatch    = 4  // P
 	ofEach      = 3  // K
 )
@@ -26,44 +26,37 @@ var (
 	identity   = nwt.AddField[int32](&faceSchema, "class")
 )
 
-// faces returns a dataset of vectors around the mean of their class, with the class.
-func faces(identities int) (nwt.Dataset, error) {
+// faces returns a dataset of vectors around the mean of their class, and the class of each.
+func faces(identities int) (ds nwt.Dataset, labels []int, err error) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	var vectors []float32
-	var labels []int32
+	var column []int32
 	for class := range identities {
 		for range perIdentity {
 			vectors = append(vectors, float32(class)+0.3*rng.Float32(), float32(class%3)+0.3*rng.Float32())
-			labels = append(labels, int32(class))
+			labels, column = append(labels, class), append(column, int32(class))
 		}
 	}
-	return nwt.FromSlices(nwt.SliceOf("vector", vectors, 2), nwt.SliceOf("class", labels))
+	ds, err = nwt.FromSlices(nwt.SliceOf("vector", vectors, 2), nwt.SliceOf("class", column))
+	return ds, labels, err
 }
 
-// balanced returns the order for P × K batches. Each class comes once and, if it is hard, once more. The
-// order is a function of the epoch and of hard: so save hard in the checkpoint.
-func balanced(identities int, hard []int) (nwt.Sampler, error) {
-	turns := slices.Clone(hard)
-	for class := range identities {
-		turns = append(turns, class)
-	}
-	turns = turns[:len(turns)/perBatch*perBatch]
-	return sampler.Computed(len(turns)*ofEach, func(epoch int) (order []int) {
-		classes := nwt.Shuffled(len(turns), 42)
-		for i := range turns {
-			class := turns[classes.At(epoch, i)]
-			samples := nwt.Shuffled(perIdentity, uint64(i)) // for this turn of the class
-			for k := range ofEach {
-				order = append(order, class*perIdentity+samples.At(epoch, k))
-			}
+// balanced returns the order for P × K batches, in which hard classes come twice as often. It is a function
+// of the epoch and of hard: so save hard in the checkpoint.
+func balanced(labels []int, hard []int) (nwt.Sampler, error) {
+	weights := make([]float64, slices.Max(labels)+1)
+	for class := range weights {
+		weights[class] = 1
+		if slices.Contains(hard, class) {
+			weights[class] = 2
 		}
-		return order
-	})
+	}
+	return sampler.PerClass(labels, perBatch, ofEach, weights, 42)
 }
 
 func metric(ctx context.Context, _ string, out io.Writer) error {
 	const identities = 12
-	ds, err := faces(identities)
+	ds, labels, err := faces(identities)
 	if err != nil {
 		return err
 	}
@@ -74,7 +67,7 @@ func metric(ctx context.Context, _ string, out io.Writer) error {
 	defer loader.Close()
 	var hard []int
 	for epoch := range 3 {
-		order, err := balanced(identities, hard)
+		order, err := balanced(labels, hard)
 		if err != nil {
 			return err
 		}
@@ -86,9 +79,9 @@ func metric(ctx context.Context, _ string, out io.Writer) error {
 			if err != nil {
 				return err
 			}
-			labels := identity.Of(batch)
-			for i := 0; i < len(labels); i += ofEach {
-				if class := int(labels[i]); class%3 == 0 && !slices.Contains(hard, class) {
+			classes := identity.Of(batch)
+			for i := 0; i < len(classes); i += ofEach {
+				if class := int(classes[i]); class%3 == 0 && !slices.Contains(hard, class) {
 					hard = append(hard, class) // as if the model confused them
 				}
 			}
