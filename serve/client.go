@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,7 +20,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	_ "google.golang.org/grpc/health" // the client's side of serviceConfig
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
@@ -29,10 +30,10 @@ import (
 )
 
 const (
-	window = 16 << 20         // of HTTP/2, as gRPC's own estimate stops at 4 MB
-	ping   = 10 * time.Second // a server that is stopped is noticed after two of them
+	window = 16 << 20        // of HTTP/2, as gRPC's own estimate stops at 4 MB
+	ping   = 7 * time.Second // a server that is stopped is noticed after two of them
 
-	serviceConfig = `{"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}}`
+	serviceConfig = `{"loadBalancingConfig": [{"round_robin": {}}]}`
 )
 
 // A Dataset is what one or several servers have. Its samples are loaded there. How many requests are
@@ -47,8 +48,9 @@ type Dataset interface {
 type remote struct {
 	conn   *grpc.ClientConn
 	client flight.FlightServiceClient
-	opts   *options
+	opts   *clientOptions
 	about  description
+	most   int // samples of a request
 }
 
 // sized is a remote dataset that knows the sizes of its samples.
@@ -65,18 +67,28 @@ func (d *sized) Sizes(index int, sizes []int) {
 }
 
 // Open asks servers, all of which must serve the same dataset, for what they have. An address is
-// host:port, unix:PATH, or dns:///name:port for all hosts of a name, which is asked again while
-// training runs. A server that answers later with another dataset is an error that names both.
-func Open(ctx context.Context, addresses []string, opts ...Option) (Dataset, error) {
-	o := optionsOf(opts)
+// host:port, unix:PATH, or dns:///name:port for all hosts of a name, alone, which is asked again while
+// training runs. A server that answers later with another dataset, token or version ends the epoch with
+// an error that names it, whatever WithErrorBudget allows.
+func Open(ctx context.Context, addresses []string, opts ...ClientOption) (Dataset, error) {
+	o := &clientOptions{patience: time.Minute}
+	var err error
+	for _, opt := range opts {
+		err = errors.Join(err, opt.ofClient(o))
+	}
 	if len(addresses) == 0 {
-		return nil, errors.New("serve: Open needs at least one address")
+		err = errors.Join(err, errors.New("serve: Open needs at least one address"))
+	}
+	for _, a := range addresses {
+		err = errors.Join(err, checkAddress(a, len(addresses)))
+	}
+	if err != nil {
+		return nil, err
 	}
 	creds := insecure.NewCredentials()
 	if o.tls != nil {
 		creds = credentials.NewTLS(o.tls)
 	}
-	target := addresses[0]
 	dial := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds), grpc.WithDefaultServiceConfig(serviceConfig),
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(2 * window), grpc.WithReadBufferSize(window / 16),
@@ -84,14 +96,21 @@ func Open(ctx context.Context, addresses []string, opts ...Option) (Dataset, err
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: ping, Timeout: ping, PermitWithoutStream: false}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<31 - 1)),
 	}
-	if len(addresses) > 1 {
-		list := manual.NewBuilderWithScheme("nwt")
-		state := resolver.State{}
+	if !o.proxy {
+		dial = append(dial, grpc.WithNoProxy())
+	}
+	target := "dns:///" + addresses[0]
+	if strings.HasPrefix(addresses[0], "dns:///") {
+		target = addresses[0]
+	} else if len(addresses) > 1 || strings.HasPrefix(addresses[0], "unix:") {
+		list, state := manual.NewBuilderWithScheme("nwt"), resolver.State{}
 		for _, a := range addresses {
-			if strings.Contains(a, "://") {
-				return nil, fmt.Errorf("serve: Open: %s: of several addresses each must be host:port or unix:PATH", a)
+			name, _, err := net.SplitHostPort(a)
+			if err != nil || strings.HasPrefix(a, "unix:") {
+				name = "localhost"
+				dial = append(dial, grpc.WithContextDialer(dialed))
 			}
-			state.Endpoints = append(state.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{{Addr: strings.TrimPrefix(a, "unix:")}}})
+			state.Endpoints = append(state.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{{Addr: a, ServerName: name}}})
 		}
 		list.InitialState(state)
 		dial, target = append(dial, grpc.WithResolvers(list)), "nwt:///servers"
@@ -104,20 +123,57 @@ func Open(ctx context.Context, addresses []string, opts ...Option) (Dataset, err
 	if err := d.patiently(ctx, d.ask); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
+	// A request's batch is a part of a server's, and far from what a message may have.
+	d.most = max(1, min(d.about.Batch, 1<<30/max(1, bytesPerSample(d.about.Fields))))
 	if !d.about.Sized {
 		return d.remote, nil
 	}
 	return d, nil
 }
 
+// checkAddress returns an error unless a is the address of a server, one of n.
+func checkAddress(a string, n int) error {
+	path, unix := strings.CutPrefix(a, "unix:")
+	name := strings.TrimPrefix(a, "dns:///")
+	_, port, err := net.SplitHostPort(name)
+	switch {
+	case unix && (strings.HasPrefix(path, "@") || path == ""):
+		return fmt.Errorf("serve: Open: %s: unix: must be followed by the path of a socket", a)
+	case unix:
+		return nil
+	case strings.Contains(name, "://"):
+		return fmt.Errorf("serve: Open: %s: must be host:port, unix:PATH or dns:///name:port", a)
+	case name != a && n > 1:
+		return fmt.Errorf("serve: Open: %s: must be the only address", a)
+	case err != nil || port == "":
+		return fmt.Errorf("serve: Open: %s: has no port: host:port, such as %s:7474", a, name)
+	}
+	return nil
+}
+
+// dialed connects to an address of Open's. A path is taken as it is, not as a part of a URL.
+func dialed(ctx context.Context, address string) (net.Conn, error) {
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}
+	return (&net.Dialer{KeepAlive: ping}).DialContext(ctx, "tcp", address)
+}
+
 // ask asks what there is.
 func (d *sized) ask(ctx context.Context) error {
-	info, err := d.client.GetFlightInfo(ctx, &flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{"0", "1"}})
+	info, err := d.client.GetFlightInfo(ctx, &flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{"0", "1", strconv.Itoa(version)}})
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(info.GetAppMetadata(), &d.about); err != nil || d.about.Batch < 1 {
-		return errors.Join(errors.New("the server doesn't say what it has"), err)
+	d.about = description{Version: 1}
+	if err := json.Unmarshal(info.GetAppMetadata(), &d.about); err != nil || d.about.Data == "" {
+		return errors.Join(errors.New("this isn't an nwt server"), err)
+	}
+	if err := differs("server "+d.about.Server, d.about.Version); err != nil {
+		return err
+	}
+	if d.about.Batch < 1 || d.about.Samples < 0 || d.about.Samples > 1<<40 {
+		return fmt.Errorf("server %s tells %d samples in batches of %d", d.about.Server, d.about.Samples, d.about.Batch)
 	}
 	if !d.about.Sized {
 		return nil
@@ -128,41 +184,64 @@ func (d *sized) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sizes, err := stream.Recv()
-	d.lens = sizes.GetBody()
-	if want := 4 * ragged(d.about.Fields) * d.about.Samples; err == nil && len(d.lens) != want {
-		err = fmt.Errorf("the sizes of %d samples are %d bytes, not %d", d.about.Samples, want, len(d.lens))
+	d.lens = nil
+	for want := 4 * ragged(d.about.Fields) * d.about.Samples; ; {
+		portion, err := stream.Recv()
+		if d.lens = append(d.lens, portion.GetBody()...); err == io.EOF && len(d.lens) == want {
+			return nil
+		}
+		if err == io.EOF || len(d.lens) > want {
+			return fmt.Errorf("server %s: the sizes of %d samples take %d bytes, not %d", d.about.Server, d.about.Samples, want, len(d.lens))
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return err
 }
 
-// patiently calls f until it succeeds or fails for another reason than that no server answers.
+// A serverError is no sample's: no error budget leaves it out.
+type serverError struct {
+	error
+	temporary bool
+}
+
+func (e serverError) Unwrap() error   { return e.error }
+func (e serverError) Temporary() bool { return e.temporary }
+
+// EndsEpoch reports that the error is of the source of all samples.
+func (e serverError) EndsEpoch() bool { return true }
+
+// patiently calls f until it succeeds, fails for another reason than that a server doesn't answer, or
+// patience ends.
 func (d *remote) patiently(ctx context.Context, f func(ctx context.Context) error) error {
+	within, cancel := context.WithTimeout(ctx, d.opts.patience)
+	defer cancel()
 	if d.opts.token != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+d.opts.token)
+		within = metadata.AppendToOutgoingContext(within, "authorization", "Bearer "+d.opts.token)
 	}
-	began, wait := time.Now(), 10*time.Millisecond
-	for {
-		err := f(ctx)
+	var last error
+	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		err := f(within)
+		code := status.Code(err)
 		switch {
 		case err == nil:
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case status.Code(err) == codes.DataLoss:
+		case within.Err() != nil:
+			return serverError{fmt.Errorf("serve: no server has answered for %v: %w", d.opts.patience, cmp.Or(last, err)), true}
+		case code == codes.DataLoss:
 			return errors.New(status.Convert(err).Message())
-		case status.Code(err) == codes.Aborted:
+		case code == codes.Aborted:
 			return nwt.Retryable(errors.New(status.Convert(err).Message()))
-		case status.Code(err) != codes.Unavailable:
-			return fmt.Errorf("serve: %w", err)
-		case time.Since(began) > d.opts.patient:
-			return nwt.Retryable(fmt.Errorf("serve: no server has answered for %v: %w", d.opts.patient, err))
+		case code != codes.Unavailable && code != codes.Canceled && code != codes.DeadlineExceeded:
+			return serverError{fmt.Errorf("serve: %w", err), false}
 		}
+		last = err
 		select {
 		case <-time.After(wait):
-		case <-ctx.Done():
+		case <-within.Done():
 		}
-		wait = min(2*wait, time.Second)
 	}
 }
 
@@ -193,7 +272,7 @@ func (d *remote) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 
 // LoadBatch has servers load samples, as many at a time as they take.
 func (d *remote) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
-	for most := d.about.Batch; len(dst) > most; indices, dst = indices[most:], dst[most:] {
+	for most := d.most; len(dst) > most; indices, dst = indices[most:], dst[most:] {
 		if err := d.load(ctx, indices[:most], dst[:most]); err != nil {
 			return err
 		}
@@ -202,12 +281,12 @@ func (d *remote) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample
 }
 
 func (d *remote) load(ctx context.Context, indices []int, dst []*nwt.Sample) error {
-	places := make([]nwt.Place, len(dst))
+	places := make([]place, len(dst))
 	for i, s := range dst {
 		places[i] = s.Place()
 		places[i].Index = indices[i]
 	}
-	ticket := &flight.Ticket{Ticket: appendPlaces(make([]byte, 0, len(placesMagic)+32*len(places)), places)}
+	ticket := &flight.Ticket{Ticket: appendPlaces(make([]byte, 0, len(placesMagic)+1+32*len(places)), places)}
 	return d.patiently(ctx, func(ctx context.Context) error { return d.get(ctx, ticket, dst) })
 }
 
@@ -233,7 +312,7 @@ func (d *remote) get(ctx context.Context, t *flight.Ticket, dst []*nwt.Sample) e
 		if err := d.fits(&a, len(dst)); err != nil {
 			return err
 		}
-		return d.scatter(&a, r, dst)
+		return d.scatter(&a, r, size, dst)
 	}
 	if err := stream.RecvMsg(&in); err != nil {
 		return err
@@ -252,8 +331,8 @@ func (d *remote) fits(a *answer, n int) error {
 	switch {
 	case a.Data != d.about.Data:
 		return fmt.Errorf("serve: server %s has the dataset %s, server %s has %s: all must serve the same", a.Server, a.Data, d.about.Server, d.about.Data)
-	case a.Samples != n || len(a.Shapes) != len(d.about.Fields):
-		return fmt.Errorf("serve: server %s answers %d samples of %d fields, not %d of %d", a.Server, a.Samples, len(a.Shapes), n, len(d.about.Fields))
+	case a.Samples != n || len(a.Shapes) != len(d.about.Fields) || len(a.At) != len(a.Shapes)+ragged(d.about.Fields):
+		return fmt.Errorf("serve: server %s answers %d samples of %d fields in %d columns, not %d of %d", a.Server, a.Samples, len(a.Shapes), len(a.At), n, len(d.about.Fields))
 	}
 	for f, field := range d.about.Fields {
 		fits := len(a.Shapes[f]) == len(field.Shape)
@@ -268,34 +347,52 @@ func (d *remote) fits(a *answer, n int) error {
 	return nil
 }
 
-// scatter reads the columns of a batch into its samples. A fixed column goes straight there; a
-// ragged one waits for its lengths, which come last.
-func (d *remote) scatter(a *answer, r io.Reader, dst []*nwt.Sample) (err error) {
+// scatter reads the columns of a batch, a body of size bytes, into its samples. A fixed column goes
+// straight there; a ragged one waits for its lengths, which come last.
+func (d *remote) scatter(a *answer, r io.Reader, size int, dst []*nwt.Sample) (err error) {
+	at := 0 // in the body
+	// column readies the reader for the i-th column, of n bytes.
+	column := func(i, n int) {
+		if err == nil && (a.At[i] < at || a.At[i] > size-n) {
+			err = fmt.Errorf("serve: server %s answers column %d at byte %d of %d: it takes %d, after byte %d", a.Server, i, a.At[i], size, n, at)
+		}
+		if err == nil {
+			_, err = io.CopyN(io.Discard, r, int64(a.At[i]-at))
+		}
+		at = a.At[i] + n
+	}
 	fill := func(b []byte) []byte {
-		_, cut := io.ReadFull(r, b)
-		err = cmp.Or(err, cut)
+		if err == nil {
+			_, err = io.ReadFull(r, b)
+		}
 		return b
 	}
 	columns := make([][]byte, len(d.about.Fields))
 	for f, field := range d.about.Fields {
-		size := field.Type.Size() * a.Samples
-		for _, n := range a.Shapes[f] {
-			size *= n
+		n := field.Type.Size() * a.Samples
+		for _, dim := range a.Shapes[f] {
+			n *= dim
+		}
+		if column(f, n); err != nil {
+			return err
 		}
 		if field.Ragged {
-			columns[f] = fill(make([]byte, size))
-		} else {
-			for _, s := range dst {
-				fill(s.Bytes(f))
-			}
+			columns[f] = fill(make([]byte, n))
+			continue
 		}
-		fill(make([]byte, -size&7)) // up to 8 bytes
+		for _, s := range dst {
+			fill(s.Bytes(f))
+		}
 	}
+	i := len(columns)
 	for f, field := range d.about.Fields {
 		var lens [][]byte
 		for range raggedDims(field) {
+			if column(i, 4*a.Samples); err != nil {
+				return err
+			}
 			lens = append(lens, fill(make([]byte, 4*a.Samples)))
-			fill(make([]byte, -4*a.Samples&7))
+			i++
 		}
 		if err == nil && field.Ragged {
 			err = spread(a, f, field, columns[f], lens, dst)

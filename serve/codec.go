@@ -1,10 +1,12 @@
 package serve
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync/atomic"
 
 	"google.golang.org/grpc/mem"
@@ -23,9 +25,12 @@ const (
 type outgoing struct {
 	header, meta []byte
 	body         [][]byte
-	sent         func() // called once the connection needs the body no more; nil: nobody waits for that
+	part         func() // called when the connection needs a part of the body no more; nil: nobody waits for that
+	sent         func() // called once it needs nothing of it any more
 	taken        bool   // sent will be called
 }
+
+const maxPart = 1 << 20 // bytes
 
 // An incoming is a FlightData whose body goes straight to its place.
 type incoming struct {
@@ -59,34 +64,38 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 		head = protowire.AppendTag(head, fieldBody, protowire.BytesType)
 		head = protowire.AppendVarint(head, uint64(size))
 	}
-	slices := mem.BufferSlice{mem.SliceBuffer(head)}
-	left := &counted{sent: out.sent}
+	buffers := mem.BufferSlice{mem.SliceBuffer(head)}
+	left := &counted{of: out}
 	left.n.Store(1) // this function
 	for _, piece := range out.body {
-		if mem.IsBelowBufferPoolingThreshold(len(piece)) { // gRPC wouldn't tell when it is free
-			piece = append([]byte(nil), piece...)
-			slices = append(slices, mem.SliceBuffer(piece))
-			continue
+		for part := range slices.Chunk(piece, maxPart) {
+			if mem.IsBelowBufferPoolingThreshold(len(part)) { // gRPC wouldn't tell when it is free
+				buffers = append(buffers, mem.SliceBuffer(bytes.Clone(part)))
+				continue
+			}
+			left.n.Add(1)
+			buffers = append(buffers, mem.NewBuffer(&part, left))
 		}
-		left.n.Add(1)
-		piece = piece[:len(piece):len(piece)]
-		slices = append(slices, mem.NewBuffer(&piece, left))
 	}
 	left.Put(nil)
-	return slices, nil
+	return buffers, nil
 }
 
 // counted is a pool of gRPC's that counts the pieces of a body which the connection still needs.
 type counted struct {
-	n    atomic.Int32
-	sent func()
+	n  atomic.Int32
+	of *outgoing
 }
 
 func (c *counted) Get(int) *[]byte { panic("nothing is taken from here") }
 
 func (c *counted) Put(*[]byte) {
-	if c.n.Add(-1) == 0 && c.sent != nil {
-		c.sent()
+	switch left := c.n.Add(-1); {
+	case c.of.sent == nil:
+	case left == 0:
+		c.of.sent()
+	default:
+		c.of.part()
 	}
 }
 

@@ -38,11 +38,11 @@ func TestMain(m *testing.M) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	opts := []serve.Option{serve.WithLoader(append(slowOpts, nwt.WithWorkers(4))...)}
+	opts := []serve.ServerOption{serve.WithLoader(append(slowOpts, nwt.WithWorkers(4))...)}
 	if runtime.GOOS == "linux" {
 		opts = append(opts, serve.WithShared("@nwt-"+address))
 	}
-	s, err := serve.New(slow, opts...)
+	s, err := serve.New(ctx, slow, opts...)
 	if err != nil {
 		panic(err)
 	}

@@ -1,63 +1,176 @@
 package serve
 
 import (
-	"context"
 	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strings"
 	"time"
 
 	"github.com/nwt-go/nwt"
 )
 
-// An Option says how a server serves, or how a client asks.
-type Option func(*options)
+// A ServerOption says how a server serves.
+type ServerOption interface{ ofServer(*serverOptions) error }
 
-type options struct {
-	loader  []nwt.Option
-	token   string
-	tls     *tls.Config
-	tuned   context.Context
-	slots   int
-	patient time.Duration
-	name    string
-	shared  string
+// A ClientOption says how a client asks.
+type ClientOption interface{ ofClient(*clientOptions) error }
+
+// An Option is one of both sides.
+type Option interface {
+	ServerOption
+	ClientOption
 }
 
-func optionsOf(opts []Option) *options {
-	o := &options{slots: 16, patient: time.Minute}
-	for _, opt := range opts {
-		opt(o)
-	}
-	return o
+type serverOptions struct {
+	common
+	loader       []nwt.Option
+	tune         bool
+	slots        int
+	grace        time.Duration
+	name, shared string
+	about        json.RawMessage
 }
 
-// WithLoader gives a server the options of nwt.NewLoader: batch size, order, workers, retries.
-// Options of tickets win over WithRank. Only a server takes it.
-func WithLoader(opts ...nwt.Option) Option {
-	return func(o *options) { o.loader = append(o.loader, opts...) }
+type clientOptions struct {
+	common
+	patience time.Duration
+	proxy    bool
 }
 
-// WithTuned has New tune the server's worker count with nwt.Tune. Only a server takes it.
-func WithTuned(ctx context.Context) Option { return func(o *options) { o.tuned = ctx } }
+type common struct {
+	token string
+	tls   *tls.Config
+}
 
-// WithToken sets what clients must know. Without TLS it is sent as it is.
-func WithToken(token string) Option { return func(o *options) { o.token = token } }
+type serverOption func(*serverOptions) error
+
+func (f serverOption) ofServer(o *serverOptions) error { return f(o) }
+
+type clientOption func(*clientOptions) error
+
+func (f clientOption) ofClient(o *clientOptions) error { return f(o) }
+
+type option func(*common) error
+
+func (f option) ofServer(o *serverOptions) error { return f(&o.common) }
+func (f option) ofClient(o *clientOptions) error { return f(&o.common) }
+
+func optionError(option string, value any, format string, args ...any) error {
+	return &nwt.OptionError{Option: option, Value: value, Reason: fmt.Sprintf(format, args...)}
+}
+
+// WithLoader gives a server the options of nwt.NewLoader: batch size, order, workers, timeout,
+// retries. The rank and world of a request win over WithRank.
+func WithLoader(opts ...nwt.Option) ServerOption {
+	return serverOption(func(o *serverOptions) error { o.loader = append(o.loader, opts...); return nil })
+}
+
+// WithTuning has New find the worker count with nwt.Tune.
+func WithTuning() ServerOption {
+	return serverOption(func(o *serverOptions) error { o.tune = true; return nil })
+}
+
+// WithSlots sets how many batches a server loads and sends at a time, 1 … 4096, 16 by default: this
+// bounds its memory. Further requests wait. Clients in shared memory hold at most as many again, and
+// one each while they wait for it.
+func WithSlots(n int) ServerOption {
+	return serverOption(func(o *serverOptions) error {
+		if o.slots = n; n < 1 || n > 4096 {
+			return optionError("WithSlots", n, "must be 1 … 4096")
+		}
+		return nil
+	})
+}
+
+// WithGrace sets how long a server finishes what it has begun after its context has ended, 0 … 1 h,
+// 10 s by default. Then it hangs up.
+func WithGrace(d time.Duration) ServerOption {
+	return serverOption(func(o *serverOptions) error {
+		if o.grace = d; d < 0 || d > time.Hour {
+			return optionError("WithGrace", d, "must be 0 … 1h")
+		}
+		return nil
+	})
+}
+
+// WithName names the server in errors, by up to 200 printable characters of ASCII. By default it is
+// the host's name and the process number.
+func WithName(name string) ServerOption {
+	return serverOption(func(o *serverOptions) error {
+		if o.name = name; !printable(name) || len(name) > 200 {
+			return optionError("WithName", name, "must be 1 … 200 printable characters of ASCII")
+		}
+		return nil
+	})
+}
+
+// WithShared also answers clients of this host through shared memory, at the path of a Unix socket,
+// or at @NAME, which has no file. Who is let in is said at [Server.Serve]. It needs Linux.
+func WithShared(path string) ServerOption {
+	return serverOption(func(o *serverOptions) error {
+		o.shared = path
+		switch {
+		case runtime.GOOS != "linux":
+			return optionError("WithShared", path, "needs Linux")
+		case path == "@":
+			return optionError("WithShared", path, "a name must follow the @")
+		}
+		return fitsSocket("WithShared", path)
+	})
+}
+
+// WithAbout adds to what a server tells each client of its dataset, such as the names of classes: at
+// most 1 MB of JSON.
+func WithAbout(about map[string]any) ServerOption {
+	return serverOption(func(o *serverOptions) (err error) {
+		if o.about, err = json.Marshal(about); err != nil || len(o.about) > 1<<20 {
+			return optionError("WithAbout", nil, "must be at most %d bytes of JSON: %d bytes, error %v", 1<<20, len(o.about), err)
+		}
+		return nil
+	})
+}
+
+// WithPatience sets how long a client waits for a batch, whatever servers do meanwhile: a minute by
+// default, at least a millisecond. Then the epoch ends with an error that is temporary: see nwt.WithRetry.
+func WithPatience(d time.Duration) ClientOption {
+	return clientOption(func(o *clientOptions) error {
+		if o.patience = d; d < time.Millisecond {
+			return optionError("WithPatience", d, "must be at least 1ms")
+		}
+		return nil
+	})
+}
+
+// WithProxy has a client use the proxy that the environment names. By default it uses none.
+func WithProxy() ClientOption {
+	return clientOption(func(o *clientOptions) error { o.proxy = true; return nil })
+}
+
+// WithToken sets what clients must know: 1 … 1024 printable characters of ASCII, without a space at
+// either end. Over Flight it is sent as it is, so encrypt with [WithTLS] where others can listen.
+func WithToken(token string) Option {
+	return option(func(o *common) error {
+		if o.token = token; !printable(token) || len(token) > 1024 || strings.TrimSpace(token) != token {
+			return optionError("WithToken", nil, "the token must be 1 … 1024 printable characters of ASCII without a space at either end; it has %d bytes", len(token))
+		}
+		return nil
+	})
+}
 
 // WithTLS encrypts: with the server's certificates, or the client's roots. By default nothing is
 // encrypted.
-func WithTLS(c *tls.Config) Option { return func(o *options) { o.tls = c } }
+func WithTLS(c *tls.Config) Option {
+	return option(func(o *common) error {
+		if o.tls = c; c == nil {
+			return optionError("WithTLS", c, "must not be nil")
+		}
+		return nil
+	})
+}
 
-// WithSlots sets how many batches a server loads and sends at a time, 16 by default: that bounds
-// its memory. Further requests wait. Only a server takes it.
-func WithSlots(n int) Option { return func(o *options) { o.slots = max(1, n) } }
-
-// WithPatience sets how long a client asks again while no server answers, a minute by default.
-// Then the error may pass, as nwt.WithRetry understands it. Only a client takes it.
-func WithPatience(d time.Duration) Option { return func(o *options) { o.patient = d } }
-
-// WithName names the server in errors; by default it is the host's name and process number.
-func WithName(name string) Option { return func(o *options) { o.name = name } }
-
-// WithShared answers clients of this host through shared memory as well, at the path of a Unix
-// socket, or @NAME for one without a file. The threads of this process get SCHED_BATCH, so that a
-// request doesn't stop the client that makes it. Only a server takes it, and only on Linux.
-func WithShared(path string) Option { return func(o *options) { o.shared = path } }
+// printable reports whether s is text that a header of HTTP may have.
+func printable(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
+}

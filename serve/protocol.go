@@ -5,30 +5,48 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/nwt-go/nwt"
 )
 
-// A Ticket asks for a batch: the Batch-th that a rank gets of an epoch, or after a state.
+// version is that of what clients and servers say to each other, over Flight and in shared memory.
+const version = 2
+
+// differs returns an error if another side speaks another version. Whoever says none is a client of
+// Flight that package serve doesn't know.
+func differs(who string, theirs int) error {
+	switch {
+	case theirs < version:
+		return fmt.Errorf("%s speaks version %d, this is %d: update %s", who, theirs, version, who)
+	case theirs > version:
+		return fmt.Errorf("%s speaks version %d, this is %d: update nwt here", who, theirs, version)
+	}
+	return nil
+}
+
+// A Ticket asks for one batch: number Batch of a rank's epoch, or number Batch after a state.
 type Ticket struct {
+	Version int    `json:"version,omitempty"` // 0: not said
 	Epoch   int    `json:"epoch"`
 	Batch   int    `json:"batch"`
 	Rank    int    `json:"rank"`
 	World   int    `json:"world"`             // 0 stands for 1
 	Samples int    `json:"samples,omitempty"` // of the state
 	Order   uint64 `json:"order,omitempty,string"`
+	Partial bool   `json:"partial,omitempty"` // bad samples are left out and told; otherwise one is an error
 }
 
 const (
 	maxTicket  = 1 << 20 // bytes
 	maxWorld   = 1 << 20
-	maxPlans   = 64 // ranks whose order a server remembers
 	maxTickets = 10_000
+	maxBody    = 1<<31 - 1<<20 // bytes of a batch in one message: clients of gRPC take 2 GiB
 )
 
-// parseTicket reads a ticket of any client.
 func parseTicket(b []byte) (t Ticket, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -36,7 +54,12 @@ func parseTicket(b []byte) (t Ticket, err error) {
 		return t, fmt.Errorf("a ticket is JSON such as {\"epoch\": 0, \"batch\": 0, \"rank\": 0, \"world\": 1}: %w", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return t, fmt.Errorf("something follows the ticket")
+		return t, errors.New("something follows the ticket")
+	}
+	if t.Version != 0 {
+		if err := differs("the client", t.Version); err != nil {
+			return t, err
+		}
 	}
 	if t.World == 0 {
 		t.World = 1
@@ -47,12 +70,12 @@ func parseTicket(b []byte) (t Ticket, err error) {
 	return t, nil
 }
 
-// placesMagic begins a ticket of package serve's own client, which asks for samples by their
-// places: 32 bytes each.
-const placesMagic = "nwt places 1"
+// placesMagic and the version begin a ticket of package serve's own client, which asks for samples by
+// their places: 32 bytes each.
+const placesMagic = "nwt places "
 
-func appendPlaces(b []byte, places []nwt.Place) []byte {
-	b = append(b, placesMagic...)
+func appendPlaces(b []byte, places []place) []byte {
+	b = append(append(b, placesMagic...), '0'+version)
 	for _, p := range places {
 		for _, v := range [...]uint64{uint64(p.Index), uint64(p.Position), uint64(p.Epoch), p.Key} {
 			b = binary.LittleEndian.AppendUint64(b, v)
@@ -61,56 +84,91 @@ func appendPlaces(b []byte, places []nwt.Place) []byte {
 	return b
 }
 
-// parsePlaces reads what appendPlaces wrote; isPlaces is false of other tickets.
-func parsePlaces(dst []nwt.Place, b []byte) (places []nwt.Place, isPlaces bool, err error) {
+// parsePlaces reads what appendPlaces wrote; isPlaces is false for other tickets.
+func parsePlaces(b []byte) (places []place, isPlaces bool, err error) {
 	b, isPlaces = bytes.CutPrefix(b, []byte(placesMagic))
-	if !isPlaces {
-		return dst, false, nil
+	switch {
+	case !isPlaces:
+		return nil, false, nil
+	case len(b) == 0 || b[0] != '0'+version:
+		return nil, true, differs("the client", int(append(b, '0')[0])-'0')
+	case len(b)%32 != 1 || len(b) == 1:
+		return nil, true, fmt.Errorf("places take 32 bytes each: %d bytes", len(b)-1)
 	}
-	if len(b)%32 != 0 || len(b) == 0 {
-		return dst, true, fmt.Errorf("places take 32 bytes each: %d bytes", len(b))
-	}
-	for ; len(b) > 0; b = b[32:] {
+	for b = b[1:]; len(b) > 0; b = b[32:] {
 		v := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
-		dst = append(dst, nwt.Place{Index: int(v(0)), Position: int(v(1)), Epoch: int(v(2)), Key: v(3)})
+		places = append(places, place{Index: int(v(0)), Position: int(v(1)), Epoch: int(v(2)), Key: v(3)})
 	}
-	return dst, true, nil
+	return places, true, nil
 }
 
 // An answer goes before a batch, as the metadata of its message.
 type answer struct {
-	Server  string     `json:"server"`
-	Data    string     `json:"data"`            // the dataset's identity
-	Order   string     `json:"order,omitempty"` // that of its batches
-	After   *nwt.State `json:"after,omitempty"` // the state after the batch; nil: places were asked for
-	Left    int        `json:"left"`            // batches of the epoch that follow
-	Samples int        `json:"samples"`         // of the batch
-	Shapes  [][]int    `json:"shapes,omitempty"`
-}
-
-// A description is what a server tells of its dataset, as the metadata of a FlightInfo.
-type description struct {
 	Server  string      `json:"server"`
-	Data    string      `json:"data"`
-	Order   string      `json:"order"`
-	Samples int         `json:"samples"` // of the dataset
-	Batches int         `json:"batches"` // of an epoch, on this rank
-	Batch   int         `json:"batch"`   // samples of the largest batch
-	Fields  []nwt.Field `json:"fields"`
-	Sized   bool        `json:"sized"`
+	Data    string      `json:"data"`            // the dataset's identity
+	Order   string      `json:"order,omitempty"` // that of its batches
+	After   *nwt.State  `json:"after,omitempty"` // the state after the batch; nil: places were asked for
+	Left    int         `json:"left"`            // batches of the epoch that follow
+	Samples int         `json:"samples"`         // of the batch
+	Shapes  [][]int     `json:"shapes"`          // of a sample's fields
+	At      []int       `json:"at"`              // where in the body each column begins, those of lengths last
+	Bad     []badSample `json:"bad,omitempty"`
 }
 
-// identityOf tells a dataset from others.
-func identityOf(ds nwt.Dataset, n int) string {
+// A badSample is one that a batch lacks.
+type badSample struct {
+	Index    int    `json:"index"`
+	Position int    `json:"position"`
+	Epoch    int    `json:"epoch"`
+	Error    string `json:"error"`
+}
+
+// A description is what a server tells of its dataset.
+type description struct {
+	Version int             `json:"version"`
+	Server  string          `json:"server"`
+	Data    string          `json:"data"`
+	Order   string          `json:"order"`
+	Samples int             `json:"samples"` // of the dataset
+	Batches int             `json:"batches"` // of an epoch, on this rank
+	Batch   int             `json:"batch"`   // samples of the largest batch
+	Bytes   int             `json:"bytes"`   // of the largest batch; 0: samples tell their sizes, so that it isn't known
+	Fields  []nwt.Field     `json:"fields"`
+	Sized   bool            `json:"sized"`
+	About   json.RawMessage `json:"about,omitempty"` // of WithAbout
+}
+
+// identityOf tells a dataset from others. Whether it tells sizes is a part of it: batches are padded
+// otherwise.
+func identityOf(ds nwt.Dataset) string {
 	fields, _ := json.Marshal(ds.Fields()) // of names and numbers
 	own := ""
 	if f, ok := ds.(nwt.Fingerprinter); ok {
 		own = f.Fingerprint()
 	}
-	return hashOf(n, string(fields), own)
+	_, sized := ds.(nwt.SizedDataset)
+	return hashOf(ds.Len(), string(fields), own, sized)
 }
 
 func hashOf(what ...any) string {
 	sum := sha256.Sum256(fmt.Append(nil, what...))
 	return fmt.Sprintf("%x", sum[:8])
 }
+
+// said is what an error says to clients, in at most so many bytes of an HTTP header, where bytes
+// that aren't printable take three each.
+func said(err error, most int) string {
+	text, cost := strings.ToValidUTF8(err.Error(), "�"), 0
+	for i, r := range text {
+		size := len(string(r))
+		if size > 1 || r < ' ' || r == '%' || r == 0x7f {
+			size *= 3
+		}
+		if cost += size; cost > most-9 {
+			return text[:i] + "…"
+		}
+	}
+	return text
+}
+
+const maxSaid = 4096 // bytes

@@ -107,7 +107,7 @@ func pictures(t *testing.T) string {
 }
 
 func TestThePythonClient(t *testing.T) {
-	cmd := python(t, "-W", "error", "-m", "unittest", "discover", "-s", "../python/tests")
+	cmd := python(t, "-X", "faulthandler", "-W", "error", "-m", "unittest", "discover", "-v", "-s", "../python/tests")
 	given := map[string]any{}
 	opts := []nwt.Option{nwt.WithBatchSize(10), nwt.WithShuffle(7), nwt.WithWorkers(2)}
 	ds := drawing{n: 101, longest: 6, bad: -1}

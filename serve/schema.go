@@ -39,6 +39,18 @@ func ragged(fields []nwt.Field) (n int) {
 	return n
 }
 
+// bytesPerSample returns how many bytes a sample and its lengths take at most.
+func bytesPerSample(fields []nwt.Field) (total int) {
+	for _, f := range fields {
+		bytes := f.Type.Size()
+		for _, n := range f.Shape {
+			bytes *= n
+		}
+		total += bytes + 4*raggedDims(f)
+	}
+	return total
+}
+
 // bytesOf is lengths as memory.
 func bytesOf(lens []int32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(lens))), 4*len(lens))
@@ -87,16 +99,30 @@ func recordOf(schema *arrow.Schema, n int, columns [][]byte) arrow.RecordBatch {
 	return array.NewRecordBatch(schema, data, int64(n))
 }
 
-// encode makes the messages of a batch: its schema, and its record batch in pieces that are those
-// of the columns, where they are.
-func encode(schema *arrow.Schema, n int, columns [][]byte) (head, meta []byte, body [][]byte, err error) {
+// headOf makes the message that begins the answers of a schema.
+func headOf(schema *arrow.Schema) []byte {
 	first := ipc.GetSchemaPayload(schema, memory.DefaultAllocator)
+	return first.Meta().Bytes()
+}
+
+// encode makes the message of a batch, in pieces that are those of the columns, where they are. It also
+// returns where in the body each column begins, and the size of the body.
+func encode(schema *arrow.Schema, n int, columns [][]byte) (meta []byte, body [][]byte, at []int, size int, err error) {
 	record, err := ipc.GetRecordBatchPayload(recordOf(schema, n, columns))
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, nil, 0, err
 	}
 	err = record.SerializeBody(pieces{&body})
-	return first.Meta().Bytes(), record.Meta().Bytes(), body, err
+	for _, piece := range body {
+		if len(at) < len(columns) && unsafe.SliceData(piece) == unsafe.SliceData(columns[len(at)]) {
+			at = append(at, size)
+		}
+		size += len(piece)
+	}
+	if err == nil && len(at) != len(columns) {
+		err = fmt.Errorf("the body has %d columns, not %d", len(at), len(columns))
+	}
+	return record.Meta().Bytes(), body, at, size, err
 }
 
 type pieces struct{ all *[][]byte }

@@ -66,15 +66,15 @@ func (d sizedDrawing) Sizes(index int, sizes []int) {
 }
 
 // start starts servers of a dataset, and returns their addresses.
-func start(t testing.TB, ds nwt.Dataset, n int, opts ...serve.Option) (addresses []string) {
+func start(t testing.TB, ds nwt.Dataset, n int, opts ...serve.ServerOption) (addresses []string) {
 	for i := range n {
-		addresses = append(addresses, startAt(t, "tcp", "127.0.0.1:0", ds, append([]serve.Option{serve.WithName(fmt.Sprint("host", i))}, opts...)...))
+		addresses = append(addresses, startAt(t, "tcp", "127.0.0.1:0", ds, append([]serve.ServerOption{serve.WithName(fmt.Sprint("host", i))}, opts...)...))
 	}
 	return addresses
 }
 
-func startAt(t testing.TB, network, address string, ds nwt.Dataset, opts ...serve.Option) string {
-	s, err := serve.New(ds, opts...)
+func startAt(t testing.TB, network, address string, ds nwt.Dataset, opts ...serve.ServerOption) string {
+	s, err := serve.New(t.Context(), ds, opts...)
 	require.NoError(t, err)
 	l, err := net.Listen(network, address)
 	require.NoError(t, err)
@@ -85,7 +85,7 @@ func startAt(t testing.TB, network, address string, ds nwt.Dataset, opts ...serv
 	return l.Addr().String()
 }
 
-func open(t testing.TB, addresses []string, opts ...serve.Option) serve.Dataset {
+func open(t testing.TB, addresses []string, opts ...serve.ClientOption) serve.Dataset {
 	ds, err := serve.Open(t.Context(), addresses, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, ds.Close()) })
@@ -200,7 +200,7 @@ func TestServersOfOtherDatasetsAreAnErrorThatNamesBoth(t *testing.T) {
 
 func TestWhoDoesNotKnowTheTokenGetsNothing(t *testing.T) {
 	addresses := start(t, drawing{n: 20, longest: 3, bad: -1}, 1, serve.WithLoader(nwt.WithBatchSize(4)), serve.WithToken("secret"))
-	for _, opts := range [][]serve.Option{nil, {serve.WithToken("guess")}} {
+	for _, opts := range [][]serve.ClientOption{nil, {serve.WithToken("guess")}} {
 		_, err := serve.Open(t.Context(), addresses, opts...)
 		require.ErrorContains(t, err, "the token is missing or wrong")
 	}

@@ -9,6 +9,6 @@
 
 from .beside import ImageFolder
 from .loader import Loader
-from .servers import Error
+from .wire import Error
 
 __all__ = ["Error", "ImageFolder", "Loader"]

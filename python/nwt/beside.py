@@ -10,7 +10,7 @@ import time
 import weakref
 
 from .loader import Loader
-from .servers import Error
+from .wire import Error
 
 
 class ImageFolder(Loader):

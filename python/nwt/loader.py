@@ -5,8 +5,6 @@ import contextlib
 import json
 import os
 
-from .servers import Servers
-from .shared import Shared
 
 
 class Loader(contextlib.AbstractContextManager):
@@ -33,10 +31,14 @@ class Loader(contextlib.AbstractContextManager):
         self._resume = None  # state at which it begins instead
         self._left, self._after = 1, '{"epoch": 0, "samples": 0}'  # batches after the last one, and the state
         if addresses[0].startswith("shared:"):
-            self._servers = Shared(addresses[0][len("shared:") :], token, patience, self._ended)
+            from .shared import Shared
+
+            self._servers = Shared(addresses[0][len("shared:") :], token=token, patience=patience, ended=self._ended)
         else:
-            self._servers = Servers(addresses, token, tls, patience, self._ended)
-        self._about = self._servers.describe(self._rank)
+            from .servers import Servers
+
+            self._servers = Servers(addresses, token=token, tls=tls, patience=patience, ended=self._ended)
+        self._about = self._servers.describe(rank, world)
 
     def __len__(self):
         """The batches of an epoch."""
@@ -73,14 +75,13 @@ class Loader(contextlib.AbstractContextManager):
     def _iterate(self, start):
         left = 1 if start["samples"] else len(self)  # of a rest the first answer tells how many
         asked, number = collections.deque(), 0
-        ticket = json.dumps({**start, **self._rank}).encode()[:-1]
-        asking = self._servers.asking(self._rank, self._prefetch)
+        asking = self._servers.asking(self._rank["rank"], self._rank["world"], self._prefetch)
         try:
             while left or asked:
                 while left and len(asked) < self._prefetch:
-                    asked.append(asking.ask(b'%b, "batch": %d}' % (ticket, number)))
+                    asked.append(asking.ask(start, number))
                     number, left = number + 1, left - 1
-                batch, self._left, self._after = asked.popleft()()
+                batch, self._left, self._after, _ = asked.popleft()()
                 left = self._left - len(asked)
                 yield batch
                 del batch

@@ -7,14 +7,19 @@ import os
 import queue
 import threading
 import time
+import urllib.parse
 import weakref
 
 import numpy as np
-import pyarrow.flight as flight
+
+from .wire import VERSION, Error, check, described, dtype_of, fits
+
+LARGEST = 2**31 - 2**20  # bytes of a message of gRPC
 
 OPTIONS = [
-    ("grpc.keepalive_time_ms", 10_000),  # a server that is stopped is noticed after 20 s
-    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_time_ms", 7_000),  # a server that is stopped is noticed after 14 s
+    ("grpc.keepalive_timeout_ms", 7_000),
+    ("grpc.http2.ping_timeout_ms", 7_000),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 5_000),  # how long a connection may take to be made
     ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -35,21 +40,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_keep)
 
 
-class Error(RuntimeError):
-    """What a server has answered instead of a batch, or that none answers."""
-
-
 class _Memory:
     """A buffer that nobody else has: its array may be written to."""
 
     def __init__(self, buffer):
         self.buffer = buffer  # kept as long as the array is
         self.__array_interface__ = {"data": (buffer.address, False), "typestr": "|u1", "shape": (buffer.size,), "version": 3}
-
-
-def dtype_of(name):
-    """The dtype of an element type. NumPy has no bfloat16: its bits are uint16."""
-    return np.dtype({"bfloat16": "uint16"}.get(name.lower(), name.lower()))
 
 
 def arrays(record):
@@ -62,107 +58,151 @@ def arrays(record):
     return batch
 
 
-def fits(one, other):
-    """Raises an error unless two servers have the same batches."""
-    for what, is_ in (("data", "dataset"), ("order", "order")):
-        if one[what] != other[what]:
-            raise Error(
-                f"server {one['server']} has the {is_} {one[what]}, server {other['server']} has {other[what]}: "
-                "all must serve the same, with the same options"
-            )
-
-
 def reason(error):
     """What the server said, without what Arrow and gRPC say around it."""
     text = str(error).split("gRPC client debug context")[0].split(". Client context")[0]
     return text.split("with message: ")[-1].strip(" .")
 
 
+def location(address, tls):
+    """Where gRPC finds an address."""
+    if address.startswith("unix:"):
+        path = address[len("unix:") :]
+        if not path or path.startswith("@"):
+            raise ValueError(f"addresses: {address!r}: unix: must be followed by the path of a socket")
+        return "grpc+unix://" + urllib.parse.quote(urllib.parse.quote(path))  # Arrow and gRPC each take it for a part of a URL
+    if not address.rpartition(":")[2].isdigit() or "]" in address.rpartition(":")[2]:
+        raise ValueError(f"addresses: {address!r} has no port: host:port, such as {address.rstrip(':')}:7474")
+    return f"{'grpc+tls' if tls else 'grpc+tcp'}://{address}"
+
+
 class Server:
     """One address."""
 
-    def __init__(self, address, token, tls):
+    def __init__(self, address, token, tls, proxy):
+        import pyarrow.flight as flight
+
         self.address, self.under_way = address, 0
-        self.until = 0.0  # it isn't asked before, since it didn't answer
-        scheme, place = ("grpc+tls" if tls else "grpc+tcp"), address
-        if address.startswith("unix:"):
-            scheme, place = "grpc+unix", address[len("unix:") :]
+        self.down = None  # why it isn't asked before it answers again
+        self.reviving = False
         roots = None
-        if isinstance(tls, str):
+        if isinstance(tls, (str, os.PathLike)):
             with open(tls, "rb") as file:
                 roots = file.read()
-        self.client = flight.FlightClient(f"{scheme}://{place}", tls_root_certs=roots, generic_options=OPTIONS)
+        options = [*OPTIONS, ("grpc.enable_http_proxy", int(proxy))]
+        self.client = flight.FlightClient(location(address, tls), tls_root_certs=roots, generic_options=options)
         _live.add(self.client)
-        headers = [(b"authorization", b"Bearer " + token.encode())] if token else []
-        self._options = flight.FlightCallOptions(headers=headers)
+        self._flight, self._headers = flight, [(b"authorization", b"Bearer " + token.encode())] if token else []
 
-    def describe(self, rank):
-        path = flight.FlightDescriptor.for_path(str(rank["rank"]), str(rank["world"]))
-        return json.loads(self.client.get_flight_info(path, self._options).app_metadata)
+    def _options(self, seconds):
+        return self._flight.FlightCallOptions(headers=self._headers, timeout=max(0.001, seconds))
 
-    def get(self, ticket, about, begun):
-        """A batch, how many follow, and the state after it. begun gets the call, so that it can be cancelled."""
-        call = self.client.do_get(flight.Ticket(ticket), self._options)
+    def describe(self, rank, world, seconds):
+        path = self._flight.FlightDescriptor.for_path(str(rank), str(world), str(VERSION))
+        about = described(json.loads(self.client.get_flight_info(path, self._options(seconds)).app_metadata))
+        if (about["bytes"] or 0) > LARGEST:
+            raise Error(
+                f"a batch of server {about['server']} takes {about['bytes']} bytes, and gRPC at most {LARGEST}: "
+                "make its batches smaller, or take them in shared memory (shared:PATH)"
+            )
+        return about
+
+    def get(self, ticket, about, begun, seconds):
+        """What asking.ask's call returns. begun gets the call, so that it can be cancelled."""
+        call = self.client.do_get(self._flight.Ticket(ticket), self._options(seconds))
         _live.add(call)
         begun(call)
         chunk = call.read_chunk()
         answer = json.loads(bytes(chunk.app_metadata))
         fits(answer, about)
-        return arrays(chunk.data), answer["left"], json.dumps(answer["after"])
+        return arrays(chunk.data), answer["left"], json.dumps(answer["after"]), answer.get("bad") or []
 
 
 class Servers:
     """Servers of the same batches. Any number of threads may ask them."""
 
-    def __init__(self, addresses, token, tls, patience, ended):
-        self._servers = [Server(a, token, tls) for a in addresses]
+    def __init__(self, addresses, *, token=None, tls=None, proxy=False, patience=60.0, ended=lambda: None):
+        import pyarrow.flight as flight
+
+        check(token, patience)
+        self._flight = flight
+        self._servers = [Server(a, token, tls, proxy) for a in addresses]
         self._patience, self._ended = patience, ended  # ended says why asking again is in vain
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._why = None  # no server will answer any more
+        self._closed = threading.Event()
         self.about = None  # what the first to answer has
 
-    def describe(self, rank):
-        asking = _Asking(self, 1)
+    def describe(self, rank, world):
+        asking = _Asking(self, rank, world, 1)
         try:
-            self.about = asking.call(lambda server, _: server.describe(rank)).result()
+            self.about = asking.call(lambda server, _, seconds: server.describe(rank, world, seconds)).result()
             return self.about
         finally:
             asking.close()
 
-    def asking(self, _, ahead):
-        return _Asking(self, ahead)
+    def asking(self, rank, world, ahead):
+        return _Asking(self, rank, world, ahead)
 
     def ask(self, what, stopped):
         """Calls what with one server after another until one answers, first those with least to do."""
-        failing = None  # since when
+        end, last = time.monotonic() + self._patience, None
         while True:
-            server, wait = self._take()
-            if stopped.wait(wait):
-                raise Error("the epoch was given up")
+            server, seconds = self._take(stopped, end, last)
             try:
-                return what(server)
-            except (flight.FlightUnavailableError, flight.FlightTimedOutError) as error:
-                now = time.monotonic()
-                failing = failing or now
-                server.until = now + 0.05  # gRPC waits longer and longer until it connects again
-                if why := self._ended():
-                    raise Error(why) from error
-                if now - failing > self._patience:
-                    raise Error(f"no server has answered for {self._patience} s; {server.address}: {reason(error)}") from error
-            except (flight.FlightError, OSError, ValueError, KeyError) as error:
+                return what(server, seconds)
+            except (self._flight.FlightUnavailableError, self._flight.FlightTimedOutError, self._flight.FlightCancelledError) as error:
+                last = f"{server.address}: {reason(error)}"
+                with self._changed:
+                    server.down = last
+            except (self._flight.FlightError, OSError, ValueError, KeyError, TypeError) as error:
                 raise Error(f"{server.address}: {reason(error)}") from error
             finally:
-                with self._lock:
+                with self._changed:
                     server.under_way -= 1
 
-    def _take(self):
-        """A server, and how long to wait before it is asked."""
-        with self._lock:
-            now = time.monotonic()
-            server = min(self._servers, key=lambda s: (max(now, s.until), s.under_way))
-            server.under_way += 1
-            return server, max(0, server.until - now)
+    def _take(self, stopped, end, last):
+        """A server that answers, as far as is known, and how many seconds it has."""
+        with self._changed:
+            while True:
+                left = end - time.monotonic()
+                if stopped.is_set() or self._closed.is_set():
+                    raise Error("the epoch was given up, or the loader is closed")
+                if self._why:
+                    raise Error(self._why)
+                if left <= 0:
+                    last = last or next(s.down for s in self._servers if s.down)
+                    raise Error(f"no server has answered for {self._patience} s; {last}")
+                for server in self._servers:
+                    if server.down and not server.reviving:
+                        server.reviving = True
+                        threading.Thread(target=self._revive, args=(server,), name="nwt-revive", daemon=True).start()
+                if up := [s for s in self._servers if not s.down]:
+                    server = min(up, key=lambda s: s.under_way)
+                    server.under_way += 1
+                    return server, left
+                self._changed.wait(min(left, 0.1))
+
+    def _revive(self, server):
+        """Asks a server until it answers, for as long as somebody may wait for it."""
+        end, wait, why, answers = time.monotonic() + self._patience, 0.01, None, False
+        while not answers and not why and time.monotonic() < end and not self._closed.wait(wait):
+            try:
+                why = self._ended()
+                server.describe(0, 1, 5)
+                answers = True
+            except (self._flight.FlightUnavailableError, self._flight.FlightTimedOutError, self._flight.FlightCancelledError):
+                wait = min(2 * wait, 1)
+            except Exception:
+                answers = True  # whoever asks next is told
+        with self._changed:
+            server.reviving, self._why = False, self._why or why
+            if answers:
+                server.down = None
+            self._changed.notify_all()
 
     def close(self):
+        self._closed.set()
         for server in self._servers:
             server.client.close()
 
@@ -170,16 +210,17 @@ class Servers:
 class _Asking:
     """Some requests at a time, each in a thread. The threads end with close, or when it is forgotten."""
 
-    def __init__(self, servers, threads):
+    def __init__(self, servers, rank, world, threads):
         self._work, self._about = _Work(servers), servers.about
+        self._rank, self._state, self._ticket = {"rank": rank, "world": world, "version": VERSION}, None, b""
         self._threads = [threading.Thread(target=self._work.run, name="nwt", daemon=True) for _ in range(threads)]
         for thread in self._threads:
             thread.start()
         self.close = weakref.finalize(self, self._work.stop, self._threads, os.getpid())
 
-    def ask(self, ticket):
-        about = self._about
-        return self.call(lambda server, begun: server.get(ticket, about, begun)).result
+    def ask(self, state, number, partial=False):
+        about, ticket = self._about, json.dumps({**state, **self._rank, "batch": number, "partial": partial}).encode()
+        return self.call(lambda server, begun, seconds: server.get(ticket, about, begun, seconds)).result
 
     def call(self, what):
         future = concurrent.futures.Future()
@@ -199,7 +240,7 @@ class _Work:
         while job := self.jobs.get():
             future, what = job
             try:
-                future.set_result(self._servers.ask(lambda server: what(server, self._begun), self._stopped))
+                future.set_result(self._servers.ask(lambda server, seconds: what(server, self._begun, seconds), self._stopped))
             except BaseException as error:
                 future.set_exception(error)
             del job, future, what  # the batch is the caller's alone

@@ -77,7 +77,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if *shuffle >= 0 {
 		opts = append(opts, nwt.WithShuffle(uint64(*shuffle)))
 	}
-	with := []serve.Option{serve.WithShared(*shared)}
+	var with []serve.ServerOption
+	if *shared != "" {
+		with = append(with, serve.WithShared(*shared))
+		giveWay()
+	}
 	if *tokenFile != "" {
 		token, err := os.ReadFile(*tokenFile)
 		if err != nil {
@@ -107,9 +111,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if *workers > 0 {
 		opts = append(opts, nwt.WithWorkers(*workers))
 	} else {
-		with = append(with, serve.WithTuned(ctx))
+		with = append(with, serve.WithTuning())
 	}
-	s, err := serve.New(ds, append(with, serve.WithLoader(opts...))...)
+	s, err := serve.New(ctx, ds, append(with, serve.WithLoader(opts...))...)
 	if err != nil {
 		return err
 	}

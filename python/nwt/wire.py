@@ -1,0 +1,48 @@
+"""What every way to a server has in common."""
+
+import numpy as np
+
+VERSION = 2  # of what clients and servers say to each other
+
+
+class Error(RuntimeError):
+    """What a server has answered instead of a batch, or that none answers."""
+
+
+def dtype_of(name):
+    """The dtype of an element type. NumPy has no bfloat16: its bits are uint16."""
+    return np.dtype({"bfloat16": "uint16"}.get(name.lower(), name.lower()))
+
+
+def speaks(who, version):
+    """Raises an error unless a server speaks this version."""
+    if version != VERSION:
+        raise Error(f"{who} speaks version {version}, this is {VERSION}: update {'nwt here' if version > VERSION else who}")
+
+
+def fits(one, other):
+    """Raises an error unless two servers have the same batches."""
+    for what, is_ in (("data", "dataset"), ("order", "order")):
+        if one[what] != other[what]:
+            raise Error(
+                f"server {one['server']} has the {is_} {one[what]}, server {other['server']} has {other[what]}: "
+                "all must serve the same, with the same options"
+            )
+
+
+def described(about):
+    """A server's description, complete and checked."""
+    if not isinstance(about, dict) or not about.get("server"):
+        raise Error("this isn't an nwt server")
+    speaks(f"server {about['server']}", about.get("version", 1))
+    about.setdefault("about", {})
+    about["bytes"] = about.get("bytes") or None
+    return about
+
+
+def check(token, patience):
+    """Raises a ValueError for what no way to a server can use."""
+    if token is not None and (not token or not token.isascii() or not token.isprintable() or token.strip() != token):
+        raise ValueError("token: must be printable ASCII, not empty, without a space at either end")
+    if not patience > 0:
+        raise ValueError(f"patience: {patience!r}: must be above 0, in seconds")

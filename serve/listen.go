@@ -1,0 +1,135 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+const (
+	maxSocket = 103  // bytes of a socket's path, on every system
+	maxConns  = 1024 // connections of a server
+)
+
+// Listen listens at host:port or unix:PATH. A socket can be reached by its user and root alone,
+// whatever the umask; one that a killed server has left is replaced.
+func Listen(address string) (net.Listener, error) {
+	path, ok := strings.CutPrefix(address, "unix:")
+	switch {
+	case !ok:
+		return net.Listen("tcp", address)
+	case strings.HasPrefix(path, "@"):
+		return nil, fmt.Errorf("serve: Listen: %s: a name without a file is for WithShared alone", address)
+	}
+	return listenUnix(path)
+}
+
+func listenUnix(path string) (net.Listener, error) {
+	if err := fitsSocket("Listen", path); err != nil {
+		return nil, err
+	}
+	if strings.HasPrefix(path, "@") {
+		return net.Listen("unix", path)
+	}
+	removeDead(path)
+	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(makePrivate)
+	}}
+	l, err := private.Listen(context.Background(), "unix", path)
+	if err == nil {
+		if err = os.Chmod(path, 0o600); err != nil {
+			err = errors.Join(err, l.Close())
+		}
+	}
+	return l, err
+}
+
+// fitsSocket returns an error unless a socket may have the path.
+func fitsSocket(option, path string) error {
+	if path == "" || len(path) > maxSocket || strings.ContainsRune(path, 0) {
+		return optionError(option, path, "the path of a socket must have 1 … %d bytes; it has %d", maxSocket, len(path))
+	}
+	if dir := filepath.Dir(path); path[0] != '@' {
+		if about, err := os.Stat(dir); err != nil || !about.IsDir() {
+			return optionError(option, path, "%s must be a folder: %v", dir, err)
+		}
+	}
+	return nil
+}
+
+// removeDead removes a socket at which nobody listens.
+func removeDead(path string) {
+	if about, err := os.Lstat(path); err != nil || about.Mode()&os.ModeSocket == 0 {
+		return
+	}
+	if c, err := net.Dial("unix", path); err == nil {
+		_ = c.Close()
+	} else if errors.Is(err, syscall.ECONNREFUSED) {
+		_ = os.Remove(path) // or listening says why not
+	}
+}
+
+// A listener accepts at most maxConns connections at a time: more are closed at once.
+type listener struct {
+	net.Listener
+	mu    sync.Mutex
+	conns map[*conn]bool // guarded by mu
+}
+
+// A conn can be found, and closed, by the address of its peer.
+type conn struct {
+	net.Conn
+	of *listener
+}
+
+type peerAddr struct {
+	net.Addr
+	conn *conn
+}
+
+func (c *conn) RemoteAddr() net.Addr { return peerAddr{c.Conn.RemoteAddr(), c} }
+
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		one := &conn{c, l}
+		l.mu.Lock()
+		full := len(l.conns) >= maxConns
+		if !full {
+			l.conns[one] = true
+		}
+		l.mu.Unlock()
+		if !full {
+			return one, nil
+		}
+		_ = c.Close()
+	}
+}
+
+func (c *conn) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.conns, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// hangUp closes all connections.
+func (l *listener) hangUp() {
+	l.mu.Lock()
+	all := slices.Collect(maps.Keys(l.conns))
+	l.mu.Unlock()
+	for _, c := range all {
+		_ = c.Close()
+	}
+}
