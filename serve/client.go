@@ -234,6 +234,8 @@ func (d *remote) patiently(ctx context.Context, f func(ctx context.Context) erro
 			return errors.New(status.Convert(err).Message())
 		case code == codes.Aborted:
 			return nwt.Retryable(errors.New(status.Convert(err).Message()))
+		case code == codes.FailedPrecondition && d.about.Server != "":
+			return serverError{fmt.Errorf("serve: %s, as server %s has: all must serve the same", status.Convert(err).Message(), d.about.Server), false}
 		case code != codes.Unavailable && code != codes.Canceled && code != codes.DeadlineExceeded:
 			return serverError{fmt.Errorf("serve: %w", err), false}
 		}
@@ -286,7 +288,7 @@ func (d *remote) load(ctx context.Context, indices []int, dst []*nwt.Sample) err
 		places[i] = s.Place()
 		places[i].Index = indices[i]
 	}
-	ticket := &flight.Ticket{Ticket: appendPlaces(make([]byte, 0, len(placesMagic)+1+32*len(places)), places)}
+	ticket := &flight.Ticket{Ticket: appendPlaces(nil, d.about.Data, places)}
 	return d.patiently(ctx, func(ctx context.Context) error { return d.get(ctx, ticket, dst) })
 }
 
@@ -329,10 +331,8 @@ func (d *remote) get(ctx context.Context, t *flight.Ticket, dst []*nwt.Sample) e
 // fits returns an error if the answer isn't of this dataset.
 func (d *remote) fits(a *answer, n int) error {
 	switch {
-	case a.Data != d.about.Data:
-		return fmt.Errorf("serve: server %s has the dataset %s, server %s has %s: all must serve the same", a.Server, a.Data, d.about.Server, d.about.Data)
-	case a.Samples != n || len(a.Shapes) != len(d.about.Fields) || len(a.At) != len(a.Shapes)+ragged(d.about.Fields):
-		return fmt.Errorf("serve: server %s answers %d samples of %d fields in %d columns, not %d of %d", a.Server, a.Samples, len(a.Shapes), len(a.At), n, len(d.about.Fields))
+	case a.Data != d.about.Data || a.Samples != n || len(a.Shapes) != len(d.about.Fields) || len(a.At) != len(a.Shapes)+ragged(d.about.Fields):
+		return fmt.Errorf("serve: server %s answers %d samples of the dataset %s, %d fields in %d columns, not %d of %s, %d", a.Server, a.Samples, a.Data, len(a.Shapes), len(a.At), n, d.about.Data, len(d.about.Fields))
 	}
 	for f, field := range d.about.Fields {
 		fits := len(a.Shapes[f]) == len(field.Shape)

@@ -136,42 +136,50 @@ func (f *flights) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 	if err := f.slot(ctx); err != nil {
 		return err
 	}
-	done := func() { <-s.loading }
+	defer func() { <-s.loading }()
 	early := !s.about.Sized
 	if early { // then the shapes are known: a client can cancel its call from now on
 		schema := schemaOf(s.about.Fields, func(i int) []int { return s.about.Fields[i].Shape })
 		if err := stream.SendMsg(&outgoing{header: headOf(schema)}); err != nil {
-			done()
 			return err
 		}
 	}
-	b, a, err := s.load(ctx, t.GetTicket(), nil, nil)
+	var lost atomic.Bool // gRPC may still read the memory
+	b, a, err := s.load(ctx, t.GetTicket(), s.alloc, func(mem []byte) error {
+		if !lost.Load() {
+			s.free(mem)
+		}
+		return nil
+	})
 	if err != nil {
-		done()
 		return err
 	}
-	done = func() { b.Release(); <-s.loading }
+	defer b.Release()
 	schema, size := schemaOf(s.about.Fields, func(i int) []int { return a.Shapes[i] }), 0
 	columns, lens := s.columns(b)
-	out := &outgoing{}
+	sent, watch := make(chan struct{}), watchOver(ctx)
+	defer watch.end()
+	out := &outgoing{part: func() { watch.Reset(stall) }, sent: func() { close(sent) }}
 	if out.header, out.body, a.At, size, err = encode(schema, a.Samples, append(columns, lens...)); err == nil && size > maxBody {
 		err = fmt.Errorf("a batch of %d bytes is too large for gRPC, which takes %d: make batches smaller, or take them in shared memory", size, maxBody)
 	}
 	if err != nil {
-		done()
 		return status.Error(codes.InvalidArgument, said(err, maxSaid))
 	}
 	if !early {
 		if err := stream.SendMsg(&outgoing{header: headOf(schema)}); err != nil {
-			done()
 			return err
 		}
 	}
-	watch := watchOver(ctx)
-	out.meta, out.part, out.sent = jsonOf(a), func() { watch.Reset(stall) }, func() { watch.end(); done() }
-	err = stream.SendMsg(out)
-	if !out.taken {
-		out.sent()
+	out.meta = jsonOf(a)
+	if err := stream.SendMsg(out); err != nil {
+		lost.Store(out.taken)
+		return err
 	}
-	return err
+	select {
+	case <-sent:
+	case <-ctx.Done(): // gRPC doesn't tell then
+		lost.Store(true)
+	}
+	return nil
 }

@@ -70,12 +70,12 @@ func parseTicket(b []byte) (t Ticket, err error) {
 	return t, nil
 }
 
-// placesMagic and the version begin a ticket of package serve's own client, which asks for samples by
-// their places: 32 bytes each.
+// placesMagic and the version begin a ticket of package serve's own client, which asks for samples of a
+// dataset by their places: 32 bytes each.
 const placesMagic = "nwt places "
 
-func appendPlaces(b []byte, places []place) []byte {
-	b = append(append(b, placesMagic...), '0'+version)
+func appendPlaces(b []byte, data string, places []place) []byte {
+	b = fmt.Appendf(b, "%s%d%s", placesMagic, version, data)
 	for _, p := range places {
 		for _, v := range [...]uint64{uint64(p.Index), uint64(p.Position), uint64(p.Epoch), p.Key} {
 			b = binary.LittleEndian.AppendUint64(b, v)
@@ -85,21 +85,22 @@ func appendPlaces(b []byte, places []place) []byte {
 }
 
 // parsePlaces reads what appendPlaces wrote; isPlaces is false for other tickets.
-func parsePlaces(b []byte) (places []place, isPlaces bool, err error) {
+func parsePlaces(b []byte) (data string, places []place, isPlaces bool, err error) {
 	b, isPlaces = bytes.CutPrefix(b, []byte(placesMagic))
 	switch {
 	case !isPlaces:
-		return nil, false, nil
+		return "", nil, false, nil
 	case len(b) == 0 || b[0] != '0'+version:
-		return nil, true, differs("the client", int(append(b, '0')[0])-'0')
-	case len(b)%32 != 1 || len(b) == 1:
-		return nil, true, fmt.Errorf("places take 32 bytes each: %d bytes", len(b)-1)
+		return "", nil, true, differs("the client", int(append(b, '0')[0])-'0')
+	case len(b) < 17+32 || len(b)%32 != 17:
+		return "", nil, true, fmt.Errorf("places take 32 bytes each, after 17: %d bytes", len(b))
 	}
-	for b = b[1:]; len(b) > 0; b = b[32:] {
+	data = string(b[1:17])
+	for b = b[17:]; len(b) > 0; b = b[32:] {
 		v := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
 		places = append(places, place{Index: int(v(0)), Position: int(v(1)), Epoch: int(v(2)), Key: v(3)})
 	}
-	return places, true, nil
+	return data, places, true, nil
 }
 
 // An answer goes before a batch, as the metadata of its message.

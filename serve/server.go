@@ -12,8 +12,10 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"google.golang.org/grpc"
@@ -47,6 +49,9 @@ type Server struct {
 	held    chan struct{} // has one for each batch that a client in shared memory has, but not for those it waited for
 
 	batches, samples, bad, bytes, holding atomic.Int64 // of Stats
+
+	mu    sync.Mutex
+	spare [][]byte // memory for batches that are sent; guarded by mu
 }
 
 // New makes a server of a dataset; ctx bounds tuning. The errors are those of nwt.NewLoader and, with
@@ -194,7 +199,7 @@ func (s *Server) describe(rank, world int) (description, error) {
 // a place in loading. The error is a status.
 func (s *Server) load(ctx context.Context, ticket []byte, alloc func(int) ([]byte, error), free func([]byte) error) (b batch, a answer, err error) {
 	a = answer{Server: s.opts.name, Data: s.about.Data}
-	places, isPlaces, err := parsePlaces(ticket)
+	data, places, isPlaces, err := parsePlaces(ticket)
 	partial := false
 	switch {
 	case err != nil:
@@ -205,6 +210,8 @@ func (s *Server) load(ctx context.Context, ticket []byte, alloc func(int) ([]byt
 			state := nwt.State{Epoch: t.Epoch, Samples: t.Samples, Order: t.Order}
 			places, *a.After, a.Left, err = s.source.Places(nil, t.Rank, t.World, state, t.Batch)
 		}
+	case data != s.about.Data:
+		return nil, a, status.Errorf(codes.FailedPrecondition, "server %s has the dataset %s, not %s", s.opts.name, s.about.Data, data)
 	case len(places) > s.about.Batch:
 		err = fmt.Errorf("%d places: at most %d, the batch size", len(places), s.about.Batch)
 	}
@@ -260,6 +267,26 @@ func (s *Server) tell(a *answer, bad []error, partial, isPlaces bool) error {
 		code = codes.Aborted
 	}
 	return status.Error(code, said(fmt.Errorf("on server %s: %w", s.opts.name, first), maxSaid))
+}
+
+// alloc returns memory for a batch.
+func (s *Server) alloc(size int) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, mem := range slices.Backward(s.spare) {
+		if s.spare = s.spare[:i]; cap(mem) >= size {
+			return mem[:size], nil
+		}
+	}
+	mem := make([]byte, size+63)
+	from := -int(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) & 63
+	return mem[from : from+size], nil
+}
+
+func (s *Server) free(mem []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spare = append(s.spare, mem)
 }
 
 // columns returns the columns of a batch: the fields', and those of lengths.
