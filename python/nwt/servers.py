@@ -12,7 +12,7 @@ import weakref
 
 import numpy as np
 
-from .wire import VERSION, Error, check, described, dtype_of, fits
+from .wire import VERSION, Error, check, check_ahead, described, dtype_of, fits
 
 LARGEST = 2**31 - 2**20  # bytes of a message of gRPC
 
@@ -142,6 +142,7 @@ class Servers:
             asking.close()
 
     def asking(self, rank, world, ahead):
+        check_ahead(ahead)
         return _Asking(self, rank, world, ahead)
 
     def ask(self, what, stopped):

@@ -16,7 +16,7 @@ import weakref
 
 import numpy as np
 
-from .wire import VERSION, Error, check, described, dtype_of, fits, speaks
+from .wire import VERSION, Error, check, check_ahead, described, dtype_of, fits, speaks
 
 HEAD = struct.Struct("<III")  # length of the body, kind, number
 HELLO, CHALLENGE, PROOF, ABOUT, ASK, BATCH, ERROR, RELEASE, WAITING, ALIVE = range(1, 11)
@@ -40,6 +40,7 @@ class Shared:
         return self._about
 
     def asking(self, rank, world, ahead):
+        check_ahead(ahead)
         return _Asking(self, rank, world, ahead)
 
     def close(self):

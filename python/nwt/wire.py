@@ -46,3 +46,8 @@ def check(token, patience):
         raise ValueError("token: must be printable ASCII, not empty, without a space at either end")
     if not patience > 0:
         raise ValueError(f"patience: {patience!r}: must be above 0, in seconds")
+
+
+def check_ahead(ahead):
+    if not 1 <= ahead <= 64:
+        raise ValueError(f"prefetch: {ahead}: must be 1 … 64")

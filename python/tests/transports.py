@@ -1,0 +1,246 @@
+"""What the ways to a server promise. TestThePythonTransports, in module serve, starts the servers and runs this."""
+
+import json
+import os
+import random
+import socket
+import struct
+import tempfile
+import threading
+import unittest
+import unittest.mock
+
+import numpy as np
+
+from nwt import shared
+from nwt.servers import Servers
+from nwt.shared import Shared
+from nwt.wire import Error
+
+GIVEN = json.loads(os.environ["NWT_TEST"])
+START = {"epoch": 0, "samples": 0}
+
+
+def ways(name, **kwargs):
+    for address in GIVEN[name]:
+        if address.startswith("shared:"):
+            yield Shared(address[len("shared:") :], **kwargs)
+        else:
+            yield Servers([address], **kwargs)
+
+
+def first(way, **kwargs):
+    way.describe(0, 1)
+    asking = way.asking(0, 1, 1)
+    try:
+        return asking.ask(START, 0, **kwargs)()
+    finally:
+        asking.close()
+        way.close()
+
+
+class Both(unittest.TestCase):
+    def test_both_ways_give_equal_batches(self):
+        (one, *rest), (other, *same) = (first(way) for way in ways("plain"))
+        self.assertEqual(list(one), list(other))
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+        self.assertEqual([rest[0], json.loads(rest[1]), rest[2]], [same[0], json.loads(same[1]), same[2]])
+        self.assertEqual(rest[0], 10)
+
+    def test_a_client_has_a_bound_of_its_own(self):
+        for name in ("hanging", "hanging sized"):
+            for way in ways(name, patience=0.5):
+                with self.assertRaisesRegex(Error, "no server has answered for 0.5 s"):
+                    first(way)
+
+    def test_a_bad_sample_is_left_out_and_told_if_that_is_asked_for(self):
+        for way in ways("bad"):
+            way.describe(0, 1)
+            asking = way.asking(0, 1, 1)
+            batch, left, _, bad = asking.ask(START, 1, partial=True)()
+            self.assertEqual((len(batch["where"]), left, batch["where"][:, 0].tolist()), (9, 9, [10, 11, 12, 14, 15, 16, 17, 18, 19]))
+            self.assertEqual([(b["index"], b["position"], b["epoch"]) for b in bad], [(13, 13, 0)])
+            self.assertIn("the disk is on fire", bad[0]["error"])
+            with self.assertRaisesRegex(Error, "sample 13.*the disk is on fire"):
+                asking.ask(START, 1)()
+            del batch
+            asking.close()
+            way.close()
+
+    def test_a_long_error_is_cut(self):
+        for way in ways("long"):
+            with self.assertRaisesRegex(Error, "on server host0: .*世…$") as raised:
+                first(way)
+            self.assertLess(len(str(raised.exception)), 4200)
+
+    def test_a_thousand_fields_are_no_limit(self):
+        for way in ways("wide"):
+            self.assertEqual(len(first(way)[0]), 1000)
+
+    def test_more_than_2_GiB_are_told_at_once_over_gRPC(self):
+        over, in_memory = ways("huge")
+        with self.assertRaisesRegex(Error, "takes 2684354560 bytes, and gRPC at most .*smaller, or take them in shared memory"):
+            over.describe(0, 1)
+        self.assertEqual(in_memory.describe(0, 1)["bytes"], 2684354560)
+        over.close()
+
+    def test_what_a_server_tells_of_its_dataset(self):
+        for way in ways("about", token="secret"):
+            about = way.describe(0, 1)
+            self.assertEqual(about["about"], {"classes": ["cat", "dog"]})
+            self.assertEqual((about["samples"], about["batches"], about["batch"], about["sized"]), (101, 11, 10, False))
+            way.close()
+        for way in ways("about", token="guess"):
+            with self.assertRaisesRegex(Error, "the token is missing or wrong"):
+                way.describe(0, 1)
+            way.close()
+
+    def test_what_cannot_be_used_is_told(self):
+        for kwargs in ({"token": ""}, {"token": "a\n"}, {"token": "ü"}, {"patience": 0}):
+            with self.assertRaisesRegex(ValueError, next(iter(kwargs))):
+                list(ways("plain", **kwargs))
+        for way in ways("plain"):
+            way.describe(0, 1)
+            with self.assertRaisesRegex(ValueError, "65: must be 1 … 64"):
+                way.asking(0, 1, 65)
+            way.close()
+        for address in ("host1", "host1:", "[::1]", "unix:@x", "unix:"):
+            with self.assertRaisesRegex(ValueError, "has no port|path of a socket"):
+                Servers([address])
+
+
+class Flight(unittest.TestCase):
+    def test_sockets_may_have_any_path(self):
+        for address in GIVEN["sockets"]:
+            self.assertEqual(len(first(Servers([address]))[0]["where"]), 10)
+
+    def test_servers_that_pad_differently_are_not_equal(self):
+        servers = Servers([GIVEN["plain"][0], GIVEN["sized"][0]])
+        servers.describe(0, 1)
+        asking = servers.asking(0, 1, 2)
+        with self.assertRaisesRegex(Error, "all must serve the same"):
+            for take in [asking.ask(START, 0) for _ in range(20)]:
+                take()
+        asking.close()
+        servers.close()
+
+    def test_one_that_does_not_answer_is_not_asked_before_it_does(self):
+        silent = socket.create_server(("127.0.0.1", 0))
+        servers = Servers([f"127.0.0.1:{silent.getsockname()[1]}", GIVEN["plain"][0]], patience=20)
+        servers._servers[0].down = "it was stopped"
+        servers.describe(0, 1)
+        asking = servers.asking(0, 1, 4)
+        for take in [asking.ask(START, n) for n in range(10)]:
+            take()
+        self.assertEqual([s.down for s in servers._servers], ["it was stopped", None])
+        asking.close()
+        servers.close()
+        silent.close()
+
+
+class FakeServer:
+    """Says what a test wants to who connects."""
+
+    def __init__(self, says, kind=socket.SOCK_STREAM):
+        self._folder = tempfile.TemporaryDirectory()
+        self.path = os.path.join(self._folder.name, "socket")
+        self._socket = socket.socket(socket.AF_UNIX, kind)
+        self._socket.bind(self.path)
+        self._socket.listen()
+        self._says = says
+        self._lines = []
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        try:
+            while True:
+                line, _ = self._socket.accept()
+                self._lines.append(line)
+                self._says(line)
+        except OSError:
+            pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for line in [self._socket, *self._lines]:
+            line.close()
+        self._folder.cleanup()
+
+
+def message(kind, number, body):
+    return struct.pack("<III", len(body), kind, number) + body
+
+
+ABOUT = json.dumps(
+    {"version": 2, "server": "fake", "data": "x", "order": "y", "samples": 1, "batches": 1, "batch": 1, "fields": [{"Name": "x", "Type": "Uint8", "Shape": None}]}
+).encode()
+BEGIN = message(2, 0, b'{"version": 2, "nonce": "1", "proof": ""}') + message(4, 0, ABOUT)
+
+
+class SharedMemory(unittest.TestCase):
+    def test_another_version_is_told(self):
+        with FakeServer(lambda line: line.sendall(message(2, 0, b'{"version": 3}'))) as server:
+            with self.assertRaisesRegex(Error, "speaks version 3, this is 2: update nwt here"):
+                Shared(server.path).describe(0, 1)
+        with FakeServer(lambda line: None, socket.SOCK_SEQPACKET) as server:
+            with self.assertRaisesRegex(Error, "speaks version 1, this is 2: update the server"):
+                Shared(server.path).describe(0, 1)
+
+    def test_one_that_says_nothing_is_given_up(self):
+        with unittest.mock.patch.multiple(shared, SILENT=0.1, ALIVE_EVERY=0.05):
+            for begin in (b"", BEGIN):
+                with FakeServer(lambda line, begin=begin: line.sendall(begin)) as server, self.assertRaisesRegex(Error, "no server has answered for 0.4 s"):
+                    first(Shared(server.path, patience=0.4))
+
+    def test_it_goes_on_with_one_that_comes_after_it(self):
+        with unittest.mock.patch.multiple(shared, SILENT=0.1, ALIVE_EVERY=0.05), FakeServer(lambda line: line.sendall(BEGIN)) as server:
+            way = Shared(server.path, patience=30)
+            asking = way.asking(0, 1, 1)
+            take = asking.ask(START, 0)
+            way.path, way._about = GIVEN["plain"][1][len("shared:") :], None
+            self.assertEqual(len(take()[0]["where"]), 10)
+            asking.close()
+
+    def test_whatever_it_says_the_client_ends_with_an_error(self):
+        draw = random.Random(1)
+        pieces = [b"{}", b"[]", b"1 2", b"\n", b"-1 0", b'{"samples": -1, "shapes": [[]], "at": [-9]}', b'{"error": "no", "temporary": false}', b"\xff", b"null"]
+        for _ in range(300):
+            said = BEGIN if draw.random() < 0.8 else b""
+            for _ in range(draw.randrange(4)):
+                body = b"".join(draw.choices(pieces, k=draw.randrange(6)))
+                said += draw.choice([message(draw.randrange(12), draw.randrange(3), body), draw.randbytes(20), struct.pack("<III", 1 << 31, 6, 1)])
+            with FakeServer(lambda line, said=said: (line.sendall(said), line.shutdown(socket.SHUT_WR))) as server, self.assertRaises(Error):
+                first(Shared(server.path, patience=0.02))
+
+    def test_no_file_is_left_open(self):
+        for way in ways("plain"):
+            first(way)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            first(Shared(GIVEN["plain"][1][len("shared:") :]))
+        self.assertLessEqual(len(os.listdir("/proc/self/fd")), before + 1)
+
+    def test_each_memory_is_told_once_and_undone(self):
+        told, undone = [], []
+        way = Shared(GIVEN["plain"][1][len("shared:") :], mapped=lambda whole: told.append(whole.nbytes) or (lambda: undone.append(1)))
+        asking = way.asking(0, 1, 2)
+        for _ in range(50):
+            asking.ask(START, 0)()
+        self.assertLess(len(told), 5)
+        asking.close()
+        self.assertEqual(len(undone), len(told))
+
+    def test_a_caller_that_keeps_batches_gets_copies(self):
+        way = Shared(GIVEN["plain"][1][len("shared:") :], patience=10)
+        asking = way.asking(0, 1, 1)
+        kept = [asking.ask(START, n)()[0]["where"] for n in range(11)]
+        self.assertEqual([len(k) for k in kept], [10] * 10 + [1])
+        self.assertEqual([int(k[0, 0]) for k in kept], list(range(0, 101, 10)))
+        asking.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
