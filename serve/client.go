@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/batchserver"
 )
 
 const (
@@ -283,7 +284,7 @@ func (d *remote) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample
 }
 
 func (d *remote) load(ctx context.Context, indices []int, dst []*nwt.Sample) error {
-	places := make([]place, len(dst))
+	places := make([]batchserver.Place, len(dst))
 	for i, s := range dst {
 		places[i] = s.Place()
 		places[i].Index = indices[i]

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/batchserver"
 )
 
 func served(f testing.TB, opts ...ServerOption) *Server {
@@ -28,7 +29,7 @@ func FuzzTickets(f *testing.F) {
 	s := served(f)
 	f.Add([]byte(`{"epoch": 3, "batch": 1, "rank": 0, "world": 2}`))
 	f.Add([]byte(`{"epoch": -1, "batch": 1e9, "samples": 7, "order": "18446744073709551615"}`))
-	f.Add(appendPlaces(nil, s.about.Data, []place{{Index: 1}, {Index: -1, Position: 1 << 62}}))
+	f.Add(appendPlaces(nil, s.about.Data, []batchserver.Place{{Index: 1}, {Index: -1, Position: 1 << 62}}))
 	f.Fuzz(func(t *testing.T, ticket []byte) {
 		stream := &sink{ctx: t.Context()}
 		if err := (&flights{s: s}).DoGet(&flight.Ticket{Ticket: ticket}, stream); err != nil {

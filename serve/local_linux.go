@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/nwt-go/nwt/batchserver"
 )
 
 func makePrivate(fd uintptr) { _ = unix.Fchmod(int(fd), 0o600) } // listenUnix does so again
@@ -120,7 +122,10 @@ func (f *file) close() {
 func (l *localClient) alloc(size int) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if size > l.s.most {
+	switch {
+	case l.gone: // it is loaded in vain
+		return newMemory(size), nil
+	case size > l.s.most:
 		return nil, fmt.Errorf("a batch of %d bytes: at most %d were expected", size, l.s.most)
 	}
 	if n := len(l.idle); n > 0 {
@@ -143,9 +148,12 @@ func (l *localClient) alloc(size int) ([]byte, error) {
 func (l *localClient) free(mem []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f := l.files[unsafe.SliceData(mem)]
-	if l.idle = append(l.idle, f); l.gone {
+	switch f := l.files[unsafe.SliceData(mem)]; {
+	case f == nil:
+	case l.gone:
 		f.close()
+	default:
+		l.idle = append(l.idle, f)
 	}
 	return nil
 }
@@ -348,7 +356,7 @@ func (l *localClient) answer(number uint32, ticket []byte, wanted <-chan struct{
 }
 
 // lay copies the lengths behind a batch's fields, and returns where in its file each column begins.
-func (l *localClient) lay(b batch, in *file) (at []int) {
+func (l *localClient) lay(b batchserver.Batch, in *file) (at []int) {
 	columns, lens := l.s.columns(b)
 	for _, column := range columns {
 		from := 0

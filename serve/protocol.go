@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/batchserver"
 )
 
 // version is that of what clients and servers say to each other, over Flight and in shared memory.
@@ -74,7 +75,7 @@ func parseTicket(b []byte) (t Ticket, err error) {
 // dataset by their places: 32 bytes each.
 const placesMagic = "nwt places "
 
-func appendPlaces(b []byte, data string, places []place) []byte {
+func appendPlaces(b []byte, data string, places []batchserver.Place) []byte {
 	b = fmt.Appendf(b, "%s%d%s", placesMagic, version, data)
 	for _, p := range places {
 		for _, v := range [...]uint64{uint64(p.Index), uint64(p.Position), uint64(p.Epoch), p.Key} {
@@ -85,7 +86,7 @@ func appendPlaces(b []byte, data string, places []place) []byte {
 }
 
 // parsePlaces reads what appendPlaces wrote; isPlaces is false for other tickets.
-func parsePlaces(b []byte) (data string, places []place, isPlaces bool, err error) {
+func parsePlaces(b []byte) (data string, places []batchserver.Place, isPlaces bool, err error) {
 	b, isPlaces = bytes.CutPrefix(b, []byte(placesMagic))
 	switch {
 	case !isPlaces:
@@ -98,7 +99,7 @@ func parsePlaces(b []byte) (data string, places []place, isPlaces bool, err erro
 	data = string(b[1:17])
 	for b = b[17:]; len(b) > 0; b = b[32:] {
 		v := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
-		places = append(places, place{Index: int(v(0)), Position: int(v(1)), Epoch: int(v(2)), Key: v(3)})
+		places = append(places, batchserver.Place{Index: int(v(0)), Position: int(v(1)), Epoch: int(v(2)), Key: v(3)})
 	}
 	return data, places, true, nil
 }

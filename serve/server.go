@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/batchserver"
 )
 
 const (
@@ -39,7 +40,7 @@ const (
 type Server struct {
 	ds     nwt.Dataset
 	opts   *serverOptions
-	source source
+	source batchserver.Source
 	result *nwt.Result // of WithTuning
 	about  description // of rank 0 of 1
 	most   int         // bytes of the largest batch, with what aligns it
@@ -78,8 +79,11 @@ func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, er
 	if err != nil {
 		return nil, err
 	}
-	s.source, s.work = newSource(ds, l, o.loader), max(1, l.Workers())
-	first, after, left, err := s.source.Places(nil, 0, 1, nwt.State{}, 0)
+	if s.source, err = l.Serving(); err != nil {
+		return nil, err
+	}
+	s.work = max(1, l.Workers())
+	first, after, left, err := s.source.Places(nil, 0, 1, batchserver.State{}, 0)
 	if err != nil {
 		return nil, errors.Join(err, s.source.Close())
 	}
@@ -190,14 +194,14 @@ func (s *Server) knows(token string) bool {
 // describe tells what a rank gets.
 func (s *Server) describe(rank, world int) (description, error) {
 	d := s.about
-	_, _, left, err := s.source.Places(nil, rank, world, nwt.State{}, 0)
+	_, _, left, err := s.source.Places(nil, rank, world, batchserver.State{}, 0)
 	d.Batches = left + 1
 	return d, err
 }
 
 // load loads the batch that a ticket asks for, and returns what is to be told of it. The caller has
 // a place in loading. The error is a status.
-func (s *Server) load(ctx context.Context, ticket []byte, alloc func(int) ([]byte, error), free func([]byte) error) (b batch, a answer, err error) {
+func (s *Server) load(ctx context.Context, ticket []byte, alloc func(int) ([]byte, error), free func([]byte) error) (b batchserver.Batch, a answer, err error) {
 	a = answer{Server: s.opts.name, Data: s.about.Data}
 	data, places, isPlaces, err := parsePlaces(ticket)
 	partial := false
@@ -206,9 +210,10 @@ func (s *Server) load(ctx context.Context, ticket []byte, alloc func(int) ([]byt
 	case !isPlaces:
 		var t Ticket
 		if t, err = parseTicket(ticket); err == nil {
-			a.Order, a.After, partial = s.about.Order, new(nwt.State), t.Partial
-			state := nwt.State{Epoch: t.Epoch, Samples: t.Samples, Order: t.Order}
-			places, *a.After, a.Left, err = s.source.Places(nil, t.Rank, t.World, state, t.Batch)
+			a.Order, partial = s.about.Order, t.Partial
+			var after batchserver.State
+			places, after, a.Left, err = s.source.Places(nil, t.Rank, t.World, batchserver.State{Epoch: t.Epoch, Samples: t.Samples, Order: t.Order}, t.Batch)
+			a.After = (*nwt.State)(&after)
 		}
 	case data != s.about.Data:
 		return nil, a, status.Errorf(codes.FailedPrecondition, "server %s has the dataset %s, not %s", s.opts.name, s.about.Data, data)
@@ -278,9 +283,14 @@ func (s *Server) alloc(size int) ([]byte, error) {
 			return mem[:size], nil
 		}
 	}
+	return newMemory(size), nil
+}
+
+// newMemory returns memory aligned to 64 bytes.
+func newMemory(size int) []byte {
 	mem := make([]byte, size+63)
 	from := -int(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) & 63
-	return mem[from : from+size], nil
+	return mem[from : from+size]
 }
 
 func (s *Server) free(mem []byte) {
@@ -290,7 +300,7 @@ func (s *Server) free(mem []byte) {
 }
 
 // columns returns the columns of a batch: the fields', and those of lengths.
-func (s *Server) columns(b batch) (columns, lens [][]byte) {
+func (s *Server) columns(b batchserver.Batch) (columns, lens [][]byte) {
 	for f, field := range s.about.Fields {
 		columns = append(columns, b.Bytes(f))
 		for dim := range raggedDims(field) {

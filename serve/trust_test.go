@@ -280,6 +280,29 @@ func TestAClientHasABoundOfItsOwn(t *testing.T) {
 	}
 }
 
+// As locally: two samples that hang cost two samples, not the server.
+func TestSamplesThatHangCostTheServerOnlyThemselves(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	ds := nwt.NewDataset(160, []nwt.Field{{Name: "x", Type: nwt.Uint8}}, func(_ context.Context, index int, _ *nwt.Sample) error {
+		if index == 50 || index == 90 {
+			<-release // whatever its context says
+		}
+		return nil
+	})
+	quiet := nwt.WithLogger(slog.New(slog.DiscardHandler))
+	remote := open(t, start(t, ds, 1, serve.WithLoader(nwt.WithBatchSize(16), nwt.WithWorkers(2), nwt.WithTimeout(100*time.Millisecond), nwt.WithRetry(0, 0), quiet)))
+	l := loader(t, remote, nwt.WithBatchSize(16), nwt.WithErrorBudget(10), nwt.WithRetry(0, 0), quiet)
+	for epoch := range 3 {
+		samples := 0
+		for b, err := range l.Epoch(t.Context(), epoch) {
+			require.NoError(t, err)
+			samples += b.Len()
+		}
+		require.Equal(t, 158, samples)
+	}
+}
+
 func TestAServersFaultsAreNoBadSamples(t *testing.T) {
 	ds := drawing{n: 640, longest: 3, bad: -1}
 	for name, other := range map[string]func() (nwt.Dataset, []serve.ServerOption){
@@ -294,7 +317,7 @@ func TestAServersFaultsAreNoBadSamples(t *testing.T) {
 			size := serve.WithLoader(nwt.WithBatchSize(10))
 			stop := serveOn(t, l, ds, size, serve.WithToken("secret"))
 			remote := open(t, []string{l.Addr().String()}, serve.WithToken("secret"))
-			opts := []nwt.Option{nwt.WithBatchSize(10), nwt.WithErrorBudget(100), nwt.WithWorkers(1), nwt.WithPrefetch(1), nwt.WithLogger(slog.New(slog.DiscardHandler))}
+			opts := []nwt.Option{nwt.WithBatchSize(10), nwt.WithErrorBudget(1000), nwt.WithWorkers(1), nwt.WithPrefetch(1), nwt.WithLogger(slog.New(slog.DiscardHandler))}
 			var last error
 			for b, err := range loader(t, remote, opts...).Epoch(t.Context(), 0) {
 				if last = err; err == nil && b.Index() == 50 {
