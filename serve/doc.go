@@ -11,6 +11,9 @@
 //	GetFlightInfo  path [rank, world] → schema, batches per epoch, tickets of epoch 0
 //	DoGet          ticket {"epoch": 3, "batch": 17, "rank": 0, "world": 8} → that batch
 //	DoGet          … with "samples" and "order" of a state: the batch-th after that state
+//	DoGet          … with "partial": true: bad samples are left out, and told in the answer's "bad"
+//
+// A ticket may say "version": 2; a server of another version then refuses it.
 //
 // A batch is one record batch. Its columns are the fields, as fixed-shape tensors, and for each
 // ragged dimension a column of lengths.
