@@ -25,7 +25,10 @@ import (
 	"github.com/nwt-go/nwt/serve"
 )
 
-var histories = flag.Int("histories", 4, "random histories of servers that are killed, stopped, slowed and added")
+var (
+	histories = flag.Int("histories", 4, "random histories of servers that are killed, stopped, slowed and added")
+	stopped   = flag.Duration("stopped", 0, "how long servers are stopped in every fifth history, such as 30s: long enough to be noticed")
+)
 
 const serverAddress = "NWT_TEST_SERVER"
 
@@ -106,8 +109,15 @@ func trouble(t *testing.T, rng *rand.Rand) (addresses []string, end func()) {
 			hosts[i].start(t)
 		}
 	}
+	troubled := hosts
+	if *stopped > 0 && rng.IntN(5) == 0 {
+		first := hosts[0].cmd.Process
+		_ = first.Signal(syscall.SIGSTOP)
+		time.AfterFunc(*stopped, func() { _ = first.Signal(syscall.SIGCONT) })
+		troubled = hosts[1:]
+	}
 	ctx, cancel := context.WithCancel(t.Context())
-	var killed, stopped, slowed, came int
+	var killed, paused, slowed, came int
 	stop := func(h *host, most int) {
 		_ = h.cmd.Process.Signal(syscall.SIGSTOP)
 		time.Sleep(time.Duration(rng.IntN(most)) * time.Millisecond)
@@ -116,7 +126,7 @@ func trouble(t *testing.T, rng *rand.Rand) (addresses []string, end func()) {
 	var trouble sync.WaitGroup
 	trouble.Go(func() {
 		for ctx.Err() == nil {
-			h := hosts[rng.IntN(len(hosts))]
+			h := troubled[rng.IntN(len(troubled))]
 			switch what := rng.IntN(5); {
 			case h.cmd == nil: // it joins, or comes back
 				h.start(t)
@@ -127,7 +137,7 @@ func trouble(t *testing.T, rng *rand.Rand) (addresses []string, end func()) {
 				killed++
 			case what == 1:
 				stop(h, 50)
-				stopped++
+				paused++
 			case what == 2:
 				for range 10 {
 					stop(h, 8)
@@ -141,7 +151,7 @@ func trouble(t *testing.T, rng *rand.Rand) (addresses []string, end func()) {
 	return addresses, func() {
 		cancel()
 		trouble.Wait()
-		t.Logf("servers: %d killed, %d stopped, %d slowed, %d came", killed, stopped, slowed, came)
+		t.Logf("servers: %d killed, %d stopped, %d slowed, %d came", killed, paused, slowed, came)
 		for _, h := range hosts {
 			if h.cmd != nil {
 				h.kill()
