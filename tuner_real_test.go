@@ -389,7 +389,7 @@ func (v *verdict) judge(t *testing.T, beside string, tr *truth, results []*nwt.R
 
 func TestRealTunings(t *testing.T) {
 	if *tunings == 0 {
-		t.Skip("takes a quarter of an hour of a quiet machine: -tunings 5")
+		t.Skip("takes half an hour of a quiet machine: -tunings 5")
 	}
 	cpus := runtime.GOMAXPROCS(0)
 	workloads, truths, v := realWorkloads(t, cpus), map[string]*truth{}, verdict{}
