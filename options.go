@@ -375,7 +375,7 @@ func WithDevice(d Device) Option {
 }
 
 // WithAlpha sets the difference that [Tune] ignores, at least 0: a time over as many iterations as
-// [WithIterations] says. The default is 0.5 s, but at most 5 % of the fastest count's time, and at least
+// [WithIterations] says. The default is 0.5 s, but at most 2 % of the fastest count's time, and at least
 // 1 % of it and 5 µs per batch.
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
