@@ -86,8 +86,8 @@ func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 }
 
 // Concat returns the samples of several datasets, one after the other. Their fields, names included, must
-// be the same; otherwise the error names the first difference. If a dataset grows later, Concat still
-// uses the length that it had.
+// be the same; otherwise the error names the first difference. Datasets without samples are allowed, but
+// one must have some. If a dataset grows later, Concat still uses the length that it had.
 func Concat(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Concat", ds, "needs at least one dataset")
@@ -95,7 +95,7 @@ func Concat(ds ...Dataset) (Dataset, error) {
 	c := &concat{ds: slices.Clone(ds)}
 	end := 0
 	for i, d := range ds {
-		n, l, err := checkIndexed(d)
+		n, l, err := checkPart(d, 0)
 		if err != nil {
 			return nil, within(fmt.Sprintf("Concat: dataset %d", i), err)
 		}
@@ -110,6 +110,9 @@ func Concat(ds ...Dataset) (Dataset, error) {
 		}
 		end += n
 		c.ends = append(c.ends, end)
+	}
+	if end == 0 {
+		return nil, optionError("Concat", end, "none of the %d datasets has a sample", len(ds))
 	}
 	c.overwriting = overwrites(ds...)
 	return offer{load: ifBatched(c.loadBatch, ds...), tell: c.sizes()}.by(c), nil
@@ -153,10 +156,7 @@ func (d *concat) sizes() func(index int, sizes []int) {
 
 // find returns the dataset that a sample is in, and its index there.
 func (d *concat) find(index int) (part, there int) {
-	part, last := slices.BinarySearch(d.ends, index)
-	if last {
-		part++ // the end of a dataset is the first index of the next one
-	}
+	part, _ = slices.BinarySearch(d.ends, index+1) // the first dataset that ends after index
 	if part > 0 {
 		index -= d.ends[part-1]
 	}

@@ -29,6 +29,17 @@ func epochOf(t testing.TB, ds nwt.Dataset, epoch int, opts ...nwt.Option) (all [
 	return all
 }
 
+func TestConcatAllowsPartsWithoutSamples(t *testing.T) {
+	ds, err := nwt.Concat(numbers(0, 0), numbers(0, 3), numbers(0, 0), numbers(0, 0), numbers(3, 2), numbers(0, 0))
+	require.NoError(t, err)
+	require.Equal(t, 5, ds.Len())
+	got, err := values(t, newLoader(t, ds, nwt.WithWorkers(2), nwt.WithBatchSize(2)), 0)
+	require.NoError(t, err)
+	require.Equal(t, []int64{0, 1, 2, 3, 4}, got)
+	_, err = nwt.Concat(numbers(0, 0), numbers(0, 0))
+	require.EqualError(t, err, "nwt: Concat: 0: none of the 2 datasets has a sample")
+}
+
 func TestASubsetIsTheSamplesAtItsIndices(t *testing.T) {
 	indices := []int{9, 0, 4, 4, 7}
 	ds, err := nwt.Subset(numbers(100, 10), indices)

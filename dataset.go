@@ -99,7 +99,10 @@ func lengthNow(ds Dataset) (n int, err error) {
 
 // checkDataset checks what NewLoader, Tune and LoadSample require of a dataset, and returns its length
 // and fields.
-func checkDataset(ds Dataset) (n int, l *fieldSet, err error) {
+func checkDataset(ds Dataset) (n int, l *fieldSet, err error) { return checkLength(ds, 1) }
+
+// checkLength does the same for a dataset that must have at least so many samples.
+func checkLength(ds Dataset, least int) (n int, l *fieldSet, err error) {
 	if ds == nil {
 		return 0, nil, optionError("Dataset", nil, "must not be nil")
 	}
@@ -124,16 +127,18 @@ func checkDataset(ds Dataset) (n int, l *fieldSet, err error) {
 		l, err = newFieldSet(ds.Fields())
 		return endless, l, err
 	}
-	if n = ds.Len(); n < 1 || n > maxSamples {
-		errs = append(errs, optionError("Dataset.Len", n, "must be 1 … %d", maxSamples))
+	if n = ds.Len(); n < least || n > maxSamples {
+		errs = append(errs, optionError("Dataset.Len", n, "must be %d … %d", least, maxSamples))
 	}
 	l, err = newFieldSet(ds.Fields())
 	return n, l, errors.Join(append(errs, err)...)
 }
 
 // checkIndexed is checkDataset for callers that load samples by index: a stream is an error.
-func checkIndexed(ds Dataset) (n int, l *fieldSet, err error) {
-	if n, l, err = checkDataset(ds); err == nil && n == endless {
+func checkIndexed(ds Dataset) (n int, l *fieldSet, err error) { return checkPart(ds, 1) }
+
+func checkPart(ds Dataset, least int) (n int, l *fieldSet, err error) {
+	if n, l, err = checkLength(ds, least); err == nil && n == endless {
 		err = optionError("Dataset", nil, "must not be a stream, which has no sample by index")
 	}
 	return n, l, err

@@ -41,15 +41,26 @@ func Mixed(n int, m nwt.Mix, seed uint64) (nwt.Sampler, error) {
 	s := &mixed{n: n, seed: seed}
 	from, key := 0, permute.SeedKey(seed)
 	for k, length := range m.Parts {
-		if length < 1 || length > math.MaxInt-from {
-			bad(length, "Mix.Parts[%d] must be at least 1, and all parts at most %d", k, math.MaxInt)
+		if length < 0 || length > math.MaxInt-from {
+			bad(length, "Mix.Parts[%d] must be at least 0, and all parts at most %d", k, math.MaxInt)
 			break
 		}
-		s.parts = append(s.parts, mixPart{from, permute.New(length), permute.Mix64(key + uint64(k+1)*permute.Golden)})
+		var perm permute.Permutation
+		if length > 0 {
+			perm = permute.New(length)
+		}
+		s.parts = append(s.parts, mixPart{from, perm, permute.Mix64(key + uint64(k+1)*permute.Golden)})
 		from += length
 	}
 	s.mix = mixture.New(m.Phases, m.Block)
 	s.mix.Check(len(m.Parts), bad)
+	for i, p := range m.Phases {
+		for k, w := range p.Weights[:min(len(p.Weights), len(s.parts))] {
+			if s.parts[k].perm.Len() == 0 && w != 0 {
+				bad(w, "Mix.Phases[%d].Weights[%d] must be 0: part %d has no samples", i, k, k)
+			}
+		}
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}

@@ -88,6 +88,19 @@ func TestAMixtureIsItsSeeds(t *testing.T) {
 	require.NotEqual(t, at(1), at(2))
 }
 
+func TestAPartWithoutSamplesHasTheWeight0(t *testing.T) {
+	s, err := sampler.Mixed(100, nwt.Mix{Parts: []int{0, 3, 0, 2, 0}, Phases: []nwt.Phase{{Weights: []float64{0, 1, 0, 1, 0}}}, Block: 10}, 1)
+	require.NoError(t, err)
+	require.Equal(t, 4, s.(interface{ LastIndex() int }).LastIndex())
+	drawn := map[int]int{}
+	for i := range s.Len() {
+		drawn[s.At(0, i)]++
+	}
+	require.Len(t, drawn, 5)
+	require.Equal(t, 50, drawn[0]+drawn[1]+drawn[2])
+	require.Equal(t, 50, drawn[3]+drawn[4])
+}
+
 func TestAMixtureThatCanNotBeUsedIsNamed(t *testing.T) {
 	one := []nwt.Phase{{Weights: []float64{1}}}
 	for _, c := range []struct {
@@ -97,8 +110,9 @@ func TestAMixtureThatCanNotBeUsedIsNamed(t *testing.T) {
 	}{
 		{0, nwt.Mix{Parts: []int{1}, Phases: one}, "0: the length of an epoch must be 1"},
 		{1, nwt.Mix{Phases: one}, "Mix.Parts must have at least 1 part"},
-		{1, nwt.Mix{Parts: []int{0}, Phases: one}, "0: Mix.Parts[0] must be at least 1"},
-		{1, nwt.Mix{Parts: []int{math.MaxInt, 1}, Phases: one}, "1: Mix.Parts[1] must be at least 1, and all parts at most"},
+		{1, nwt.Mix{Parts: []int{-1}, Phases: one}, "-1: Mix.Parts[0] must be at least 0"},
+		{1, nwt.Mix{Parts: []int{0}, Phases: one}, "1: Mix.Phases[0].Weights[0] must be 0: part 0 has no samples"},
+		{1, nwt.Mix{Parts: []int{math.MaxInt, 1}, Phases: one}, "1: Mix.Parts[1] must be at least 0, and all parts at most"},
 		{1, nwt.Mix{Parts: []int{1}}, "Mix.Phases must have at least 1 phase"},
 		{1, nwt.Mix{Parts: []int{1}, Phases: one, Block: -1}, "-1: Mix.Block must be 1"},
 		{1, nwt.Mix{Parts: []int{1, 2}, Phases: one}, "[1]: Mix.Phases[0].Weights must be 2 numbers, one for each part"},
