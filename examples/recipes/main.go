@@ -1,7 +1,7 @@
 // Recipes are the loading parts of training programs, each in its own file: pretraining of a language
 // model, pictures with mixup and repeated augmentation, detection, segmentation, pictures of different
-// shapes, text, P × K batches with mining, audio, files of row groups, JSON lines with Zstandard,
-// TFRecord, and Megatron's token files. They contain or make their data, run in a second, and print what
+// shapes, text, P × K batches with mining, windows over time series, audio, files of row groups, JSON lines
+// with Zstandard, TFRecord, and Megatron's token files. They contain or make their data, run in a second, and print what
 // a training step would get.
 //
 //	go run ./examples/recipes            # all
@@ -22,6 +22,7 @@ var recipes = map[string]func(ctx context.Context, dir string, out io.Writer) er
 	"pretrain":     pretrain,
 	"pictures":     pictures,
 	"metric":       metric,
+	"forecasting":  forecasting,
 	"audio":        audio,
 	"rowgroups":    rowGroups,
 	"text":         text,

@@ -179,8 +179,9 @@ func TestTheRecipesRun(t *testing.T) {
 	require.Contains(t, out.String(), "200 pictures with 900 boxes")
 	require.Contains(t, out.String(), "40 photographs; boxes kept:")
 	require.Contains(t, out.String(), "12 photographs; pixels of a class:")
+	require.Contains(t, out.String(), "windows before hour 1000, drawn per sensor: map[0:")
 	require.Contains(t, out.String(), "680 rows of 14 groups; groups decoded: 14")
-	require.ErrorContains(t, run(t.Context(), []string{"cake"}, &out), `"cake": must be one of ["audio" "detection" "jsonl" "metric" "pictures" "pretrain" "rowgroups" "segmentation" "shapes" "text" "tfrecord" "tokens"]`)
+	require.ErrorContains(t, run(t.Context(), []string{"cake"}, &out), `"cake": must be one of ["audio" "detection" "forecasting" "jsonl" "metric" "pictures" "pretrain" "rowgroups" "segmentation" "shapes" "text" "tfrecord" "tokens"]`)
 }
 
 // Repeated augmentation makes a list for each epoch, before its first batch.
@@ -231,4 +232,32 @@ func TestATableThatWasCutIsAnErrorUntilItIsWholeAgain(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []uint32{uint32(i), uint32(i * i)}, row.Of(s))
 	}
+}
+
+func TestNoValueThatValidationForecastsIsSeenInTraining(t *testing.T) {
+	train, validation, order, err := forecasts()
+	require.NoError(t, err)
+	firsts := func(ds nwt.Dataset) (least, most int64) {
+		least = 1 << 62
+		for i := range ds.Len() {
+			sample, err := nwt.LoadSample(t.Context(), ds, i)
+			require.NoError(t, err)
+			hour := firstHour.Of(sample)[0]
+			least, most = min(least, hour), max(most, hour)
+		}
+		return least, most
+	}
+	_, last := firsts(train)
+	require.EqualValues(t, cut-1, last+history+horizon-1, "the last value of training")
+	first, _ := firsts(validation)
+	require.EqualValues(t, cut, first+history, "the first target of validation")
+	all := sensors()
+	mean, deviation := scale(all, cut)
+	for i := range all { // what comes after the cut changes nothing
+		all[i].values = all[i].values[:max(0, min(len(all[i].values), cut-all[i].begin))]
+	}
+	again, _, err := windows(all, 0, 1<<30, mean, deviation)
+	require.NoError(t, err)
+	require.Equal(t, train.Len(), again.Len())
+	require.Equal(t, train.Len(), order.Len())
 }

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
+)
+
+// Forecasting: windows over series of different lengths, split by time. A sample is what a sensor has
+// measured in 48 hours, and what it measures in the 12 hours after them. Training sees nothing that was
+// measured after the cut, neither as input, nor as target, nor in the mean; the targets of validation are
+// all after it. Random windows, split at random, would have nearly the same values in both.
+
+const (
+	history = 48
+	horizon = 12
+	cut     = 1000 // the hour at which training ends
+)
+
+// A sensor has measured a value each hour, from the hour begin on.
+type sensor struct {
+	begin  int
+	values []float32
+}
+
+var (
+	windowSchema nwt.Schema
+	past         = nwt.AddField[float32](&windowSchema, "past", history)
+	future       = nwt.AddField[float32](&windowSchema, "future", horizon)
+	firstHour    = nwt.AddField[int64](&windowSchema, "first_hour")
+	sensorNumber = nwt.AddField[int64](&windowSchema, "sensor")
+)
+
+// sensors returns series of 30 to 1500 hours.
+func sensors() (all []sensor) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i, length := range []int{1500, 30, 400, 1200, 75, 900} {
+		s := sensor{begin: i * 150}
+		for hour := range length {
+			s.values = append(s.values, float32(20+5*math.Sin(float64(s.begin+hour)*math.Pi/12))+rng.Float32())
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// windows returns all windows that begin at the hour from or later and end before the hour to, one sensor
+// after the other, and how many each sensor has: for some that is 0.
+func windows(all []sensor, from, to int, mean, deviation float32) (ds nwt.Dataset, counts []int, err error) {
+	var parts []nwt.Dataset
+	for number, s := range all {
+		first, end := max(from, s.begin), min(to, s.begin+len(s.values))
+		n := max(0, end-first-history-horizon+1)
+		counts = append(counts, n)
+		parts = append(parts, nwt.NewDataset(n, windowSchema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+			at := first - s.begin + i
+			for k := range history {
+				past.Of(dst)[k] = (s.values[at+k] - mean) / deviation
+			}
+			for k := range horizon {
+				future.Of(dst)[k] = (s.values[at+history+k] - mean) / deviation
+			}
+			firstHour.Of(dst)[0], sensorNumber.Of(dst)[0] = int64(first+i), int64(number)
+			return nil
+		}))
+	}
+	ds, err = nwt.Concat(parts...)
+	return ds, counts, err
+}
+
+// scale returns the mean and the deviation of what was measured before an hour.
+func scale(all []sensor, before int) (mean, deviation float32) {
+	var n, sum, squares float64
+	for _, s := range all {
+		for _, v := range s.values[:max(0, min(len(s.values), before-s.begin))] {
+			n, sum, squares = n+1, sum+float64(v), squares+float64(v)*float64(v)
+		}
+	}
+	return float32(sum / n), float32(math.Sqrt(squares/n - sum/n*sum/n))
+}
+
+// forecasts returns the datasets for training and validation, and an order for training in which each
+// sensor that has windows comes equally often, however long it has measured.
+func forecasts() (train, validation nwt.Dataset, order nwt.Sampler, err error) {
+	all := sensors()
+	mean, deviation := scale(all, cut)
+	train, counts, err := windows(all, 0, cut, mean, deviation)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	// What was measured before the cut is known when the first forecast of validation is made.
+	validation, _, err = windows(all, cut-history, math.MaxInt, mean, deviation)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	weights := make([]float64, len(counts))
+	for i, n := range counts {
+		weights[i] = float64(min(n, 1)) // 0 for a sensor without windows
+	}
+	order, err = sampler.Mixed(train.Len(), nwt.Mix{Parts: counts, Phases: []nwt.Phase{{Weights: weights}}}, 42)
+	return train, validation, order, err
+}
+
+func forecasting(ctx context.Context, _ string, out io.Writer) error {
+	train, validation, order, err := forecasts()
+	if err != nil {
+		return err
+	}
+	loader, err := nwt.NewLoader(train, nwt.WithBatchSize(32), nwt.WithSampler(order))
+	if err != nil {
+		return err
+	}
+	defer loader.Close()
+	perSensor := map[int64]int{}
+	for batch, err := range loader.Epoch(ctx, 0) {
+		if err != nil {
+			return err
+		}
+		for _, number := range sensorNumber.Of(batch) {
+			perSensor[number]++ // here a program trains on past.Of(batch) and future.Of(batch)
+		}
+	}
+	fmt.Fprintf(out, "  %d windows before hour %d, drawn per sensor: %v; %d to validate, after it\n", train.Len(), cut, perSensor, validation.Len())
+	return nil
+}
