@@ -24,7 +24,7 @@ import (
 // What the code in the documents may use without saying where it comes from.
 const (
 	docsImports = "bufio bytes context crypto/rand encoding/json errors expvar fmt image image/jpeg io iter log log/slog math os os/signal path/filepath runtime runtime/trace strconv sync syscall time " +
-		"github.com/nwt-go/nwt github.com/nwt-go/nwt/folder github.com/nwt-go/nwt/sampler github.com/nwt-go/nwt/split github.com/nwt-go/nwt/vision"
+		"github.com/nwt-go/nwt github.com/nwt-go/nwt/folder github.com/nwt-go/nwt/sampler github.com/nwt-go/nwt/split github.com/nwt-go/nwt/vision github.com/nwt-go/nwt/wds"
 	docsGiven = `ctx context.Context, ds nwt.Dataset, stream nwt.Stream, opts []nwt.Option, result *nwt.Result, loader *nwt.Loader,
 		batch *nwt.Batch, epochs int, seed uint64, train func(images []float32, labels []int64), step func(context.Context, *nwt.Batch) error,
 		files []string, labels []int64, image nwt.Column[float32], label nwt.Column[int64], lengths []int, weights []float64, pixels []float32, words []int32, schema nwt.Schema, decode func(file string) (image.Image, error),
@@ -325,6 +325,28 @@ func importsOf(t *testing.T, folder string) map[string][]string {
 		return nil
 	}))
 	return all
+}
+
+// A user who upgrades the root alone would otherwise have modules that don't compile.
+func TestNoNestedModuleImportsInternalPackagesOfRoot(t *testing.T) {
+	still := map[string]string{
+		"serve/go.mod":      "is being changed",
+		"benchmarks/go.mod": "runs from a checkout of the repository alone",
+	}
+	modules := 0
+	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.Name() != "go.mod" || path == "go.mod" {
+			return err
+		}
+		modules++
+		for beneath, files := range importsOf(t, filepath.Dir(path)) {
+			if strings.HasPrefix(beneath, "internal/") && still[filepath.ToSlash(path)] == "" {
+				t.Errorf("%q is imported by %v", beneath, files)
+			}
+		}
+		return nil
+	}))
+	require.Greater(t, modules, 5)
 }
 
 // What is beneath root knows nothing of it; and what is beside it, only its public names.
