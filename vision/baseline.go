@@ -498,6 +498,9 @@ func flat(dst []byte, stride int, v uint8) {
 // refill makes sure that at least 56 bits are there.
 func (d *baselineDecoder) refill() { d.acc, d.bits, d.at = refilled(d.codes, d.acc, d.bits, d.at) }
 
+// longest is how many bits a code and its number have at most.
+const longest = 16 + 15
+
 func refilled(codes []byte, acc uint64, bits uint, at int) (uint64, uint, int) {
 	return acc | binary.BigEndian.Uint64(codes[at:])>>(bits&63), bits | 56, at + int((63-bits)>>3)
 }
@@ -545,7 +548,9 @@ func (d *baselineDecoder) block(c *component) (last int, err error) {
 	codes, acc, bits, at := d.codes, d.acc, d.bits, d.at
 	k := 1
 	for k < 64 {
-		acc, bits, at = refilled(codes, acc, bits, at)
+		if bits < longest {
+			acc, bits, at = refilled(codes, acc, bits, at)
+		}
 		e := t.short[acc>>(64-lookahead)]
 		number := e >> 16
 		if number != 0 {
@@ -605,7 +610,9 @@ func (d *baselineDecoder) skipBlock(c *component) error {
 	codes, acc, bits, at := d.codes, d.acc, d.bits, d.at
 	k := 1
 	for k < 64 {
-		acc, bits, at = refilled(codes, acc, bits, at)
+		if bits < longest {
+			acc, bits, at = refilled(codes, acc, bits, at)
+		}
 		e := t.passes[acc>>(64-lookahead)]
 		n := int(e >> 5 & 127)
 		if next := k + n; next < 64 || n >= blockEnds && next < 64+blockEnds {

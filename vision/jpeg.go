@@ -19,7 +19,6 @@ type jpegHeader struct {
 	progressive   bool                  // else baseline
 	ycc           bool                  // the components are grey, or YCbCr, or YCbCr and black
 	orientation   int                   // from EXIF, 1 … 8; 1 if there is none
-	restart       int                   // MCUs between restart markers, 0: none
 	scanAt        int                   // where the first scan's pixels begin
 	interleaved   bool                  // the first scan has all components
 
@@ -119,8 +118,6 @@ func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
 			exif, h.orientation = true, orientation(segment)
 		case marker == 0xee && len(segment) >= 12 && bytes.HasPrefix(segment, []byte("Adobe")):
 			adobe = int(segment[11])
-		case marker == 0xdd && len(segment) >= 2:
-			h.restart = int(binary.BigEndian.Uint16(segment))
 		case marker == 0xda:
 			if h.components == 0 {
 				return h, errors.New("pixels before a frame header")
