@@ -12,18 +12,8 @@ import (
 // decode decodes the file in data to the picture, at least the part that g needs, and changes g to the
 // picture's own axes.
 func (w *worker) decode(data []byte, h header, g *geometry) error {
-	width, height := h.width, h.height
+	h.mirror(g)
 	sideways := h.orientation >= 5
-	if sideways {
-		width, height = height, width
-	}
-	mirroredX, mirroredY := h.mirrored()
-	if mirroredX {
-		g.x = g.x.mirrored(width)
-	}
-	if mirroredY {
-		g.y = g.y.mirrored(height)
-	}
 	var err error
 	switch {
 	case h.jpeg.components > 0:
@@ -39,6 +29,32 @@ func (w *worker) decode(data []byte, h header, g *geometry) error {
 		w.turned = w.picture.transpose(w.ctx, w.turned)
 	}
 	return err
+}
+
+// turned returns the picture's size after it was turned.
+func (h *header) turned() (width, height int) {
+	if h.orientation >= 5 {
+		return h.height, h.width
+	}
+	return h.width, h.height
+}
+
+// whole returns the geometry of the whole picture, turned but not mirrored yet.
+func (h *header) whole() geometry {
+	width, height := h.turned()
+	return geometry{whole(width), whole(height)}
+}
+
+// mirror changes g to the axes of a picture that isn't mirrored yet.
+func (h *header) mirror(g *geometry) {
+	width, height := h.turned()
+	mirroredX, mirroredY := h.mirrored()
+	if mirroredX {
+		g.x = g.x.mirrored(width)
+	}
+	if mirroredY {
+		g.y = g.y.mirrored(height)
+	}
 }
 
 // needed returns the part of the file's picture that is needed; sideways, its rows are columns.

@@ -43,6 +43,8 @@
 // The pixels of a result depend on the file, the transforms and the sample's random numbers alone: they
 // are equal, to the bit, with AVX2 and without, and on every CPU that Go compiles for.
 //
+// The opposite, several random views of one picture, is [LoadViews], which decodes it once.
+//
 // # What decodes
 //
 // This package decodes JPEG files itself, baseline and progressive, with any colours. The levels of each

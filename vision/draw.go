@@ -63,8 +63,8 @@ var errNotDrawn = errors.New("vision: a Draw that Pipeline.Draw didn't return, o
 type Box [4]float32
 
 // Box returns where the visible part of a box is in the result, and which share of the box's area is
-// visible: 0 if none is, or if the box has no area. A box with NaN becomes the empty box at 0, 0. The box is in pixels of the file's picture, turned if
-// [WithOrientation] turns it.
+// visible: 0 if none is, or if the box has no area. A box with NaN becomes the empty box at 0, 0. The box
+// is in pixels of the file's picture, turned if [WithOrientation] turns it.
 func (d Draw) Box(b Box) (in Box, share float64) {
 	share = 1
 	for i, a := range [2]*axis{&d.geometry.x, &d.geometry.y} {
@@ -213,10 +213,7 @@ func (d *Draw) loadPicture(ctx context.Context, w *worker, field, k int, pixels 
 // write makes the random choices if they haven't been made, decodes what is needed of data, and writes
 // picture k of a field. If data is nil, the picture is decoded already.
 func (d *Draw) write(w *worker, field, k int, h header, data []byte) error {
-	width, height := h.width, h.height
-	if h.orientation >= 5 {
-		width, height = height, width
-	}
+	width, height := h.turned()
 	if d.p == nil {
 		g, err := w.draw(d.dst.Rand(), width, height)
 		if err != nil {
@@ -231,4 +228,54 @@ func (d *Draw) write(w *worker, field, k int, h header, data []byte) error {
 		return w.writeMask(d.dst, field, k, h, d.geometry, data)
 	}
 	return w.write(d.dst, field, k, h, d.geometry, data)
+}
+
+// A View is a field that [LoadViews] fills, by a pipeline. Each picture of the field makes its own random
+// choices: there may be several, as [Pipeline.Frames] declares them.
+type View struct {
+	Pipeline *Pipeline
+	Field    int
+}
+
+// LoadViews decodes a picture once, and makes several views of it: two large crops and six small ones, for
+// example, for contrastive learning. The options of the first view's pipeline say how to decode.
+func LoadViews(dst *nwt.Sample, data []byte, views ...View) error {
+	if len(views) == 0 {
+		return errors.New("vision: LoadViews without a view")
+	}
+	var h header
+	var decoded picture
+	for i, v := range views {
+		d, ctx, n := Draw{dst: dst}, dst.Context(), 1
+		if v.Pipeline != nil {
+			n = max(1, len(dst.Bytes(v.Field))/v.Pipeline.bytes)
+		}
+		w, err := d.worker(ctx, v.Pipeline, v.Field, n)
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			defer w.tidy() // other workers borrow the picture until then
+			if h, err = w.inspect(data); err == nil {
+				all := h.whole()
+				err = w.decode(data, h, &all)
+			}
+			decoded = w.picture
+		} else if w.p != views[0].Pipeline {
+			defer w.tidy()
+		}
+		for k := 0; err == nil && k < n; k++ {
+			width, height := h.turned()
+			var g geometry
+			if g, err = w.draw(dst.Rand(), width, height); err == nil {
+				h.mirror(&g)
+				w.picture = decoded
+				err = w.write(dst, v.Field, k, h, g, nil)
+			}
+		}
+		if err != nil {
+			return retry.As(err, false) // the same bytes would fail again
+		}
+	}
+	return nil
 }

@@ -496,3 +496,43 @@ func TestABoxOfNoNumbersIsNotVisible(t *testing.T) {
 	})
 	require.NoError(t, err)
 }
+
+func TestViewsOfAPictureAreThoseOfEachPipelineAndDecodedOnce(t *testing.T) {
+	pipeline := func(steps []vision.Transform, opts ...vision.Option) *vision.Pipeline {
+		p, err := vision.New(steps, append(opts, vision.WithType(nwt.Uint8), vision.WithOrientation())...)
+		require.NoError(t, err)
+		return p
+	}
+	half := pipeline([]vision.Transform{vision.Resize{Size: vision.Square(90)}})
+	corner := pipeline([]vision.Transform{vision.FixedCrop{Left: 3, Top: 5, Size: vision.Square(40)}}, vision.WithLayout(vision.HWC))
+	tiny := pipeline([]vision.Transform{vision.Resize{Size: vision.Square(2)}}) // averages first
+	random := pipeline([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(20)}})
+	for _, name := range []string{"exif1.jpg", "exif3.jpg", "exif6.jpg", "exif7.jpg", "rgb.png", "lossy.webp", "palette.gif"} {
+		data := read(t, name)
+		fields := []nwt.Field{half.Field("half"), corner.Field("corner"), tiny.Field("tiny"), half.Field("again"), random.Frames("random", 4)}
+		views := []vision.View{{half, 0}, {corner, 1}, {tiny, 2}, {half, 3}, {random, 4}}
+		b := loadAll(t, 1, fields, func(dst *nwt.Sample) error { return vision.LoadViews(dst, data, views...) })
+		for i, p := range []*vision.Pipeline{half, corner, tiny, half} {
+			require.Equal(t, nwt.Values[uint8](load(t, p, data), 0), nwt.Values[uint8](b, i), "%s, view %d", name, i)
+		}
+		crops, n := nwt.Values[uint8](b, 4), 3*20*20
+		require.NotEqual(t, crops[:n], crops[n:2*n])
+		require.NotEqual(t, crops[:n], crops[3*n:])
+	}
+	looksOf := func(n int) int {
+		ctx := &looks{Context: context.Background()}
+		ds := nwt.NewDataset(1, []nwt.Field{tiny.Frames("", n)}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+			return vision.LoadViews(dst, read(t, "rgb.png"), vision.View{Pipeline: tiny})
+		})
+		_, err := nwt.LoadSample(ctx, ds, 0)
+		require.NoError(t, err)
+		return ctx.n
+	}
+	require.Less(t, looksOf(11)-looksOf(1), 10*100, "decoding looks 180 times, at each row")
+	_, err := loadOf(t, half.Field(""), func(dst *nwt.Sample) error { return vision.LoadViews(dst, nil) })
+	require.ErrorContains(t, err, "without a view")
+	_, err = loadOf(t, half.Field(""), func(dst *nwt.Sample) error { return vision.LoadViews(dst, nil, vision.View{}) })
+	require.ErrorContains(t, err, "the pipeline is nil")
+	_, err = loadOf(t, half.Field(""), func(dst *nwt.Sample) error { return vision.LoadViews(dst, []byte("x"), vision.View{Pipeline: half}) })
+	require.Error(t, err)
+}

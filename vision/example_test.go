@@ -200,3 +200,69 @@ func ExamplePipeline_LoadPixels() {
 	fmt.Println(len(image.Of(s)))
 	// Output: 150528
 }
+
+// Contrastive learning: two large crops and four small ones of one photograph, which is decoded once.
+func ExampleLoadViews() {
+	large, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(224), Scale: [2]float64{.4, 1}}, vision.RandomHorizontalFlip{}, vision.ImageNet})
+	if err != nil {
+		log.Fatal(err)
+	}
+	small, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(96), Scale: [2]float64{.05, .4}}, vision.RandomHorizontalFlip{}, vision.ImageNet})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fields := []nwt.Field{large.Frames("large", 2), small.Frames("small", 4)}
+	ds := nwt.NewDataset(1, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+		photo, err := os.ReadFile("testdata/photo.jpg")
+		if err != nil {
+			return err
+		}
+		return vision.LoadViews(dst, photo, vision.View{Pipeline: large, Field: 0}, vision.View{Pipeline: small, Field: 1})
+	})
+	s, err := nwt.LoadSample(context.Background(), ds, 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(fields[0].Shape, len(nwt.Values[float32](s, 0)), fields[1].Shape, len(nwt.Values[float32](s, 1)))
+	// Output: [2 3 224 224] 301056 [4 3 96 96] 110592
+}
+
+// A folder of photographs without classes: samples are known by their files' names.
+func ExamplePipeline_Load_namedFiles() {
+	pipeline, err := vision.New([]vision.Transform{vision.Resize{Shorter: 256}, vision.CenterCrop{Size: vision.Square(224)}, vision.ImageNet})
+	if err != nil {
+		log.Fatal(err)
+	}
+	names, err := filepath.Glob(filepath.Join("testdata", "exif?.jpg")) // sorted, so the same on each machine
+	if err != nil || len(names) == 0 {
+		log.Fatal("no photographs: ", err)
+	}
+	ds := nwt.NewDataset(len(names), []nwt.Field{pipeline.Field("image")}, func(_ context.Context, i int, dst *nwt.Sample) error {
+		photo, err := os.ReadFile(names[i])
+		if err != nil {
+			return err
+		}
+		if err := pipeline.Load(dst, 0, photo); err != nil {
+			return fmt.Errorf("%s: %w", names[i], err)
+		}
+		return nil
+	})
+	loader, err := nwt.NewLoader(ds, nwt.WithBatchSize(3))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epoch(context.Background(), 0) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, i := range batch.Indices() {
+			fmt.Print(filepath.Base(names[i]), " ")
+		}
+		fmt.Println(len(batch.Bytes(0)))
+	}
+	// Output:
+	// exif1.jpg exif2.jpg exif3.jpg 1806336
+	// exif4.jpg exif5.jpg exif6.jpg 1806336
+	// exif7.jpg exif8.jpg 1204224
+}

@@ -119,11 +119,7 @@ func (p *plane) row(y int) []byte { return p.pix[y*p.stride:][:p.width] }
 // writeMask does what write does, for masks.
 func (w *worker) writeMask(dst *nwt.Sample, field, k int, h header, g geometry, data []byte) error {
 	if data != nil {
-		// This is the whole picture, turned but not mirrored yet.
-		all := geometry{whole(h.width), whole(h.height)}
-		if h.orientation >= 5 {
-			all.x, all.y = all.y, all.x
-		}
+		all := h.whole()
 		if err := w.decode(data, h, &all); err != nil {
 			return err
 		}
