@@ -97,7 +97,7 @@ type slot struct {
 
 // newSlot makes a slot in the given memory. The batch that it is made for holds it.
 func (l *engine) newSlot(mem slotMemory) (*slot, error) {
-	n := l.opts.batchSize
+	n := l.places
 	s := &slot{free: mem.free, indices: make([]int, n), places: layout.NewGeometry(l.layout.Layout, n, l.offsets, l.slotBytes, l.ownShapes())}
 	var err error
 	if s.places.Bytes, err = mem.alloc(l.slotBytes); err != nil {

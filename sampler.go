@@ -3,9 +3,13 @@ package nwt
 import (
 	"errors"
 	"fmt"
+	"os"
 	"reflect"
 
+	"github.com/nwt-go/nwt/internal/launch"
+	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/permute"
+	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // A Sampler defines the order of an epoch; package sampler has more samplers. It may be a [BatchSampler],
@@ -176,4 +180,129 @@ func (s *shuffled) Fill(epoch, from int, indices []int) {
 		return
 	}
 	s.perm.Fill(s.rounds.Get(epoch, 0), from, indices)
+}
+
+// An ordering is the order of a loader's epochs, and the number of samples of its dataset. It doesn't
+// change. If SetSampler or the length of the dataset requires another order, the loader gets a new
+// ordering.
+type ordering struct {
+	sampler  Sampler // nil for a stream
+	own      bool    // sampler is the loader's own, which follows n
+	order    order.Order
+	n        int // number of samples of the dataset; endless for a stream
+	sorts    int // how many samples at a time the sampler sorts; 0 if not known
+	perBatch int // copied from order
+}
+
+// newOrder returns an order that follows no sampler yet.
+func (o *options) newOrder() order.Order {
+	return order.Order{N: endless, Batch: o.batchSize, Rank: o.rank, World: o.world, DropLast: o.dropLast}
+}
+
+// ownOrder returns the order of n samples if the program gives no sampler.
+func (o *options) ownOrder(n int) Sampler {
+	if o.shuffle {
+		return Shuffled(n, o.shuffled)
+	}
+	return Sequential(n)
+}
+
+// follow sets the fields that depend on the sampler: how many positions and batches an epoch has.
+func (o *ordering) follow(option string, s Sampler) (err error) {
+	if o.order.N, err = epochLen(option, s); err != nil {
+		return err
+	}
+	if err := checkMethods(option, s); err != nil {
+		return err
+	}
+	b, ok := s.(BatchSampler)
+	if !ok {
+		if sorts, ok := s.(SortingSampler); ok {
+			o.sorts, err = ask(option, s, "Step", sorts.Step)
+		}
+		return err
+	}
+	if o.order.Batches, err = ask(option, s, "Batches", b.Batches); err != nil {
+		return err
+	}
+	o.order.Starts = startsOf(b)
+	if o.order.Batches < 1 || o.order.Batches > o.order.N {
+		return optionError(option, o.order.Batches, "an epoch of %d samples must have 1 … %d batches", o.order.N, o.order.N)
+	}
+	n, err := ask(option, s, "Largest", b.Largest)
+	if n > o.order.Batch {
+		return optionError("WithBatchSize", o.order.Batch, "must be at least %d, the samples of the largest batch of %s", n, nameOfSampler(s))
+	}
+	return err
+}
+
+// mostInBatch returns the most samples that a batch of this rank may have.
+func (o *ordering) mostInBatch() int {
+	if o.order.Batches > 0 {
+		return min(o.order.Batch, o.order.N)
+	}
+	return o.perBatch
+}
+
+// startsOf returns a function that asks a BatchSampler where batches begin.
+func startsOf(b BatchSampler) func(epoch, batch int) (position int, err error) {
+	return func(epoch, batch int) (position int, err error) {
+		usercall.Call(func() error { position = b.Start(epoch, batch); return nil }, func(stack []byte, cause error) {
+			err = &LoadError{Index: -1, Position: -1, Epoch: epoch, Err: fmt.Errorf("BatchSampler.Start of batch %d: %w", batch, cause), Stack: stack}
+		})
+		return position, err
+	}
+}
+
+// orderError turns an error of package order into one of this package.
+func orderError(err error) error {
+	if e, ok := err.(*order.Error); ok {
+		return &OptionError{e.Option, e.Value, e.Bound}
+	}
+	return err
+}
+
+const endless = order.Endless
+
+// Rank is the place of this process among those that train together.
+type Rank struct {
+	Rank, World           int    // number of this process, from 0, and how many processes there are
+	LocalRank, LocalWorld int    // the same among the ranks of this host; 0 of 1 if the launcher doesn't set it
+	Source                string // the launcher: "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes" or "none"
+	Vars                  string // the variables that were read, with up to 200 characters of each value: "WORLD_SIZE=8 RANK=3 …"
+}
+
+// String returns the rank, and where it was found.
+func (r Rank) String() string {
+	found := fmt.Sprintf("rank %d of %d, %d of %d on this host, launcher: %s", r.Rank, r.World, r.LocalRank, r.LocalWorld, r.Source)
+	if r.Vars != "" {
+		found += " (" + r.Vars + ")"
+	}
+	return found
+}
+
+// byProcess is what is logged once per process: Tune, NewLoader and each trial read the options anew.
+var byProcess = &onceLog{}
+
+// logRank logs the rank, unless it was logged before.
+func (o *options) logRank() {
+	if r := o.launcher; r != nil && o.log != nil && o.logged.first(*r) {
+		o.log.Info("nwt: " + r.String())
+	}
+}
+
+// RankFromEnv reads rank and world from the environment variables of the first launcher that has set any:
+// torchrun, Open MPI, MPICH, Intel MPI, Slurm's srun, or a Kubernetes indexed Job with WORLD_SIZE.
+// Without a launcher it returns rank 0 of 1. Variables that are malformed, out of range, missing or
+// contradictory are an error. An empty variable counts as missing. If lookup is nil, RankFromEnv uses
+// [os.LookupEnv].
+func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
+	if lookup == nil {
+		lookup = os.LookupEnv
+	}
+	r, err := launch.Find(lookup, os.Getpid())
+	if err != nil {
+		return Rank{}, fmt.Errorf("nwt: %w", err)
+	}
+	return Rank(r), nil
 }

@@ -82,7 +82,7 @@ type servedBatch struct{ *Batch }
 func (b servedBatch) Memory() []byte              { return b.places.Bytes[:b.places.Used] }
 func (b servedBatch) Lens(field, dim int) []int32 { return b.LensOf(field, dim) }
 
-func (s *serving) BatchSize() int { return s.l.opts.batchSize }
+func (s *serving) BatchSize() int { return s.l.places }
 
 func (s *serving) Places(dst []batchserver.Place, rank, world int, from batchserver.State, number int) (_ []batchserver.Place, after batchserver.State, left int, err error) {
 	after = from
@@ -129,8 +129,8 @@ func (s *serving) Places(dst []batchserver.Place, rank, world int, from batchser
 }
 
 func (s *serving) Load(ctx context.Context, places []batchserver.Place, alloc func(size int) ([]byte, error), free func(mem []byte) error) (batchserver.Batch, []error, error) {
-	if n := len(places); n < 1 || n > s.l.opts.batchSize {
-		return nil, nil, optionError("Load", n, "must be 1 … %d places, WithBatchSize", s.l.opts.batchSize)
+	if n := len(places); n < 1 || n > s.l.places {
+		return nil, nil, optionError("Load", n, "must be 1 … %d places, the samples of a batch", s.l.places)
 	}
 	for _, p := range places {
 		if p.Epoch != places[0].Epoch || p.Key != places[0].Key {

@@ -29,6 +29,7 @@ type source struct {
 	once    *onceLog
 
 	slotMem   slotMemory
+	places    int   // samples that a slot has room for; 0 while the source is made
 	slotBytes int   // size of a slot, for the longest batch allowed
 	offsets   []int // where each field begins in a slot
 }
@@ -49,13 +50,8 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		return nil, err
 	}
 	var errs []error
-	if layout.Size > maxBatchBytes/o.batchSize {
-		errs = append(errs, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
-			o.batchSize, layout.Size, maxBatchBytes))
-	}
 	s := &source{ds: ds, shards: shards, layout: layout, opts: o, slotMem: newSlotMemory(o), once: &onceLog{}}
-	s.offsets = make([]int, len(layout.Columns))
-	s.slotBytes = geometry.Place(layout.Columns, o.batchSize, s.offsets)
+	places := o.batchSize
 	if n == endless {
 		s.first = &ordering{order: o.newOrder(), n: endless}
 		for k, n := range shards {
@@ -73,10 +69,19 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	} else {
 		s.first, err = s.orderingOf("WithSampler", o.sampler, n)
 		errs = append(errs, err)
+		if err == nil && layout.Size > largeSlot/o.batchSize {
+			places = s.first.mostInBatch()
+		}
+	}
+	if layout.Size > maxBatchBytes/places {
+		errs = append(errs, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
+			places, layout.Size, maxBatchBytes))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	s.places, s.offsets = places, make([]int, len(layout.Columns))
+	s.slotBytes = geometry.Place(layout.Columns, places, s.offsets)
 	s.warnOfMixedLengths(s.first)
 	return s, nil
 }
@@ -96,8 +101,16 @@ func (s *source) orderingOf(option string, sampler Sampler, n int) (*ordering, e
 		return nil, err
 	}
 	o.perBatch = o.order.PerBatch()
+	if most := o.mostInBatch(); s.places > 0 && most > s.places {
+		return nil, optionError("WithBatchSize", s.opts.batchSize, "a batch may now have %d samples, but slots have room for %d, all that an epoch had when the loader was made: "+
+			"a slot for WithBatchSize samples would be larger than %d bytes. Make a new loader", most, s.places, largeSlot)
+	}
 	return o, nil
 }
+
+// largeSlot is how many bytes a slot may have for samples that no epoch has yet: the dataset may grow, or
+// SetSampler may set a longer order.
+const largeSlot = 256 << 20
 
 // warnOfMixedLengths logs a warning if the sampler sorts for steps of another size than the loader's.
 func (s *source) warnOfMixedLengths(o *ordering) {

@@ -120,11 +120,14 @@ func (d *streamDataset) load(ctx context.Context, _ int, s *Sample) error {
 	if r.Err != nil {
 		return r.Err
 	}
-	part := 0
-	if d.mix != nil {
-		part = r.Part
+	if d.mix == nil {
+		return d.streams[0].Load(ctx, &r.Record, s)
 	}
-	return d.streams[part].Load(ctx, &r.Record, s)
+	outer := s.scope
+	s.scope = inner(outer, r.Part)
+	err := d.streams[r.Part].Load(ctx, &r.Record, s)
+	s.scope = outer
+	return err
 }
 
 // unread reports whether the sample's record couldn't be read. The loader won't try to read it again.

@@ -619,3 +619,24 @@ func gcd(a, b int) int {
 	}
 	return a
 }
+
+func TestEachStreamOfAMixtureHasScratchOfItsOwn(t *testing.T) {
+	var streams []nwt.Stream
+	for k := range 2 {
+		streams = append(streams, nwt.NewStream(scalar, 1, func(context.Context, int) iter.Seq2[int, error] {
+			return func(yield func(int, error) bool) {
+				for i := 0; i < 50 && yield(i, nil); i++ {
+				}
+			}
+		}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+			mine, err := nwt.Scratch(dst, func() (int, error) { return k, nil })
+			require.Equal(t, k, mine)
+			return err
+		}))
+	}
+	ds, err := nwt.MixedStreams(nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{1, 1}}}}, 1, streams...)
+	require.NoError(t, err)
+	for _, err := range newLoader(t, ds, nwt.WithBatchSize(8), nwt.WithEpochSamples(80), nwt.WithWorkers(1), nwt.WithLogger(quiet)).Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+	}
+}
