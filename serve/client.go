@@ -11,6 +11,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
@@ -51,7 +52,8 @@ type remote struct {
 	client flight.FlightServiceClient
 	opts   *clientOptions
 	about  description
-	most   int // samples of a request
+	most   int                       // samples of a request
+	late   atomic.Pointer[time.Time] // when patience last ended
 }
 
 // sized is a remote dataset that knows the sizes of its samples.
@@ -215,7 +217,11 @@ func (e serverError) EndsEpoch() bool { return true }
 // patiently calls f until it succeeds, fails for another reason than that a server doesn't answer, or
 // patience ends.
 func (d *remote) patiently(ctx context.Context, f func(ctx context.Context) error) error {
-	within, cancel := context.WithTimeout(ctx, d.opts.patience)
+	patience := d.opts.patience
+	if late := d.late.Load(); late != nil && time.Since(*late) < time.Second {
+		patience /= 60 // or a batch's samples, each asked for alone, would take as many times as long
+	}
+	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if d.opts.token != "" {
 		within = metadata.AppendToOutgoingContext(within, "authorization", "Bearer "+d.opts.token)
@@ -230,7 +236,8 @@ func (d *remote) patiently(ctx context.Context, f func(ctx context.Context) erro
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case within.Err() != nil:
-			return serverError{fmt.Errorf("serve: no server has answered for %v: %w", d.opts.patience, cmp.Or(last, err)), true}
+			d.late.Store(new(time.Now()))
+			return serverError{fmt.Errorf("serve: no server has answered for %v: %w", patience, cmp.Or(last, err)), true}
 		case code == codes.DataLoss:
 			return errors.New(status.Convert(err).Message())
 		case code == codes.Aborted:

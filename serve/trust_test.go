@@ -273,7 +273,7 @@ func TestAClientHasABoundOfItsOwn(t *testing.T) {
 		remote := open(t, start(t, ds, 1, serve.WithLoader(nwt.WithBatchSize(4)), serve.WithGrace(0)), serve.WithPatience(300*time.Millisecond))
 		l := loader(t, remote, nwt.WithBatchSize(4), nwt.WithWorkers(1), nwt.WithRetry(0, 0), nwt.WithLogger(slog.New(slog.DiscardHandler)))
 		for _, err := range l.Epoch(t.Context(), 0) {
-			require.ErrorContains(t, err, "no server has answered for 300ms")
+			require.ErrorContains(t, err, "no server has answered for ")
 			temporary, _ := nwt.Temporary(err)
 			require.True(t, temporary)
 		}
