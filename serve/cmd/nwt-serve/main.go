@@ -1,10 +1,12 @@
-// Nwt-serve serves the pictures, or the bytes of other files, of a folder with one folder per class, as
-// batches: to package serve's Open, or to any client of Arrow Flight.
+// Nwt-serve serves pictures, bytes of files, tar shards or tokens as batches: to package serve's Open, to
+// nwt for Python, or to any client of Arrow Flight.
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -13,7 +15,9 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"slices"
+	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -23,10 +27,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/folder"
 	"github.com/nwt-go/nwt/serve"
-	"github.com/nwt-go/nwt/vision"
 )
+
+const version = "0.1.0"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -37,151 +41,243 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, args []string, stdout io.Writer) error {
+// settings are the flags.
+type settings struct {
+	data                                 map[string]*string // by kind
+	name                                 string             // of the data
+	extensions, classes, dtype           string
+	size, scale, ratio, flip, jitter     []float64
+	batch, length, workers, parent       int
+	shuffle, seed                        *uint64
+	train, dropLast, tune, insecure      bool
+	listen, shared, tokenFile, cert, key string
+	aboutFile, metrics                   string
+	version                              bool
+}
+
+func parse(args []string, stdout io.Writer) (s settings, err error) {
 	flags := flag.NewFlagSet("nwt-serve", flag.ContinueOnError)
-	images := flags.String("images", "", "`folder` of pictures, one folder per class")
-	files := flags.String("files", "", "`folder` of files of any other kind, one folder per class: their bytes are served")
-	extensions := flags.String("extensions", "", "of these files, such as `.wav,.flac`; by default all")
-	size := flags.Int("size", 224, "width and height in `pixels`")
-	train := flags.Bool("train", false, "crop and flip at random, as for training; otherwise the middle")
-	batch := flags.Int("batch", 64, "`samples` per batch")
-	shuffle := flags.Int64("shuffle", -1, "`seed` of the order; −1: in order")
-	listen := flags.String("listen", "127.0.0.1:7474", "`address`: host:port or unix:PATH")
-	shared := flags.String("shared", "", "`path` of a Unix socket, or @NAME, for clients of this host that take batches in shared memory")
-	tokenFile := flags.String("token-file", "", "`file` with the token that clients must know")
-	cert := flags.String("tls-cert", "", "`file` of the certificate")
-	key := flags.String("tls-key", "", "`file` of its key")
-	open := flags.Bool("insecure", false, "let everybody in who reaches the address, without a token")
-	workers := flags.Int("workers", 0, "samples loaded at a `time`; 0: tune")
-	told := flags.String("address-file", "", "`file` to write the address to once it can be asked, such as a port chosen for host:0")
-	metrics := flags.String("metrics", "", "`address`, host:port, of metrics for Prometheus")
-	parent := flags.Int("parent", 0, "end with this process, `PID`, which has started it")
-	if err := flags.Parse(args); err != nil {
+	flags.SetOutput(io.Discard) // the error tells
+	seed := func(name, usage string, to **uint64) {
+		flags.Func(name, usage, func(text string) error {
+			n, err := strconv.ParseUint(text, 10, 64)
+			if *to = &n; err != nil {
+				return errors.New("a seed is a number from 0 to 18446744073709551615")
+			}
+			return nil
+		})
+	}
+	several := func(to *[]float64, n int, name, separator, usage string) {
+		flags.Func(name, usage, func(text string) (err error) {
+			*to = nil
+			for one := range strings.SplitSeq(text, separator) {
+				x, bad := strconv.ParseFloat(one, 64)
+				*to, err = append(*to, x), errors.Join(err, bad)
+			}
+			if len(*to) > n || len(*to) < n && name != "size" {
+				return fmt.Errorf("must be %d numbers", n)
+			}
+			return err
+		})
+	}
+	s = settings{size: []float64{224}, scale: []float64{0.08, 1}, ratio: []float64{3. / 4, 4. / 3}, flip: []float64{0.5}, jitter: make([]float64, 4)}
+	s.data = map[string]*string{
+		"images": flags.String("images", "", "`folder` of pictures, one folder per class; or @FILE, with one path per line"),
+		"files":  flags.String("files", "", "`folder` of files of any kind, one folder per class, or @FILE: their bytes are served"),
+		"shards": flags.String("shards", "", "`shard` of pictures in WebDataset's format, a tar file that isn't compressed; or @FILE"),
+		"tokens": flags.String("tokens", "", "`file` of tokens, or @FILE: windows of -length + 1 of them are served"),
+	}
+	flags.StringVar(&s.extensions, "extensions", "", "of -files, such as `.wav,.flac`; by default all")
+	flags.StringVar(&s.classes, "classes", "", "`file` with one class per line, in the order of their numbers; by default the folders, sorted")
+	flags.IntVar(&s.length, "length", 1024, "`tokens` from the beginning of a window to that of the next")
+	flags.StringVar(&s.dtype, "dtype", "uint16", "`type` of a token: uint8, uint16, int32, uint32 or int64, little-endian")
+	several(&s.size, 2, "size", "x", "`pixels` of height and width: 224x320, or one number for both; 224 by default")
+	flags.BoolVar(&s.train, "train", false, "crop and flip at random, as for training; otherwise the middle")
+	several(&s.scale, 2, "scale", ",", "with -train: `from,to`: the share of the picture's area that is cropped; 0.08,1 by default")
+	several(&s.ratio, 2, "ratio", ",", "with -train: `from,to`: its width / height; 3/4 to 4/3 by default")
+	several(&s.flip, 1, "flip", ",", "with -train: `share` of the pictures that are mirrored; 0.5 by default")
+	several(&s.jitter, 4, "color-jitter", ",", "with -train: `brightness,contrast,saturation,hue`; by default colours stay")
+	flags.IntVar(&s.batch, "batch", 64, "`samples` per batch")
+	seed("shuffle", "`seed` of the order, another in each epoch, and of what is drawn at random; without it samples come in order", &s.shuffle)
+	seed("seed", "`seed` of what is drawn at random; by default that of -shuffle, or 0", &s.seed)
+	flags.BoolVar(&s.dropLast, "drop-last", false, "leave out what doesn't fill a last batch")
+	flags.IntVar(&s.workers, "workers", 0, "`samples` loaded at a time; 0: as many as there are CPUs for this rank of the host")
+	flags.BoolVar(&s.tune, "tune", false, "measure how many workers are worth it, and print the table; kept in the user's cache folder")
+	flags.StringVar(&s.listen, "listen", "127.0.0.1:7474", "`address`: host:port or unix:PATH")
+	flags.StringVar(&s.shared, "shared", "", "`path` of a Unix socket, or @NAME, for clients of this host that take batches in shared memory; Linux only")
+	flags.StringVar(&s.tokenFile, "token-file", "", "`file` with the token that clients must know")
+	flags.StringVar(&s.cert, "tls-cert", "", "`file` of the certificate")
+	flags.StringVar(&s.key, "tls-key", "", "`file` of its key")
+	flags.BoolVar(&s.insecure, "insecure", false, "let everybody in who reaches the address, without a token")
+	flags.StringVar(&s.aboutFile, "about-file", "", "`file` to write a line of JSON to once the address can be asked: address, classes, workers, result; then the path of each sample, and a zero byte")
+	flags.StringVar(&s.metrics, "metrics", "", "`address`, host:port, of metrics for Prometheus")
+	flags.IntVar(&s.parent, "parent", 0, "end with this process, `PID`, which has started it")
+	flags.BoolVar(&s.version, "version", false, "print the version, and end")
+	if err = flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintf(stdout, "Nwt-serve serves batches of one of -images, -files, -shards and -tokens.\n\n")
+		flags.SetOutput(stdout)
+		flags.PrintDefaults()
+	} else if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("unexpected %q", flags.Arg(0))
+	}
+	return s, err
+}
+
+// check tells what is wrong with the addresses, before anything is read.
+func (s *settings) check() error {
+	if s.tokenFile == "" && !s.insecure && !local(s.listen) {
+		return fmt.Errorf("-listen %s: without -token-file it must be a loopback address or unix:PATH, unless -insecure", s.listen)
+	}
+	if s.shared != "" && runtime.GOOS != "linux" {
+		return fmt.Errorf("-shared %s: shared memory is for Linux only", s.shared)
+	}
+	for flag, address := range map[string]string{"-listen " + s.listen: s.listen, "-shared " + s.shared: "unix:" + s.shared} {
+		if address == "unix:" {
+			continue
+		}
+		l, err := serve.Listen(address)
+		if err != nil {
+			return fmt.Errorf("%s: %w", flag, err)
+		}
+		if err := l.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	s, err := parse(args, stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return nil
+	case err != nil:
+		return fmt.Errorf("%w (-h tells the flags)", err)
+	case s.version:
+		_, err := fmt.Fprintln(stdout, version)
 		return err
 	}
-	if *parent != 0 {
-		go func() { // until the program ends
-			for os.Getppid() == *parent {
-				time.Sleep(200 * time.Millisecond)
-			}
-			os.Exit(1)
-		}()
+	if s.parent != 0 {
+		go endWith(s.parent)
 	}
-	switch {
-	case flags.NArg() > 0:
-		return fmt.Errorf("unexpected %q", flags.Arg(0))
-	case (*images == "") == (*files == ""):
-		return errors.New("-images or -files names the folder")
+	if err := s.check(); err != nil {
+		return err
 	}
-	opts := []nwt.Option{nwt.WithBatchSize(*batch)}
-	if *shuffle >= 0 {
-		opts = append(opts, nwt.WithShuffle(uint64(*shuffle)))
+	opts := []nwt.Option{nwt.WithBatchSize(s.batch)}
+	if s.shuffle != nil {
+		opts = append(opts, nwt.WithShuffle(*s.shuffle))
+	}
+	if s.seed != nil {
+		opts = append(opts, nwt.WithSeed(*s.seed))
+	}
+	if s.dropLast {
+		opts = append(opts, nwt.WithDropLast())
 	}
 	var with []serve.ServerOption
-	if *shared != "" {
-		with = append(with, serve.WithShared(*shared))
+	if s.shared != "" {
+		with = append(with, serve.WithShared(s.shared))
 		giveWay()
 	}
-	if *tokenFile != "" {
-		token, err := os.ReadFile(*tokenFile)
+	if s.tokenFile != "" {
+		token, err := os.ReadFile(s.tokenFile)
 		if err != nil {
 			return err
 		}
 		with = append(with, serve.WithToken(strings.TrimSpace(string(token))))
-	} else if !*open && !local(*listen) {
-		return fmt.Errorf("-listen %s: without -token-file it must be a loopback address or unix:PATH, unless -insecure", *listen)
 	}
-	if *cert != "" || *key != "" {
-		pair, err := tls.LoadX509KeyPair(*cert, *key)
+	if s.cert != "" || s.key != "" {
+		pair, err := tls.LoadX509KeyPair(s.cert, s.key)
 		if err != nil {
 			return err
 		}
 		with = append(with, serve.WithTLS(&tls.Config{Certificates: []tls.Certificate{pair}}))
 	}
-	var ds nwt.Dataset
-	var err error
-	if *files != "" {
-		ds, err = bytesOf(ctx, *files, *extensions)
-	} else {
-		ds, err = picturesOf(ctx, *images, *size, *train)
-	}
+	ds, err := s.open(ctx)
 	if err != nil {
 		return err
 	}
-	if *workers > 0 {
-		opts = append(opts, nwt.WithWorkers(*workers))
-	} else {
+	if s.tune {
+		if dir, err := os.UserCacheDir(); err == nil && os.MkdirAll(filepath.Join(dir, "nwt"), 0o700) == nil {
+			opts = append(opts, nwt.WithResultCache(filepath.Join(dir, "nwt", "workers.json"), s.name))
+		}
 		with = append(with, serve.WithTuning())
+	} else {
+		opts = append(opts, nwt.WithWorkers(cmp.Or(s.workers, cpus())))
 	}
-	s, err := serve.New(ctx, ds, append(with, serve.WithLoader(opts...))...)
+	served := nwt.Overwrites(ds)
+	if ds.sizes != nil {
+		served = nwt.Sized(served, func(i int, sizes []int) { sizes[0] = ds.sizes[i] })
+	}
+	about := map[string]any{"drop_last": s.dropLast}
+	if len(strings.Join(ds.classes, `","`)) < 1<<19 { // more wouldn't be told
+		about["classes"] = ds.classes
+	}
+	server, err := serve.New(ctx, served, append(with, serve.WithLoader(opts...), serve.WithAbout(about))...)
 	if err != nil {
 		return err
 	}
-	if r := s.Result(); r != nil {
+	if r := server.Result(); r != nil {
+		about["result"] = r.String()
 		fmt.Fprintln(stdout, r)
 	}
-	l, err := serve.Listen(*listen)
+	l, err := serve.Listen(s.listen)
 	if err != nil {
 		return err
 	}
-	if *metrics != "" {
-		at, err := net.Listen("tcp", *metrics)
+	about["address"], about["classes"] = l.Addr().String(), ds.classes
+	if s.metrics != "" {
+		at, err := net.Listen("tcp", s.metrics)
 		if err != nil {
 			return errors.Join(err, l.Close())
 		}
-		h := &http.Server{Handler: exported(s), ReadHeaderTimeout: 10 * time.Second}
+		h := &http.Server{Handler: exported(server), ReadHeaderTimeout: 10 * time.Second}
 		go func() { _ = h.Serve(at) }() // until Close
 		defer h.Close()
 		fmt.Fprintf(stdout, "metrics at http://%s\n", at.Addr())
 	}
-	if *told != "" {
-		err := os.WriteFile(*told+".new", []byte(l.Addr().String()), 0o600)
-		if err = errors.Join(err, os.Rename(*told+".new", *told)); err != nil {
+	if s.aboutFile != "" {
+		if err := tell(s.aboutFile, about, ds); err != nil {
 			return errors.Join(err, l.Close())
 		}
 	}
-	fmt.Fprintf(stdout, "%d samples at %s, %d workers\n", ds.Len(), l.Addr(), s.Workers())
-	return s.Serve(ctx, l)
+	fmt.Fprintf(stdout, "%d samples at %s, %d workers\n", ds.Len(), l.Addr(), server.Workers())
+	return server.Serve(ctx, l)
 }
 
-func picturesOf(ctx context.Context, dir string, size int, train bool) (nwt.Dataset, error) {
-	transforms := []vision.Transform{vision.Resize{Shorter: size * 8 / 7}, vision.CenterCrop{Size: vision.Square(size)}}
-	if train {
-		transforms = []vision.Transform{vision.RandomResizedCrop{Size: vision.Square(size)}, vision.RandomHorizontalFlip{}}
-	}
-	pipeline, err := vision.New(transforms, vision.WithType(nwt.Uint8))
+// tell writes a file that is whole as soon as it is there.
+func tell(path string, about map[string]any, ds *dataset) error {
+	line, err := json.Marshal(about)
 	if err != nil {
-		return nil, err
-	}
-	return vision.OpenFolder(ctx, dir, pipeline)
-}
-
-// bytesOf returns the bytes of files, "data", as a dataset whose batches are as long as their longest.
-func bytesOf(ctx context.Context, dir, extensions string) (nwt.Dataset, error) {
-	f, err := folder.Open(ctx, dir, strings.FieldsFunc(extensions, func(r rune) bool { return r == ',' }))
-	if err != nil {
-		return nil, err
-	}
-	lengths, err := f.Lengths(ctx, func(_ context.Context, path string) (int, error) {
-		info, err := os.Stat(path)
-		if err != nil {
-			return 0, err
-		}
-		return int(info.Size()), nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	fields := []nwt.Field{{Name: "data", Type: nwt.Uint8, Shape: []int{max(1, slices.Max(lengths))}, Ragged: true}}
-	ds := f.Dataset(fields, func(_ context.Context, path string, dst *nwt.Sample) error {
-		data, err := os.ReadFile(path)
-		if err == nil {
-			dst.SetLen(0, len(data))
-			copy(dst.Bytes(0), data)
-		}
 		return err
-	})
-	return nwt.Sized(ds, func(i int, sizes []int) { sizes[0] = lengths[i] }), nil
+	}
+	line = append(line, '\n')
+	if ds.files {
+		for i := range ds.Len() {
+			line = append(append(line, ds.at(i).path...), 0)
+		}
+	}
+	return errors.Join(os.WriteFile(path+".new", line, 0o600), os.Rename(path+".new", path))
+}
+
+// cpus returns how many CPUs this process has, if the ranks of the host share them.
+func cpus() int {
+	n := runtime.GOMAXPROCS(0)
+	if rank, err := nwt.RankFromEnv(nil); err == nil {
+		n = max(1, n/rank.LocalWorld)
+	}
+	return n
+}
+
+// endWith ends this process once its parent has ended.
+func endWith(parent int) {
+	if p, err := os.FindProcess(parent); runtime.GOOS == "windows" && err == nil {
+		_, _ = p.Wait() // there for any process
+		os.Exit(1)
+	}
+	for os.Getppid() == parent {
+		time.Sleep(200 * time.Millisecond)
+	}
+	os.Exit(1)
 }
 
 // exported returns what Prometheus is told, on any path.

@@ -1,15 +1,20 @@
 package main
 
 import (
+	"archive/tar"
+	"bytes"
+	"cmp"
 	"context"
 	"image"
 	"image/png"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -76,7 +81,7 @@ func TestFilesOfAnyKindAreServedAsBytes(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	args := []string{"-files", dir, "-extensions", ".txt", "-workers", "1", "-listen"}
-	require.ErrorContains(t, run(t.Context(), append(args, "unix:/x", "-images", dir), io.Discard), "-images or -files")
+	require.ErrorContains(t, run(t.Context(), append(args, "unix:/x", "-images", dir), io.Discard), "one of -images, -files, -shards and -tokens")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	socket := "unix:" + filepath.Join(t.TempDir(), "socket")
@@ -87,7 +92,7 @@ func TestFilesOfAnyKindAreServedAsBytes(t *testing.T) {
 	require.NoError(t, err)
 	for b, err := range l.Epoch(ctx, 0) {
 		require.NoError(t, err)
-		require.Equal(t, []any{"one\x00\x00three", []int32{3, 5}, []int64{0, 1}}, []any{string(b.Bytes(0)), b.Lens(0), nwt.Values[int64](b, 1)})
+		require.Equal(t, []any{"one\x00\x00three", []int32{3, 5}, []int64{0, 1}, []int64{0, 1}}, []any{string(b.Bytes(0)), b.Lens(0), nwt.Values[int64](b, 1), nwt.Values[int64](b, 2)})
 	}
 	require.NoError(t, l.Close())
 	require.NoError(t, ds.Close())
@@ -123,5 +128,74 @@ func TestWithoutATokenItListensOnThisHostOnly(t *testing.T) {
 	}
 	for _, address := range []string{"", net.JoinHostPort("", "1")} {
 		require.False(t, local(address), address)
+	}
+}
+
+func TestASeedIsANumberFrom0To2To64Minus1(t *testing.T) {
+	for _, name := range []string{"-shuffle", "-seed"} {
+		for _, wrong := range []string{"-5", "-1", "18446744073709551616", "x", ""} {
+			require.ErrorContains(t, run(t.Context(), []string{name, wrong}, io.Discard), "a seed is a number from 0 to 18446744073709551615", name+wrong)
+		}
+		s, err := parse([]string{name, "18446744073709551615"}, io.Discard)
+		require.NoError(t, err)
+		require.Equal(t, uint64(math.MaxUint64), *cmp.Or(s.shuffle, s.seed))
+	}
+}
+
+func TestHelpSaysWhatEachFlagMeans(t *testing.T) {
+	var said strings.Builder
+	require.NoError(t, run(t.Context(), []string{"-h"}, &said))
+	require.Contains(t, said.String(), "leave out what doesn't fill a last batch")
+	said.Reset()
+	require.NoError(t, run(t.Context(), []string{"-version"}, &said))
+	require.Equal(t, version+"\n", said.String())
+}
+
+func TestAnAddressThatCannotBeUsedIsToldBeforeAnythingIsRead(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for _, path := range []string{"/nowhere/socket", file, "/" + strings.Repeat("x", 200)} {
+		require.ErrorContains(t, run(t.Context(), []string{"-images", "/nothing", "-shared", path}, io.Discard), "-shared "+path, path)
+	}
+	require.ErrorContains(t, run(t.Context(), []string{"-images", "/nothing", "-listen", "unix:/nowhere/socket"}, io.Discard), "-listen unix:/nowhere/socket")
+}
+
+func TestWhatIsWrongWithTheDataIsSaid(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	packed := func(name string, files ...string) string {
+		var out bytes.Buffer
+		w := tar.NewWriter(&out)
+		for i := 0; i < len(files); i += 2 {
+			require.NoError(t, w.WriteHeader(&tar.Header{Name: files[i], Size: int64(len(files[i+1])), Mode: 0o600}))
+			_, err := w.Write([]byte(files[i+1]))
+			require.NoError(t, err)
+		}
+		require.NoError(t, w.Close())
+		return write(name, out.String())
+	}
+	whole := packed("whole.tar", "1.jpg", "x", "1.cls", "3")
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"-images", "@" + write("list", "a.jpg\n\nb.jpg\n")}, "line 2 is empty"},
+		{[]string{"-images", onePicture(t), "-classes", write("classes", "cat\ndog\n")}, `class "class" that isn't among the 2 given`},
+		{[]string{"-images", onePicture(t), "-size", "10x20x30"}, "must be 2 numbers"},
+		{[]string{"-images", onePicture(t), "-train", "-scale", "0.5"}, "must be 2 numbers"},
+		{[]string{"-shards", packed("class.tar", "1.jpg", "x", "1.cls", "cat")}, `1.cls: "cat" is no class's number`},
+		{[]string{"-shards", "@" + write("shards", whole+"\n"+packed("other.tar", "2.jpg", "x"))}, "other.tar: sample 1 has no class, and others have one"},
+		{[]string{"-shards", packed("none.tar", "1.txt", "x")}, "no picture in 1 shards"},
+		{[]string{"-shards", write("cut.tar", "x")}, "cut.tar: unexpected EOF"},
+		{[]string{"-tokens", write("odd", "abc")}, "no whole number of tokens of type uint16"},
+		{[]string{"-tokens", write("short", "ab"), "-length", "1"}, "no window of 2 tokens in 1 files"},
+		{[]string{"-tokens", "x", "-dtype", "float32"}, "-dtype float32"},
+		{[]string{"-tokens", "x", "-length", "0"}, "-length 0"},
+	} {
+		require.ErrorContains(t, run(t.Context(), append(test.args, "-listen", "127.0.0.1:0"), io.Discard), test.want, test.args)
 	}
 }
