@@ -34,7 +34,7 @@ def open_data(workload):
 
 def loader(name, workload, variant, workers, data):
     def start():
-        with nwt.ImageFolder(data, batch_size=workload.batch, shuffle=1, train=True, workers=workers, program=os.environ["NWT_SERVE"]) as batches:
+        with nwt.ImageFolder(data, batch_size=workload.batch, shuffle=True, seed=1, train=True, num_workers=workers, program=os.environ["NWT_SERVE"]) as batches:
             while True:
                 for batch in batches:
                     yield torch.from_numpy(batch["image"])

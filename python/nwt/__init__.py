@@ -1,14 +1,17 @@
-"""Batches of nwt as NumPy arrays, each exactly once and in order.
+"""Batches of nwt as NumPy arrays, each sample exactly once and in order.
 
     import nwt
-    loader = nwt.Loader(["host1:7474", "host2:7474"], rank=0, world=8)   # servers: nwt-serve
-    loader = nwt.ImageFolder("/data/train", batch_size=256, shuffle=42)  # a server of one's own
-    for batch in loader.epoch(3):
-        batch["image"]  # uint8, [256, 3, 224, 224]; torch.from_numpy takes it as it is
+    train = nwt.ImageFolder("data/train", batch_size=256, size=224, train=True, shuffle=True, seed=42)
+    for batch in train:
+        batch["image"], batch["label"], batch["index"]  # uint8 [256, 3, 224, 224], int64 [256], int64 [256]
+
+nwt.torch.DataLoader makes a torch.utils.data.DataLoader of it. nwt.Images, nwt.Files, nwt.WebDataset
+and nwt.Tokens load from elsewhere, and nwt.Loader asks servers on other hosts.
 """
 
-from .beside import ImageFolder
-from .loader import Loader
+from .beside import Files, ImageFolder, Images, Tokens, WebDataset
+from .loader import Batch, Loader
 from .wire import Error
 
-__all__ = ["Error", "ImageFolder", "Loader"]
+__version__ = "0.1.0"
+__all__ = ["Batch", "Error", "Files", "ImageFolder", "Images", "Loader", "Tokens", "WebDataset"]

@@ -1,105 +1,319 @@
 """A loader whose batches servers load."""
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import json
+import logging
+import opcode
 import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy.typing as npt
+
+from . import check, ranks
+from .wire import Error
+
+logger = logging.getLogger("nwt")
+
+State = dict[str, Any]
+Take = Callable[[], tuple[dict[str, npt.NDArray[Any]], int, "bytes | str", list[dict[str, Any]]]]
+
+UNPACK = opcode.opmap["UNPACK_SEQUENCE"]
 
 
+class Batch(dict[str, npt.NDArray[Any]]):
+    """The arrays of a batch, by name. It is a dict, and tells who unpacks it what to write."""
 
-class Loader(contextlib.AbstractContextManager):
-    """The batches of one rank, loaded by servers.
+    def __iter__(self) -> Iterator[str]:
+        caller = sys._getframe(1)
+        if caller.f_code.co_code[caller.f_lasti] == UNPACK:
+            names = [name for name in self.keys() if name != "index"] or list(self.keys())
+            raise TypeError(
+                f"a batch is a dict of {', '.join(self.keys())}: write batch[{names[0]!r}], "
+                f"or iterate over nwt.torch.DataLoader(loader, fields={tuple(names)!r})"
+            )
+        return super().__iter__()
 
-    addresses are host:port or unix:PATH; of a name with several hosts all are asked. All servers
-    must serve the same batches; those that die are asked again, and may come back. shared:PATH is
-    the shared memory of a server on this host, alone. tls is True, or the file of the servers' root
-    certificates. prefetch is how many batches are asked for ahead of
-    the one in use, and patience for how many seconds without an answer it is asked again.
 
-    An array is the caller's own. A field that is ragged has its lengths in NAME.len0, NAME.len1 …
+def _known_to_jax() -> None:
+    """Has JAX take a Batch as it takes a dict."""
+    if (jax := sys.modules.get("jax")) and Batch not in _in_jax:
+        _in_jax.add(Batch)
+        jax.tree_util.register_pytree_node(Batch, lambda b: (list(b.values()), tuple(b.keys())), lambda names, values: Batch(zip(names, values)))
+
+
+_in_jax: set[type] = set()
+
+
+class Loader(contextlib.AbstractContextManager["Loader"]):
+    """The batches of one rank, loaded by servers (nwt-serve).
+
+    addresses: host:port or unix:PATH, one or a list; of a name with several hosts all are asked. All
+        servers must serve the same batches; those that die are asked again, and may come back.
+        shared:PATH is the shared memory of a server on this host, alone.
+    rank, world_size: which part of each step's samples comes here, of how many; by default what
+        torchrun, MPI or Slurm have set in the environment, else everything.
+    token: what the servers' -token-file has.
+    tls: True, or the file of the servers' root certificates.
+    proxy: whether the environment's proxies are asked for servers on other hosts.
+    errors: how many samples per epoch may be bad: they are left out, logged, and counted in `bad`.
+    prefetch: how many batches are asked for ahead of the one in use.
+    patience: for how many seconds without an answer servers are asked again.
+
+    A batch is a dict of arrays, the first dimension of each being its samples. An array is the
+    caller's own. A field NAME that is ragged has its lengths in NAME.len0, NAME.len1 …
     """
 
-    def __init__(self, addresses, *, rank=0, world=1, token=None, tls=None, prefetch=4, patience=60):
-        if isinstance(addresses, str) or not addresses:
-            raise ValueError(f"addresses: {addresses!r}: must be a list of at least one")
-        if prefetch < 1:
-            raise ValueError(f"prefetch: {prefetch}: must be at least 1")
-        self._pid = os.getpid()
-        self._prefetch = prefetch
-        self._rank = {"rank": rank, "world": world}
-        self._epoch = 0  # of the next iteration
-        self._resume = None  # state at which it begins instead
-        self._left, self._after = 1, '{"epoch": 0, "samples": 0}'  # batches after the last one, and the state
-        if addresses[0].startswith("shared:"):
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        token: str | None = None,
+        tls: bool | str | os.PathLike[str] | None = None,
+        proxy: bool = False,
+        errors: int = 0,
+        prefetch: int = 4,
+        patience: float = 60.0,
+        **unknown: NoReturn,
+    ) -> None:
+        self._closed: str | None = "the loader isn't open"
+        check.unknown(type(self).__name__, unknown)
+        self._args: tuple[tuple[Any, ...], dict[str, Any]] = (addresses,), {
+            "rank": rank, "world_size": world_size, "token": token, "tls": tls, "proxy": proxy,
+            "errors": errors, "prefetch": prefetch, "patience": patience,
+        }  # fmt: skip
+        self._where = check.addresses(addresses)
+        self._given = rank is not None  # the rank: or the environment's, or torch's
+        self._errors = check.integer("errors", errors, 0)
+        self._prefetch = check.integer("prefetch", prefetch, 1, 64)
+        self._patience = check.number("patience", patience, 1e-3, 1e9)
+        self.rank, self.world_size = ranks.place(
+            None if rank is None else check.integer("rank", rank, 0, 2**20 - 1),
+            None if world_size is None else check.integer("world_size", world_size, 1, 2**20),
+        )
+        self._token, self._proxy = token, check.boolean("proxy", proxy)
+        self._tls = tls if isinstance(tls, bool) or tls is None else check.path("tls", tls)
+        self.bad = 0  # samples that were left out
+        self._bad_of_epoch = 0
+        self._start: State = {"epoch": 0, "samples": 0}  # of the next iteration
+        self._state: State | bytes | str = self._start  # what state_dict tells
+        self._came = 0  # batches
+        self._left = 1  # batches of the epoch after that state
+        self._pin: Callable[[npt.NDArray[Any]], Callable[[], None] | None] | None = None  # of nwt.torch
+        self._current: object = None  # the iteration that goes on
+        self._asking: Any = None
+        self._asked: collections.deque[tuple[State, int, Take]] = collections.deque()
+        self._plan: tuple[State, int, int | None] = self._start, 0, None  # what is asked next: start, number, of how many
+        self._transport = self._open()
+        self._pid, self._closed = os.getpid(), None
+        self._place(self.rank, self.world_size)
+
+    def _open(self) -> Any:
+        if self._where[0].startswith("shared:"):
             from .shared import Shared
 
-            self._servers = Shared(addresses[0][len("shared:") :], token=token, patience=patience, ended=self._ended)
-        else:
-            from .servers import Servers
+            return Shared(self._where[0][len("shared:") :], token=self._token, patience=self._patience, ended=self._ended, mapped=self._mapped)
+        from .servers import Servers
 
-            self._servers = Servers(addresses, token=token, tls=tls, patience=patience, ended=self._ended)
-        self._about = self._servers.describe(rank, world)
+        return Servers(self._where, token=self._token, tls=self._tls, proxy=self._proxy, patience=self._patience, ended=self._ended)
 
-    def __len__(self):
+    def _place(self, rank: int, world_size: int) -> None:
+        """Becomes another rank."""
+        about = self._transport.describe(rank, world_size)
+        self._drop()
+        self.rank, self.world_size, self._batches = rank, world_size, int(about["batches"])
+        self.num_samples: int = about["samples"]
+        self.batch_size: int = about["batch"]
+        more = about.get("about") or {}
+        self.classes: list[str] = more.get("classes") or []
+        self.drop_last: bool = more.get("drop_last", False)
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The number of each class, by its name."""
+        return {name: number for number, name in enumerate(self.classes)}
+
+    def __len__(self) -> int:
         """The batches of an epoch."""
-        return self._about["batches"]
+        return self._batches
 
-    def set_epoch(self, epoch):
+    def set_epoch(self, epoch: int) -> None:
         """Says which epoch comes next. Without it each iteration is the epoch after the one before."""
-        self._epoch = epoch
-        if self._resume and self._resume["epoch"] != epoch:
-            self._resume = None
+        epoch = check.integer("epoch", epoch, 0)
+        if self._start["epoch"] != epoch or not self._start["samples"]:
+            self._start = {"epoch": epoch, "samples": 0}
+        self._state, self._left = self._start, 1
 
-    def epoch(self, epoch):
+    def epoch(self, epoch: int) -> Iterator[Batch]:
         """The batches of an epoch, or the rest of it after load_state_dict of a state of this epoch."""
-        self.set_epoch(epoch)
-        return iter(self)
-
-    def state_dict(self):
-        """The state after the last batch that was given out: some integers, for JSON."""
-        after = json.loads(self._after)
-        return after if self._left else {"epoch": after["epoch"] + 1, "samples": 0}
-
-    def load_state_dict(self, state):
-        """Has the next iteration go on after a state, which may be of another number of ranks."""
-        self._resume = {key: state[key] for key in ("epoch", "samples", "order") if key in state}
-        self._left, self._after = 1, json.dumps(self._resume)
-        self._epoch = self._resume["epoch"]
-
-    def __iter__(self):
         self._check()
-        start = self._resume or {"epoch": self._epoch, "samples": 0}
-        self._resume, self._epoch = None, start["epoch"] + 1
-        return self._iterate(start)
+        self.set_epoch(epoch)
+        return _Iteration(self, epoch)
 
-    def _iterate(self, start):
-        left = 1 if start["samples"] else len(self)  # of a rest the first answer tells how many
-        asked, number = collections.deque(), 0
-        asking = self._servers.asking(self._rank["rank"], self._rank["world"], self._prefetch)
-        try:
-            while left or asked:
-                while left and len(asked) < self._prefetch:
-                    asked.append(asking.ask(start, number))
-                    number, left = number + 1, left - 1
-                batch, self._left, self._after, _ = asked.popleft()()
-                left = self._left - len(asked)
-                yield batch
-                del batch
-                self._check()
-        finally:
-            asking.close()
+    def state_dict(self) -> State:
+        """Where training stands: after the last batch that came, or at the epoch that was chosen. Some integers, for JSON."""
+        state: State = dict(self._state) if isinstance(self._state, dict) else json.loads(self._state)
+        return state if self._left else {"epoch": state["epoch"] + 1, "samples": 0}
 
-    def _check(self):
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Has the next iteration go on after a state, which may be of another number of ranks.
+
+        Raises ValueError if it is something else, and then changes nothing.
+        """
+        start = check.state(state)
+        if start["samples"] >= self.num_samples:  # the epoch was over
+            start = {"epoch": start["epoch"] + 1, "samples": 0}
+        self._start = self._state = start
+        self._left = 1
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches of the next epoch, or the rest of one. It begins with the first next()."""
+        self._check()
+        return _Iteration(self, None)
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise TypeError("a loader has batches, no samples: write for batch in loader, and nwt.torch.DataLoader(loader) in place of torch's")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} has no {name!r}" + (f": {check.HINTS[name]}" if name in check.HINTS else ""))
+
+    def _next(self, iteration: _Iteration) -> Batch:
+        self._check()
+        if iteration.left is None:
+            self._begin(iteration)
+        elif iteration.left and self._current is not iteration.own:
+            raise RuntimeError("the loader has begun another iteration: for two at a time make a second loader")
+        while iteration.left:
+            try:
+                self._fill()
+                start, number, take = self._asked.popleft()
+                arrays, left, after, bad = take()
+                if number == 0 and (start["samples"] or left + 1 != len(self)):  # how many was not known, or another number
+                    if not start["samples"]:
+                        self._ask_anew()
+                    self._plan = start, 1, left + 1
+                self._fill()
+                if bad:
+                    self._leave_out(start["epoch"], bad)
+            except BaseException:
+                iteration.left = 0  # as a generator's
+                self._drop()
+                raise
+            iteration.left = self._left = left
+            self._state, self._came = after, self._came + 1
+            if not bad or any(len(array) for array in arrays.values()):
+                return Batch(arrays)
+            if self.world_size > 1:
+                iteration.left = 0
+                raise Error("no sample of a batch could be loaded: the other ranks would wait for this one")
+        raise StopIteration
+
+    def _rest(self) -> int:
+        """The batches of the next iteration."""
+        if not self._start["samples"]:
+            return len(self)
+        self._ask_anew()
+        self._plan = self._start, 0, None
+        self._fill()
+        start, number, take = self._asked[0]
+        answer = take()
+        self._asked[0] = start, number, lambda: answer
+        return 1 + answer[1]
+
+    def _begin(self, iteration: _Iteration) -> None:
+        if iteration.epoch is not None:
+            self.set_epoch(iteration.epoch)
+        _known_to_jax()
+        start, self._current = self._start, iteration.own
+        whole = None if start["samples"] else len(self)  # of a rest the first answer tells how many
+        iteration.left = 1 if whole is None else whole
+        self._start = {"epoch": start["epoch"] + 1, "samples": 0}
+        self._state, self._left, self._bad_of_epoch = start, 1, 0
+        if self._asked and self._asked[0][:2] == (start, 0):
+            return  # it was asked for ahead
+        self._ask_anew()
+        self._plan = start, 0, whole
+
+    def _fill(self) -> None:
+        """Asks ahead, across the end of an epoch too."""
+        while len(self._asked) < self._prefetch:
+            start, number, count = self._plan
+            if number == count:
+                start, number, count = {"epoch": start["epoch"] + 1, "samples": 0}, 0, len(self)
+            if number >= (1 if count is None else count):
+                return
+            self._asked.append((start, number, self._asking.ask(start, number, self._errors > 0)))
+            self._plan = start, number + 1, count
+
+    def _leave_out(self, epoch: int, bad: list[dict[str, Any]]) -> None:
+        for one in bad:
+            self.bad += 1
+            self._bad_of_epoch = n = self._bad_of_epoch + 1
+            if n > self._errors:
+                raise Error(f"{n} bad samples in epoch {epoch}, and errors={self._errors}: sample {one['index']}: {one['error']}")
+            if n % 10 ** (len(str(n - 1)) - 1) == 0:  # the first ten, then every tenth …
+                logger.warning("left out sample %d, number %d in epoch %d: %s", one["index"], n, epoch, one["error"])
+
+    def _ask_anew(self) -> None:
+        self._drop()
+        self._asking = self._transport.asking(self.rank, self.world_size, self._prefetch)
+
+    def _drop(self) -> None:
+        """Forgets what was asked for ahead."""
+        self._asked.clear()
+        if self._asking is not None:
+            self._asking.close()
+            self._asking = None
+
+    def _check(self) -> None:
+        if self._closed:
+            raise RuntimeError(self._closed)
         if os.getpid() != self._pid:
-            raise RuntimeError(f"this loader is of process {self._pid}: gRPC doesn't survive a fork, so make one in each process")
+            raise RuntimeError(f"this loader is of process {self._pid} and doesn't survive a fork: make one in each process, or start them by spawn")
 
-    def _ended(self):
+    def _ended(self) -> str | None:
         """Why no server will answer any more."""
+        return None
 
-    def close(self):
-        """Ends the connections."""
-        if os.getpid() == self._pid:
-            self._servers.close()
+    def _mapped(self, whole: npt.NDArray[Any]) -> Callable[[], None] | None:
+        """Called with memory that batches lie in. What it returns is called before the memory goes."""
+        return self._pin(whole) if self._pin else None
 
-    def __exit__(self, *_):
+    def close(self) -> None:
+        """Ends the connections. Batches that came remain as they are."""
+        if self._closed is None and os.getpid() == self._pid:
+            self._closed = "the loader is closed"
+            self._drop()
+            self._transport.close()
+
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        if self.__dict__.get("_closed", "") is None:
+            self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), *self._args, self.state_dict())
+
+
+def _again(kind: type[Loader], args: tuple[Any, ...], options: dict[str, Any], state: State) -> Loader:
+    loader = kind(*args, **options)
+    loader.load_state_dict(state)
+    return loader
+
+
+class _Iteration(Iterator[Batch]):
+    def __init__(self, loader: Loader, epoch: int | None) -> None:
+        self.loader, self.epoch = loader, epoch
+        self.own = object()
+        self.left: int | None = None  # batches; None until it has begun
+
+    def __next__(self) -> Batch:
+        return self.loader._next(self)

@@ -1,4 +1,4 @@
-"""What the client promises. TestThePythonClient, in module serve, starts the servers and runs this."""
+"""What a loader promises with real servers. TestThePythonClient, in module serve, starts them and runs this."""
 
 import json
 import os
@@ -11,48 +11,33 @@ import unittest
 import unittest.mock
 
 import numpy as np
-
-import nwt
 from digests import digest
 
-GIVEN = json.loads(os.environ["NWT_TEST"])
+import nwt
+
+GIVEN = json.loads(os.environ.get("NWT_TEST", "null"))
+if not GIVEN:
+    raise unittest.SkipTest("TestThePythonClient, in module serve, starts the servers")
 
 
 def drawing(**kwargs):
     return nwt.Loader(GIVEN["drawing"], **kwargs)
 
 
-def folder(**kwargs):
-    return nwt.ImageFolder(GIVEN["images"], batch_size=4, size=32, workers=2, program=GIVEN["program"], **kwargs)
-
-
 def script(text, **kwargs):
     return subprocess.Popen([sys.executable, "-c", "import os, signal, sys, time, nwt\n" + text], stdout=subprocess.PIPE, text=True, **kwargs)
-
-
-def ends(pid):
-    """Whether a process that isn't ours to wait for ends."""
-    for _ in range(1000):
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                if file.read().rsplit(")", 1)[1].split()[0] == "Z":
-                    return True
-        except OSError:
-            return True
-        time.sleep(0.01)
-    return False
 
 
 class Batches(unittest.TestCase):
     def test_batches_are_the_local_loaders(self):
         for ask in GIVEN["epochs"]:
-            with self.subTest(ask["rank"]), drawing(rank=ask["rank"][0], world=ask["rank"][1]) as loader:
+            with self.subTest(ask["rank"]), drawing(rank=ask["rank"][0], world_size=ask["rank"][1]) as loader:
                 self.assertEqual(len(loader), len(ask["digests"]))
                 self.assertEqual([digest(batch) for batch in loader.epoch(2)], ask["digests"])
 
     def test_a_rest_is_the_local_loaders(self):
         rest = GIVEN["rest"]
-        with drawing(rank=1, world=2) as loader:
+        with drawing(rank=1, world_size=2) as loader:
             loader.load_state_dict(rest["state"])
             self.assertEqual([digest(batch) for batch in loader], rest["digests"])
 
@@ -104,7 +89,7 @@ class BatchesOfSharedMemory(Batches):
     def test_slots_are_used_again_once_nobody_has_their_arrays(self):
         with drawing(prefetch=2) as loader:
             where = {batch["where"].__array_interface__["data"][0] for epoch in range(5) for batch in loader.epoch(epoch)}
-            self.assertLessEqual(len(where), 5 * 6)  # an iteration has its own
+            self.assertLessEqual(len(where), 2 * 6)  # what is asked for ahead of epoch 1 is dropped, since epoch 0 is chosen first
             one = next(loader.epoch(0))["where"]
         with self.assertRaisesRegex(nwt.Error, "the token is missing or wrong"):
             nwt.Loader([GIVEN["secret shared"]])
@@ -141,11 +126,9 @@ class Servers(unittest.TestCase):
         with self.assertRaisesRegex(nwt.Error, "no server has answered for 0.2 s; 127.0.0.1:1: "):
             nwt.Loader(["127.0.0.1:1"], patience=0.2)
 
-    def test_what_is_wrong_is_said(self):
-        with self.assertRaisesRegex(nwt.Error, "rank 3 of 2"):
-            drawing(rank=3, world=2)
-        with self.assertRaisesRegex(ValueError, "at least one"):
-            nwt.Loader("127.0.0.1:1")
+    def test_one_address_may_stand_alone(self):
+        with nwt.Loader(GIVEN["drawing"][0]) as loader:
+            self.assertEqual(len(list(loader)), len(loader))
 
 
 class Processes(unittest.TestCase):
@@ -178,9 +161,7 @@ class Processes(unittest.TestCase):
     def test_an_interrupt_ends_it_at_once(self):
         for address in GIVEN["hanging"]:
             child = script(
-                f"loader = nwt.Loader(['{address}'])\n"
-                "print(1, flush=True)\n"
-                "try:\n    next(iter(loader))\nexcept KeyboardInterrupt:\n    print('interrupted')"
+                f"loader = nwt.Loader(['{address}'])\nprint(1, flush=True)\ntry:\n    next(iter(loader))\nexcept KeyboardInterrupt:\n    print('interrupted')"
             )
             with child:
                 child.stdout.readline()
@@ -203,34 +184,6 @@ class Processes(unittest.TestCase):
             with child:
                 child.stdout.read()
             self.assertEqual(child.returncode, int(how == "1/0"))
-
-
-class Folders(unittest.TestCase):
-    def test_a_folder_is_the_local_loaders(self):
-        with folder(shuffle=42, train=True) as loader:
-            self.assertEqual([digest(batch) for batch in loader.epoch(1)], GIVEN["pictures"])
-            self.assertEqual(loader._program.ended(), None)
-        self.assertIsNotNone(loader._program.ended())
-
-    def test_what_is_wrong_with_a_folder_is_said(self):
-        with self.assertRaisesRegex(nwt.Error, "nwt-serve has ended, with status 1: .*nothing"):
-            nwt.ImageFolder("/nothing", program=GIVEN["program"])
-
-    def test_a_program_that_is_killed_is_told(self):
-        with folder() as loader:
-            os.kill(loader._program._process.pid, signal.SIGKILL)
-            with self.assertRaisesRegex(nwt.Error, "nwt-serve has ended, by signal 9"):
-                list(loader)
-
-    def test_nothing_is_left_when_this_process_ends_or_is_killed(self):
-        for end in ("", "sys.exit(1)", "os.kill(os.getpid(), signal.SIGKILL)", "if os.fork(): time.sleep(0.5)"):
-            child = script(
-                f"loader = nwt.ImageFolder('{GIVEN['images']}', batch_size=4, size=32, workers=2, program='{GIVEN['program']}')\n"
-                f"next(iter(loader)); print(loader._program._process.pid, flush=True)\n{end}"
-            )
-            with child:
-                pid = child.stdout.readline().strip()
-            self.assertTrue(ends(pid), end)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,30 @@
 """What holds with PyTorch, where that is installed. .ci/run -all installs it."""
 
 import importlib.util
-import json
-import os
+import pickle
 import unittest
+from unittest import mock
 
+import fake
 import numpy as np
+import program
 
-import nwt
+if not importlib.util.find_spec("torch"):
+    raise unittest.SkipTest("PyTorch isn't installed")
 
-GIVEN = json.loads(os.environ["NWT_TEST"])
+import torch
+import torch.utils.data
+
+import nwt.torch
 
 
-def drawing():
-    return nwt.Loader([GIVEN["shared"]])
+def pictures(**kwargs):
+    return nwt.ImageFolder(program.pictures(), batch_size=4, size=32, num_workers=2, program=program.program(), **kwargs)
 
 
-@unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch isn't installed")
 class Tensors(unittest.TestCase):
     def test_a_tensor_is_the_batchs_memory_and_may_be_kept(self):
-        import torch
-
-        with drawing() as loader:
+        with pictures() as loader:
             kept, copies = [], []
             for batch in loader:
                 tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
@@ -34,27 +37,178 @@ class Tensors(unittest.TestCase):
             for name, tensor in tensors.items():
                 np.testing.assert_array_equal(tensor.numpy(), copy[name])
 
-    def test_bytes_are_normalized_where_they_are_used(self):
-        import torch
+    def test_tensors_come_as_a_dict_a_tuple_or_under_other_names(self):
+        with pictures() as loader:
+            for batch in nwt.torch.DataLoader(loader):
+                self.assertEqual(
+                    [(name, t.dtype, len(t)) for name, t in batch.items()], [("image", torch.uint8, 4), ("label", torch.int64, 4), ("index", torch.int64, 4)]
+                )
+            for images, labels in nwt.torch.DataLoader(loader, fields=("image", "label")):
+                self.assertEqual((tuple(images.shape), labels.dtype), ((4, 3, 32, 32), torch.int64))
+            for batch in nwt.torch.DataLoader(loader, fields={"pixel_values": "image", "labels": "label"}, device="cpu"):
+                self.assertEqual(list(batch), ["pixel_values", "labels"])
+            with self.assertRaisesRegex(ValueError, "a batch has image, label, index"):
+                next(iter(nwt.torch.DataLoader(loader, fields=("class",))))
+            with self.assertRaisesRegex(TypeError, "fields="):
+                for _, _ in nwt.torch.DataLoader(loader):
+                    pass
 
-        with nwt.ImageFolder(GIVEN["images"], batch_size=4, size=32, workers=2, program=GIVEN["program"]) as loader:
-            batch = next(iter(loader))
-            images = torch.from_numpy(batch["image"]).float().div_(255)
-            self.assertEqual((tuple(images.shape), images.dtype), ((4, 3, 32, 32), torch.float32))
-            self.assertTrue(0 <= images.min() < images.max() <= 1)
-            self.assertEqual(torch.from_numpy(batch["class"]).dtype, torch.int64)
+    def test_it_is_a_data_loader_of_torch(self):
+        loader = nwt.torch.DataLoader(fake.loader(), pin_memory=True)
+        self.assertIsInstance(loader, torch.utils.data.DataLoader)
+        self.assertEqual(
+            (len(loader), len(loader.dataset), loader.batch_size, loader.drop_last, loader.pin_memory, loader.num_workers), (3, 10, 4, False, True, 0)
+        )
+        with self.assertRaisesRegex(TypeError, "iterate over the nwt.torch.DataLoader"):
+            iter(loader.dataset)
 
-    def test_a_data_loader_takes_its_batches_in_this_process_and_in_another(self):
-        import torch.utils.data
+    def test_what_is_decided_elsewhere_says_where(self):
+        for text, kwargs in (
+            ("no argument 'sampler': shuffle and seed decide the order", {"sampler": None}),
+            ("no argument 'num_workers': Loader decides it", {"num_workers": 4}),
+            ("no argument 'shuffle': Loader decides it", {"shuffle": True}),
+            ("no argument 'collate_fn': samples are loaded straight into their batch", {"collate_fn": len}),
+        ):
+            with self.subTest(text), self.assertRaisesRegex(TypeError, text):
+                nwt.torch.DataLoader(fake.loader(), **kwargs)
+        with self.assertRaisesRegex(TypeError, "must be a loader of nwt, such as nwt.ImageFolder"):
+            nwt.torch.DataLoader([1, 2, 3])
+        with self.assertRaisesRegex(TypeError, r"write for batch in loader, and nwt.torch.DataLoader\(loader\)"):
+            next(iter(torch.utils.data.DataLoader(fake.loader())))
 
+
+def indices(batches):
+    return [batch["index"].tolist() for batch in batches]
+
+
+class States(unittest.TestCase):
+    def test_a_rest_counts_the_batches_before_it(self):
+        loader = nwt.torch.DataLoader(fake.loader())
+        iter(loader)
+        batches = iter(loader)
+        next(batches), next(batches)
+        state = loader.state_dict()
+        self.assertEqual(state, {"epoch": 0, "samples": 8, "order": "o", "batches": 2})
+        for world, length in ((1, 3), (2, 3)):
+            other = nwt.torch.DataLoader(fake.loader(rank=0, world_size=world))
+            other.load_state_dict(state)
+            self.assertEqual(len(other), length)
+            other.set_epoch(7)  # of a trainer that counts steps
+            self.assertEqual(indices(other), [[8, 9][: 3 - world]])
+            self.assertEqual((len(other), other.state_dict()), (-(-10 // (4 * world)), {"epoch": 1, "samples": 0, "batches": 0}))
+
+    def test_set_epoch_chooses_and_each_iteration_is_the_next(self):
+        loader = nwt.torch.DataLoader(fake.loader())
+        loader.set_epoch(5)
+        list(loader)
+        self.assertEqual(loader.state_dict()["epoch"], 6)
+        with self.assertRaisesRegex(ValueError, "state="):
+            loader.load_state_dict({"model": 1})
+
+    def test_a_rest_that_a_trainer_leaves_since_it_counts_too_few_goes_on(self):
+        whole = nwt.torch.DataLoader(fake.loader(samples=40))
+        batches = iter(whole)
+        seen = [next(batches)["index"] for _ in range(4)]
+        loaders = [nwt.torch.DataLoader(fake.loader(samples=40, rank=rank, world_size=2)) for rank in range(2)]
+        for loader in loaders:
+            length = len(loader)  # before it is resumed
+            loader.load_state_dict(whole.state_dict())
+            seen += [batch["index"] for _, batch in zip(range(length - 4), loader, strict=False)]
+        seen += [batch["index"] for loader in loaders for batch in loader]
+        self.assertEqual(sorted(torch.cat(seen).tolist()), list(range(40)))
+
+
+class Processes(unittest.TestCase):
+    def test_the_rank_is_that_of_torch_unless_another_was_given(self):
+        with (
+            mock.patch("torch.distributed.is_initialized", return_value=True),
+            mock.patch("torch.distributed.get_rank", return_value=1),
+            mock.patch("torch.distributed.get_world_size", return_value=2),
+        ):
+            loader = nwt.torch.DataLoader(fake.loader())
+            self.assertEqual((len(loader), indices(loader)), (2, [[4, 5, 6, 7], [9]]))
+            self.assertEqual(indices(nwt.torch.DataLoader(fake.loader(rank=0, world_size=1))), [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]])
+
+    def test_a_worker_of_torch_has_a_loader_of_its_own(self):
         class Batches(torch.utils.data.IterableDataset):
-            def __iter__(self):
-                with drawing() as loader:
-                    for batch in loader:
-                        yield {name: torch.from_numpy(array) for name, array in batch.items()}
+            def __init__(self, loader):
+                self.loader = loader
 
-        with drawing() as loader:
-            want = [batch["where"].tolist() for batch in loader]
-        for workers in (0, 1):
-            batches = torch.utils.data.DataLoader(Batches(), batch_size=None, num_workers=workers)
-            self.assertEqual([batch["where"].tolist() for batch in batches], want)
+            def __iter__(self):
+                for batch in pickle.loads(pickle.dumps(self.loader)):
+                    yield {name: torch.from_numpy(array) for name, array in batch.items()}
+
+        with pictures(shuffle=True) as loader:
+            want = indices(loader)
+            loader.set_epoch(0)
+            for workers in (0, 1):
+                self.assertEqual(indices(torch.utils.data.DataLoader(Batches(loader), batch_size=None, num_workers=workers)), want)
+
+
+class Driver:
+    """Stands for CUDA's: what is registered, and events that are over once somebody waits for them."""
+
+    def __init__(self):
+        self.registered, self.waited = {}, 0
+
+    def __call__(self):
+        return self
+
+    def cudaHostRegister(self, address, size, flags):
+        self.registered[address] = size
+        return 0
+
+    def cudaHostUnregister(self, address):
+        del self.registered[address]
+
+    def record(self):
+        pass
+
+    def query(self):
+        return False
+
+    def synchronize(self):
+        self.waited += 1
+
+
+class Pinned(unittest.TestCase):
+    def test_shared_memory_is_registered_once_and_kept_until_it_is_copied(self):
+        driver = Driver()
+        inner = fake.loader(samples=40)
+        memory = np.zeros(1 << 16, np.uint8)
+        ask, calls = fake.Asking.ask, []
+
+        def asked(asking, state, number, partial=False):
+            take = ask(asking, state, number, partial)
+
+            def taken():
+                arrays, *rest = take()
+                if not calls:
+                    calls.append(inner._mapped(memory))
+                for name, array in arrays.items():
+                    arrays[name] = np.ndarray(array.shape, array.dtype, memory)
+                return arrays, *rest
+
+            return taken
+
+        with (
+            mock.patch("torch.cuda.is_available", return_value=True),
+            mock.patch("torch.cuda.cudart", driver),
+            mock.patch("torch.cuda.Event", driver),
+            mock.patch.object(fake.Asking, "ask", asked),
+            mock.patch.object(torch.Tensor, "pin_memory", side_effect=AssertionError("copied")),
+        ):
+            loader = nwt.torch.DataLoader(inner, pin_memory=True)
+            batches = iter(loader)
+            next(batches)
+            self.assertEqual(driver.registered, {memory.ctypes.data: 1 << 16})
+            next(batches), next(batches), next(batches)
+            self.assertEqual(driver.waited, 1, "three batches are on their way: the oldest is waited for")
+            self.assertEqual(len(list(batches)), 6)
+            self.assertEqual(driver.waited, 10)
+            calls[0]()
+            self.assertEqual(driver.registered, {})
+
+
+if __name__ == "__main__":
+    unittest.main()

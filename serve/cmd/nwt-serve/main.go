@@ -135,7 +135,11 @@ func (s *settings) check() error {
 		if address == "unix:" {
 			continue
 		}
-		l, err := serve.Listen(address)
+		listen := serve.Listen
+		if strings.HasPrefix(address, "unix:@") {
+			listen = func(string) (net.Listener, error) { return net.Listen("unix", s.shared) }
+		}
+		l, err := listen(address)
 		if err != nil {
 			return fmt.Errorf("%s: %w", flag, err)
 		}

@@ -1,0 +1,137 @@
+"""Arguments, checked under the names that they have in Python."""
+
+from __future__ import annotations
+
+import operator
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+# What PyTorch's users write first, and what it is here.
+HINTS = {
+    "world": "it is world_size",
+    "workers": "it is num_workers",
+    "transform": "pictures are cropped, resized, flipped and coloured by train, size, scale, ratio, flip and color_jitter; apply any other transform to the batch, on the device",
+    "target_transform": 'look it up by the sample: labels[batch["index"]]',
+    "pin_memory": "write nwt.torch.DataLoader(loader, pin_memory=True)",
+    "pin_memory_device": "write nwt.torch.DataLoader(loader, pin_memory=True)",
+    "collate_fn": "samples are loaded straight into their batch; combine those of a batch in the loop",
+    "sampler": "shuffle and seed decide the order, rank and world_size which part of it comes here",
+    "batch_sampler": "batch_size, shuffle and seed decide which samples are in a batch",
+    "generator": "seed=42 decides all that is drawn at random",
+    "worker_init_fn": "workers are no processes, and need no seed",
+    "multiprocessing_context": "workers are no processes",
+    "persistent_workers": "workers live until the loader is closed",
+    "prefetch_factor": "prefetch is the number of batches that are asked for ahead",
+    "timeout": "patience is for how many seconds without an answer it asks again",
+    "in_order": "batches come in order",
+    "root": "the folder is the first argument",
+    "dataset": "num_samples is the number of samples; nwt.torch.DataLoader(loader) has a dataset",
+}
+
+
+def unknown(where: str, names: Iterable[str]) -> None:
+    """Raises TypeError if there are such arguments."""
+    for name in names:
+        raise TypeError(f"{where} has no argument {name!r}" + (f": {HINTS[name]}" if name in HINTS else ""))
+
+
+def integer(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:
+    try:
+        number = operator.index(value)  # NumPy's too
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r}: must be an integer")
+    if not low <= number <= high:
+        raise ValueError(f"{name}={value!r}: must be from {low} to {high}" if high != 2**63 - 1 else f"{name}={value!r}: must be at least {low}")
+    return number
+
+
+def boolean(name: str, value: Any) -> bool:
+    if type(value).__name__ not in ("bool", "bool_"):  # NumPy's too
+        raise TypeError(f"{name}={value!r}: must be True or False" + ("; the order's seed is seed" if name == "shuffle" else ""))
+    return bool(value)
+
+
+def number(name: str, value: Any, low: float, high: float) -> float:
+    try:
+        real = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}={value!r}: must be a number") from None
+    if not low <= real <= high:
+        raise ValueError(f"{name}={value!r}: must be from {low:g} to {high:g}")
+    return real
+
+
+def numbers(name: str, value: Any, count: int, low: float, high: float) -> list[float]:
+    """As many numbers as count."""
+    try:
+        several = list(value)
+    except TypeError:
+        several = []
+    if len(several) != count:
+        raise TypeError(f"{name}={value!r}: must be {count} numbers")
+    return [number(name, one, low, high) for one in several]
+
+
+def path(name: str, value: Any) -> str:
+    try:
+        text = os.fsdecode(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r:.200}: must be a path") from None
+    if not text or "\0" in text:
+        raise ValueError(f"{name}={value!r:.200}: must be a path")
+    return text
+
+
+def paths(name: str, value: Any) -> list[str]:
+    """Some paths. A single one with braces, such as train-{000..146}.tar, is as many as they say."""
+    if isinstance(value, (str, bytes, os.PathLike)):
+        several = expanded(path(name, value))
+    else:
+        several = [path(f"{name}[{i}]", one) for i, one in enumerate(value)]
+    if not several:
+        raise ValueError(f"{name}: must be at least one path")
+    return several
+
+
+def expanded(text: str) -> list[str]:
+    if not (found := re.search(r"\{(\d+)\.\.(\d+)\}", text)):
+        return [text]
+    first, last = found.groups()
+    return [
+        rest
+        for n in range(int(first), integer(f"{text!r}: the last number", int(last), int(first), int(first) + 10**6) + 1)
+        for rest in expanded(f"{text[: found.start()]}{n:0{len(first)}}{text[found.end() :]}")
+    ]
+
+
+def addresses(value: Any) -> list[str]:
+    several = [value] if isinstance(value, str) else list(value)
+    if not several or not all(isinstance(one, str) and one for one in several):
+        raise ValueError(f"addresses={value!r}: must be host:port, unix:PATH or shared:PATH, or a list of such")
+    if len(several) > 1 and any(one.startswith("shared:") for one in several):
+        raise ValueError(f"addresses={value!r}: shared:PATH is a server of this host, and stands alone")
+    return several
+
+
+def state(value: Any) -> dict[str, Any]:
+    """A state of an epoch, as state_dict tells it."""
+    if not isinstance(value, Mapping) or not {"epoch", "samples"} <= value.keys():
+        raise ValueError(f"state={value!r:.200}: must be what state_dict returned, with epoch and samples")
+    try:
+        known: dict[str, Any] = {key: integer(f"state[{key!r}]", value[key], 0) for key in ("epoch", "samples")}
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    if "order" in value:
+        if not isinstance(value["order"], str):
+            raise ValueError(f"state['order']={value['order']!r:.200}: must be a str")
+        known["order"] = value["order"]
+    return known
+
+
+def is_folder(value: Any) -> bool:
+    return isinstance(value, (str, bytes, os.PathLike)) and pathlib.Path(os.fsdecode(value)).is_dir()

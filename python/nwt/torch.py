@@ -1,0 +1,180 @@
+"""A torch.utils.data.DataLoader of any loader of nwt."""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy.typing as npt
+import torch
+import torch.distributed
+import torch.utils.data
+
+from . import check
+from .loader import Batch, Loader
+
+logger = logging.getLogger("nwt")
+
+
+class DataLoader(torch.utils.data.DataLoader[Any]):
+    """The batches of a loader of nwt as tensors, for a training loop or a trainer.
+
+    fields: the names of a tuple's tensors, such as ("image", "label"); or other names for those of a
+        dict, such as {"pixel_values": "image"}. By default it is a dict of all.
+    pin_memory: whether memory is page-locked, where there is a GPU. Shared memory is registered
+        once, and not copied.
+    device: where tensors are sent; by default they stay.
+
+    A tensor is the batch's memory. The ranks of torch.distributed count, unless the loader has others.
+    """
+
+    _is_accelerate_prepared = True  # Accelerate would divide the batches among the ranks again
+
+    def __init__(
+        self,
+        loader: Loader,
+        *,
+        fields: Sequence[str] | Mapping[str, str] | None = None,
+        pin_memory: bool = False,
+        device: torch.device | str | None = None,
+        **unknown: NoReturn,
+    ) -> None:
+        if not isinstance(loader, Loader):
+            raise TypeError(f"loader={loader!r:.200}: must be a loader of nwt, such as nwt.ImageFolder(…)")
+        for name in unknown:
+            raise TypeError(f"nwt.torch.DataLoader has no argument {name!r}: {check.HINTS.get(name, f'{type(loader).__name__} decides it')}")
+        if isinstance(fields, str):
+            raise TypeError(f"fields={fields!r}: must be names, such as ({fields!r},)")
+        super().__init__(_Samples(loader), batch_size=None)
+        self.loader, self.fields, self.device = loader, fields, device
+        # torch's class doesn't let them be set otherwise
+        self.__dict__.update(batch_size=loader.batch_size, drop_last=loader.drop_last, pin_memory=check.boolean("pin_memory", pin_memory))
+        self._count = 0  # batches of the epoch that were given out, before a resume too
+        self._resumed = False  # since the last iteration began
+        self._length: int | None = None  # of a resumed epoch
+
+    def __len__(self) -> int:
+        """The batches of an epoch; of one that was resumed, those before and after it."""
+        self._join()
+        if self._resumed and self._length is None:
+            self._length = self._count + self.loader._rest()
+        return len(self.loader) if self._length is None else self._length
+
+    def set_epoch(self, epoch: int) -> None:
+        """Says which epoch comes next. After load_state_dict the state's comes, whatever a trainer counts."""
+        if not self._resumed:
+            self.loader.set_epoch(epoch)
+        elif self.loader.state_dict()["epoch"] != epoch:
+            logger.info("set_epoch(%d) after load_state_dict: going on in epoch %d", epoch, self.loader.state_dict()["epoch"])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.loader.state_dict(), "batches": self._count if self.loader._left else 0}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.loader.load_state_dict(state)
+        self._resumed, self._count, self._length = True, check.integer("state['batches']", state.get("batches", 0), 0), None
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's type has more
+        return self._tensors(iter(self.loader))
+
+    def _join(self) -> None:
+        """Takes the rank that torch.distributed has."""
+        if self.loader._given or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            return
+        place = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        if place != (self.loader.rank, self.loader.world_size):
+            logger.info("rank %d of %d, of torch.distributed", *place)
+            self.loader._place(*place)
+
+    def _tensors(self, batches: Iterator[Batch]) -> Iterator[Any]:
+        self._join()
+        loader = self.loader
+        if self._length is not None and loader._left and self._count == len(loader) and not self._resumed:
+            loader.load_state_dict(loader.state_dict())  # a trainer that has counted a whole epoch's: the rest goes on
+        if not self._resumed:
+            self._count, self._length = 0, None
+        elif self._length is None:
+            len(self)
+        self._resumed = False
+        memory = _Registered(loader) if self.pin_memory and torch.cuda.is_available() else None
+        try:
+            for batch in batches:
+                self._count += 1
+                yield self._of(batch, memory)
+                if memory:
+                    memory.hold(batch)
+                del batch
+            self._length = None
+        finally:
+            if memory:
+                memory.close()
+
+    def _of(self, batch: Batch, memory: _Registered | None) -> Any:
+        tensors: Any = Batch()
+        for name, array in batch.items():
+            tensor = torch.from_numpy(array)
+            if memory and not memory.has(tensor):
+                tensor = tensor.pin_memory()
+            tensors[name] = tensor if self.device is None else tensor.to(self.device, non_blocking=True)
+        if self.fields is None:
+            return tensors
+        for name in self.fields.values() if isinstance(self.fields, Mapping) else self.fields:
+            if name not in tensors:
+                raise ValueError(f"fields={self.fields!r}: a batch has {', '.join(tensors.keys())}")
+        if isinstance(self.fields, Mapping):
+            return {name: tensors[old] for name, old in self.fields.items()}
+        return tuple(tensors[name] for name in self.fields)
+
+
+class _Samples(torch.utils.data.IterableDataset[Any]):
+    """What a DataLoader has as its dataset: it tells how many samples there are."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return self.loader.num_samples
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("iterate over the nwt.torch.DataLoader, not over its dataset; to skip batches, load_state_dict (transformers: ignore_data_skip=True)")
+
+
+class _Registered:
+    """Shared memory that the GPU's driver knows. A batch in it is kept until the GPU has copied it."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._held: collections.deque[tuple[Any, Batch]] = collections.deque()
+        self._known = loader.__dict__.setdefault("_registered", {})  # end by address
+        if loader._pin is None:
+            loader._pin = self._register
+            loader._drop()  # what was mapped before isn't registered
+
+    def _register(self, whole: npt.NDArray[Any]) -> Callable[[], None] | None:
+        address, known = whole.ctypes.data, self._known
+        if error := int(torch.cuda.cudart().cudaHostRegister(address, whole.nbytes, 0)):  # type: ignore[no-untyped-call]
+            logger.warning("cudaHostRegister of %d bytes: error %d: they are copied", whole.nbytes, error)
+            return None
+        known[address] = address + whole.nbytes
+
+        def undo() -> None:
+            del known[address]
+            torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+
+        return undo
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        return any(begin <= tensor.data_ptr() < end for begin, end in self._known.items())
+
+    def hold(self, batch: Batch) -> None:
+        """Keeps a batch until the GPU has done what it was given so far."""
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        self._held.append((event, batch))
+        while self._held and (len(self._held) > 2 or self._held[0][0].query()):
+            self._held.popleft()[0].synchronize()
+
+    def close(self) -> None:
+        while self._held:
+            self._held.popleft()[0].synchronize()

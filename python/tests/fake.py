@@ -1,0 +1,64 @@
+"""Loaders whose servers are imitated: the batches of an epoch are its samples' numbers."""
+
+import json
+from unittest import mock
+
+import numpy as np
+
+import nwt
+
+
+class Transport:
+    """What a loader asks, for an epoch of some samples in batches of 4, and what it was asked for."""
+
+    def __init__(self, samples=10, bad=()):
+        self.samples, self.bad = samples, set(bad)
+        self.asked, self.open, self.closed, self.mapped = [], 0, False, None
+
+    def describe(self, rank, world):
+        self.place = rank, world
+        batches = -(-self.samples // (4 * world))
+        return {"samples": self.samples, "batches": batches, "batch": 4, "about": {"classes": ["cat", "dog"]}}
+
+    def asking(self, rank, world, ahead):
+        self.open += 1
+        return Asking(self, rank, world)
+
+    def close(self):
+        self.closed = True
+
+
+class Asking:
+    def __init__(self, transport, rank, world):
+        self.transport, self.rank, self.world = transport, rank, world
+
+    def ask(self, state, number, partial=False):
+        one = self.transport
+        one.asked.append((state["epoch"], state["samples"], number))
+
+        def take():
+            step = 4 * self.world
+            begin = state["samples"] + number * step
+            whole = np.array_split(np.arange(begin, min(begin + step, one.samples)), self.world)[self.rank]
+            bad = [{"index": int(i), "position": int(i), "epoch": state["epoch"], "error": "torn"} for i in whole if i in one.bad]
+            if bad and not partial:
+                raise nwt.Error(f"sample {bad[0]['index']}: torn")
+            index = np.array([i for i in whole if i not in one.bad], np.int64)
+            after = min(begin + step, one.samples)
+            arrays = {"image": np.zeros((len(index), 3, 2, 2), np.uint8), "label": index % 2, "index": index}
+            return arrays, -(-(one.samples - after) // step), json.dumps({"epoch": state["epoch"], "samples": after, "order": "o"}).encode(), bad
+
+        return take
+
+    def close(self):
+        self.transport.open -= 1
+
+
+def loader(samples=10, bad=(), **kwargs):
+    """A loader, whose _transport is a fake."""
+    with mock.patch.object(nwt.Loader, "_open", lambda self: Transport(samples, bad)):
+        return nwt.Loader("localhost:1", **kwargs)
+
+
+def indices(batches):
+    return [batch["index"].tolist() for batch in batches]

@@ -1,0 +1,252 @@
+"""What loaders with a server of their own promise."""
+
+import io
+import json
+import os
+import pathlib
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import unittest
+from unittest import mock
+
+import numpy as np
+import program
+from digests import digest
+
+import nwt
+
+
+def pictures(**kwargs):
+    kwargs = {"batch_size": 4, "size": 32, "num_workers": 2, **kwargs}
+    return nwt.ImageFolder(program.pictures(), program=program.program(), **kwargs)
+
+
+def ends(pid):
+    """Whether a process that isn't ours to wait for ends."""
+    for _ in range(1000):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rsplit(")", 1)[1].split()[0] == "Z":
+                    return True
+        except OSError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+class Folders(unittest.TestCase):
+    def test_a_folder_is_images_labels_and_indices(self):
+        with pictures() as loader:
+            batches = list(loader)
+            self.assertEqual(
+                {name: (a.dtype, a.shape) for name, a in batches[0].items()},
+                {"image": (np.uint8, (4, 3, 32, 32)), "label": (np.int64, (4,)), "index": (np.int64, (4,))},
+            )
+            index, label, image = (np.concatenate([batch[name] for batch in batches]) for name in ("index", "label", "image"))
+            self.assertEqual(index.tolist(), list(range(20)))
+            self.assertEqual(label.tolist(), [0] * 10 + [1] * 10)
+            self.assertEqual(image[:, 0, 16, 16].tolist(), [10 * i for i in range(20)])
+            self.assertEqual((loader.classes, loader.class_to_idx, loader.num_samples, len(loader)), (["cat", "dog"], {"cat": 0, "dog": 1}, 20, 5))
+            self.assertEqual(loader.files[11], str(program.pictures() / "dog" / "001.png"))
+
+    def test_the_order_is_the_seeds_and_the_epochs(self):
+        orders = []
+        for kwargs in ({"seed": 1}, {"seed": 1}, {"seed": 2**64 - 1}, {"seed": np.uint32(3)}):
+            with pictures(shuffle=True, **kwargs) as loader:
+                orders += [np.concatenate([batch["index"] for batch in loader]).tolist() for _ in range(2)]
+        self.assertEqual(orders[0:2], orders[2:4])
+        self.assertEqual(len({tuple(order) for order in orders}), 6)
+        self.assertEqual({tuple(sorted(order)) for order in orders}, {tuple(range(20))})
+
+    def test_validation_has_the_classes_of_training(self):
+        few = program.pictures(("dog",), 3)
+        with nwt.ImageFolder(few, classes=["cat", "dog", "eel"], batch_size=3, size=32, program=program.program()) as loader:
+            self.assertEqual((next(iter(loader))["label"].tolist(), loader.classes), ([1] * 3, ["cat", "dog", "eel"]))
+        with self.assertRaisesRegex(nwt.Error, 'class "dog" that isn\'t among the 1 given'):
+            nwt.ImageFolder(few, classes=["cat"], program=program.program())
+
+    def test_what_is_drawn_at_random_is_for_training(self):
+        def first(**kwargs):
+            with nwt.ImageFolder(program.pictures(slope=3), batch_size=4, size=32, seed=5, program=program.program(), **kwargs) as loader:
+                return digest(next(iter(loader)))
+
+        self.assertEqual(first(), first())
+        kinds = [first(), first(train=True), first(train=True, scale=(0.1, 0.2)), first(train=True, color_jitter=0.4)]
+        self.assertEqual(len(set(kinds)), 4)
+        self.assertEqual(first(train=True, flip=0), first(train=True, flip=False))
+        with pictures(train=True, ratio=(1, 2), flip=1.0, color_jitter=(0.1, 0.1, 0.1, 0.1), size=(24, 48)) as loader:
+            self.assertEqual(next(iter(loader))["image"].shape, (4, 3, 24, 48))
+
+    def test_what_doesnt_fill_a_batch_is_dropped_or_comes(self):
+        with pictures(batch_size=8) as loader, pictures(batch_size=8, drop_last=True) as dropping:
+            self.assertEqual(([len(b["index"]) for b in loader], [len(b["index"]) for b in dropping]), ([8, 8, 4], [8, 8]))
+            self.assertEqual((len(dropping), dropping.drop_last, dropping.state_dict()), (2, True, {"epoch": 1, "samples": 0}))
+
+    def test_ranks_divide_the_samples_and_a_state_is_of_any_number_of_them(self):
+        with pictures(shuffle=True) as loader:
+            batches = iter(loader)
+            seen = np.concatenate([next(batches)["index"] for _ in range(2)]).tolist()
+            for rank in range(2):
+                with pictures(shuffle=True, rank=rank, world_size=2) as one:
+                    one.load_state_dict(loader.state_dict())
+                    seen += np.concatenate([batch["index"] for batch in one]).tolist()
+        self.assertEqual(sorted(seen), list(range(20)))
+
+    def test_what_is_wrong_is_said(self):
+        for error, text, kwargs in (
+            (TypeError, "shuffle=42: must be True or False; the order's seed is seed", {"shuffle": 42}),
+            (ValueError, f"seed=-5: must be from 0 to {2**64 - 1}", {"seed": -5}),
+            (ValueError, f"seed={2**64}: must be", {"seed": 2**64}),
+            (TypeError, "batch_size=1.5: must be an integer", {"batch_size": 1.5}),
+            (ValueError, "num_workers=-1: must be from 0", {"num_workers": -1}),
+            (ValueError, "size=(1, 2, 3): must be a number of pixels, or (height, width)", {"size": (1, 2, 3)}),
+            (ValueError, "flip is for train=True", {"flip": 0.5}),
+            (ValueError, "flip=2: must be from 0 to 1", {"flip": 2, "train": True}),
+            (TypeError, "scale=0.5: must be 2 numbers", {"scale": 0.5, "train": True}),
+            (ValueError, "the first must not be above the second", {"scale": (1, 0.5), "train": True}),
+            (TypeError, "ImageFolder has no argument 'transform': pictures are cropped, resized", {"transform": None}),
+            (TypeError, "no argument 'pin_memory': write nwt.torch.DataLoader(loader, pin_memory=True)", {"pin_memory": True}),
+            (TypeError, "no argument 'workers': it is num_workers", {"workers": 2}),
+        ):
+            with self.subTest(text), self.assertRaisesRegex(error, re.escape(text)):
+                pictures(**kwargs)
+        with self.assertRaisesRegex(nwt.Error, "nwt-serve has ended, with status 1: .*nothing"):
+            nwt.ImageFolder("/nothing", program=program.program())
+        with self.assertRaisesRegex(ValueError, "ImageFolder takes a folder"):
+            nwt.Images(program.pictures())
+
+    def test_a_missing_program_says_what_to_install(self):
+        with (
+            mock.patch("shutil.which", return_value=None),
+            mock.patch("os.path.exists", return_value=False),
+            self.assertRaisesRegex(nwt.Error, "install a wheel of nwt for this platform"),
+        ):
+            nwt.ImageFolder("/x")
+
+
+class Others(unittest.TestCase):
+    def test_pictures_come_in_the_order_of_their_paths(self):
+        paths = [program.pictures() / "dog" / "002.png", str(program.pictures() / "cat" / "001.png")]
+        labels = np.array([7, 9])
+        with nwt.Images(paths, batch_size=2, size=32, program=program.program()) as loader:
+            batch = next(iter(loader))
+            self.assertEqual((list(batch), batch["image"][:, 0, 0, 0].tolist(), labels[batch["index"]].tolist()), (["image", "index"], [120, 10], [7, 9]))
+            self.assertEqual(loader.files, [str(path) for path in paths])
+
+    def test_bytes_of_files_are_as_long_as_the_longest(self):
+        at = program.folder()
+        for name, text in (("a/1.txt", "one"), ("b/2.txt", "three"), ("b/3.wav", "left out")):
+            (at / name).parent.mkdir(exist_ok=True)
+            (at / name).write_text(text)
+        with nwt.Files(at, extensions=[".txt"], batch_size=2, program=program.program()) as loader:
+            batch = next(iter(loader))
+            self.assertEqual(
+                (batch["data"].tobytes(), batch["data.len0"].tolist(), batch["label"].tolist(), loader.classes), (b"one\0\0three", [3, 5], [0, 1], ["a", "b"])
+            )
+        with nwt.Files([at / "b/3.wav"], batch_size=2, program=program.program()) as loader:
+            self.assertEqual({name: a.tolist() for name, a in next(iter(loader)).items()}, {"data": [list(b"left out")], "index": [0], "data.len0": [8]})
+
+    def test_samples_of_shards_have_numbers(self):
+        at, n = program.folder(), 0
+        for shard in range(2):
+            with tarfile.open(at / f"train-{shard:03}.tar", "w") as tar:
+                for _ in range(3):
+                    for ext, data in (("cls", str(n % 2).encode()), ("png", (program.pictures() / "cat" / f"{n:03}.png").read_bytes()), ("json", b"{}")):
+                        info = tarfile.TarInfo(f"./{n:05}.{ext}")
+                        info.size = len(data)
+                        tar.addfile(info, io.BytesIO(data))
+                    n += 1
+        with nwt.WebDataset(at / "train-{000..001}.tar", batch_size=6, size=32, shuffle=True, program=program.program()) as loader:
+            batch = next(iter(loader))
+            self.assertEqual(sorted(batch["index"].tolist()), list(range(6)))
+            self.assertEqual((batch["image"][:, 0, 0, 0].tolist(), batch["label"].tolist()), ((10 * batch["index"]).tolist(), (batch["index"] % 2).tolist()))
+
+    def test_tokens_come_in_windows_with_one_more(self):
+        at = program.folder()
+        np.arange(100, dtype=np.uint16).tofile(at / "1.bin")
+        np.arange(1000, 1021, dtype=np.uint16).tofile(at / "2.bin")
+        with nwt.Tokens([at / "1.bin", at / "2.bin"], length=10, batch_size=20, program=program.program()) as loader:
+            batch = next(iter(loader))
+            self.assertEqual((batch["tokens"].dtype, batch["tokens"].shape), (np.int64, (11, 11)))
+            self.assertEqual([batch["tokens"][i].tolist() for i in (0, 8, 9, 10)], [list(range(b, b + 11)) for b in (0, 80, 1000, 1010)])
+        np.array([-100, 5, 2**31 - 1], np.int32).tofile(at / "3.bin")
+        with nwt.Tokens(at / "3.bin", length=2, dtype=np.int32, program=program.program()) as loader:
+            self.assertEqual(next(iter(loader))["tokens"].tolist(), [[-100, 5, 2**31 - 1]])
+        with self.assertRaisesRegex(nwt.Error, "no whole number of tokens"):
+            nwt.Tokens(at / "2.bin", dtype="uint32", program=program.program())
+
+
+class Programs(unittest.TestCase):
+    def test_it_tunes_only_if_asked(self):
+        with pictures() as loader:
+            self.assertEqual(loader.result, "")
+        cache = program.folder()
+        with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(cache), HOME=str(cache)), self.assertLogs("nwt", "INFO") as logged, pictures(tune=True) as loader:
+            self.assertRegex(loader.result, "workers")
+            self.assertIn(loader.result, logged.output[0])
+        self.assertTrue(list(cache.rglob("workers.json")))
+
+    def test_a_program_that_is_killed_is_started_again(self):
+        with pictures(shuffle=True) as loader:
+            whole = [digest(batch) for batch in loader.epoch(0)]
+            got, batches = [], loader.epoch(0)
+            with self.assertLogs("nwt", "WARNING") as logged:
+                for _ in range(len(loader)):
+                    got.append(digest(next(batches)))
+                    if len(got) == 2:
+                        os.kill(loader._program._process.pid, signal.SIGKILL)
+                        loader._drop()  # what had come already
+                        loader.load_state_dict(loader.state_dict())
+                        batches = iter(loader)
+            self.assertEqual(got, whole)
+            self.assertIn("starting it again: nwt-serve has ended, by signal 9", logged.output[0])
+
+    def test_one_that_cant_be_started_again_is_told(self):
+        at = program.folder()
+        for i in range(40):
+            program.png(at / "a" / f"{i}.png", 40, 40, i)
+        with nwt.ImageFolder(at, batch_size=1, size=32, program=program.program()) as loader:
+            batches = iter(loader)
+            next(batches)
+            at.rename(at.with_name("moved-" + at.name))
+            os.kill(loader._program._process.pid, signal.SIGKILL)
+            with self.assertRaisesRegex(nwt.Error, "nwt-serve has ended, with status 1"), self.assertLogs("nwt"):
+                list(batches)
+        at.with_name("moved-" + at.name).rename(at)
+
+    def test_a_pickled_loader_opens_anew_in_another_process(self):
+        with pictures(shuffle=True) as loader:
+            next(iter(loader))
+            text = pickle.dumps(loader)
+            said = subprocess.run(
+                [sys.executable, "-c", "import pickle, sys\nwith pickle.load(sys.stdin.buffer) as l: print([b['index'].tolist() for b in l])"],
+                input=text, stdout=subprocess.PIPE, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )  # fmt: skip
+            loader.load_state_dict(loader.state_dict())
+            self.assertEqual(json.loads(said.stdout), [batch["index"].tolist() for batch in loader])
+
+    def test_the_version_is_the_programs(self):
+        said = subprocess.run([program.program(), "-version"], capture_output=True, text=True, check=True)
+        self.assertEqual(said.stdout.strip(), nwt.__version__)
+
+    @unittest.skipUnless(pathlib.Path("/proc").exists(), "there is no /proc")
+    def test_nothing_is_left_when_this_process_ends_or_is_killed(self):
+        for end in ("", "sys.exit(1)", "os.kill(os.getpid(), signal.SIGKILL)", "if os.fork(): time.sleep(0.5)"):
+            text = (
+                "import os, signal, sys, time, nwt\n"
+                f"loader = nwt.ImageFolder({str(program.pictures())!r}, batch_size=4, size=32, program={program.program()!r})\n"
+                f"next(iter(loader)); print(loader._program._process.pid, flush=True)\n{end}"
+            )
+            env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True, env=env) as child:
+                pid = child.stdout.readline().strip()
+            self.assertTrue(ends(pid), end)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,265 @@
+"""What a loader promises, whatever its servers are."""
+
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+import unittest
+from unittest import mock
+
+import fake
+import numpy as np
+
+import nwt
+from nwt import check, ranks
+
+WHOLE = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+class Iterating(unittest.TestCase):
+    def test_a_bare_iter_changes_nothing(self):
+        loader = fake.loader()
+        iter(loader)
+        self.assertEqual(loader.state_dict(), {"epoch": 0, "samples": 0})
+        self.assertEqual(fake.indices(loader), WHOLE)
+        loader.load_state_dict({"epoch": 3, "samples": 4, "order": "o"})
+        iter(loader), iter(loader)
+        self.assertEqual(fake.indices(loader), WHOLE[1:])
+        self.assertEqual(loader.state_dict(), {"epoch": 4, "samples": 0})
+
+    def test_the_state_is_of_the_epoch_that_was_chosen_until_a_batch_comes(self):
+        loader = fake.loader()
+        list(loader)
+        loader.set_epoch(np.int64(7))
+        self.assertEqual(loader.state_dict(), {"epoch": 7, "samples": 0})
+        batches = loader.epoch(9)
+        self.assertEqual(loader.state_dict(), {"epoch": 9, "samples": 0})
+        next(batches)
+        self.assertEqual(loader.state_dict(), {"epoch": 9, "samples": 4, "order": "o"})
+        self.assertEqual(json.loads(json.dumps(loader.state_dict())), loader.state_dict())
+
+    def test_a_state_at_an_epochs_end_goes_on_with_the_next(self):
+        loader, other = fake.loader(), fake.loader()
+        list(loader)
+        for state in (loader.state_dict(), {"epoch": 0, "samples": 10, "order": "o"}):
+            other.load_state_dict(state)
+            self.assertEqual(fake.indices(other), WHOLE)
+            self.assertEqual(other.state_dict(), {"epoch": 2, "samples": 0})
+
+    def test_what_is_no_state_is_refused_and_changes_nothing(self):
+        loader = fake.loader()
+        loader.load_state_dict({"epoch": 2, "samples": 4})
+        for wrong in (
+            None,
+            3,
+            {},
+            {"epoch": 1},
+            {"epoch": -1, "samples": 0},
+            {"epoch": 1.5, "samples": 0},
+            {"epoch": 1, "samples": 0, "order": 3},
+            {"layer.weight": 1},
+        ):
+            with self.assertRaisesRegex(ValueError, "state"):
+                loader.load_state_dict(wrong)
+        self.assertEqual(loader.state_dict(), {"epoch": 2, "samples": 4})
+        self.assertEqual(fake.indices(loader), WHOLE[1:])
+
+    def test_each_iteration_is_the_next_epoch_also_after_a_break(self):
+        loader = fake.loader()
+        for _ in loader:
+            break
+        self.assertEqual(loader.state_dict(), {"epoch": 0, "samples": 4, "order": "o"})
+        self.assertEqual(fake.indices(loader), WHOLE)
+        self.assertEqual(loader.state_dict()["epoch"], 2)
+
+    def test_an_older_iteration_says_that_another_has_begun(self):
+        loader = fake.loader()
+        older = iter(loader)
+        next(older)
+        next(iter(loader))
+        with self.assertRaisesRegex(RuntimeError, "begun another iteration"):
+            next(older)
+
+    def test_a_short_epochs_end_is_no_gap(self):
+        loader = fake.loader(prefetch=4)
+        batches = iter(loader)
+        next(batches)
+        self.assertEqual(loader._transport.asked, [(0, 0, 0), (0, 0, 1), (0, 0, 2), (1, 0, 0), (1, 0, 1)])
+        list(batches)
+        self.assertEqual(fake.indices(loader), WHOLE)
+        self.assertEqual(len(set(loader._transport.asked)), len(loader._transport.asked), "nothing is asked for twice")
+        self.assertEqual(loader._transport.open, 1)
+
+    def test_what_was_asked_for_ahead_is_forgotten_if_another_epoch_is_chosen(self):
+        loader = fake.loader()
+        list(loader)
+        batches = loader.epoch(5)
+        next(batches)
+        self.assertEqual(loader.state_dict()["epoch"], 5)
+        self.assertEqual(loader._transport.open, 1)
+
+    def test_an_epoch_of_nothing_ends(self):
+        loader = fake.loader(samples=0)
+        self.assertEqual((list(loader), list(loader)), ([], []))
+
+    def test_an_error_ends_the_iteration(self):
+        loader = fake.loader(bad=[5])
+        batches = iter(loader)
+        next(batches)
+        with self.assertRaisesRegex(nwt.Error, "sample 5"):
+            next(batches)
+        self.assertEqual(list(batches), [])
+        self.assertEqual(loader.state_dict(), {"epoch": 0, "samples": 4, "order": "o"})
+
+    def test_who_unpacks_a_batch_is_told_what_to_write(self):
+        with self.assertRaisesRegex(TypeError, r"write batch\['image'\], or iterate over nwt.torch.DataLoader\(loader, fields=\('image', 'label'\)\)"):
+            for _, _ in fake.loader():
+                pass
+        batch = next(iter(fake.loader()))
+        self.assertEqual([list(batch), [*batch], list(dict(batch)), list({**batch})], [["image", "label", "index"]] * 4)
+        (names, (_, _, _)) = list(batch), batch.values()
+        self.assertEqual(names, [name for name in batch])
+        self.assertEqual(list(pickle.loads(pickle.dumps(batch))), list(copy.copy(batch)))
+
+
+class Bad(unittest.TestCase):
+    def test_bad_samples_are_left_out_logged_and_counted(self):
+        loader = fake.loader(bad=[5, 9], errors=2)
+        with self.assertLogs("nwt", "WARNING") as logged:
+            self.assertEqual(fake.indices(loader), [[0, 1, 2, 3], [4, 6, 7], [8]])
+        self.assertEqual(
+            [line.split(":", 2)[2] for line in logged.output], ["left out sample 5, number 1 in epoch 0: torn", "left out sample 9, number 2 in epoch 0: torn"]
+        )
+        self.assertEqual(loader.bad, 2)
+        self.assertEqual(len(list(loader)), 3, "the next epoch may have as many")
+        self.assertEqual(loader.bad, 4)
+
+    def test_one_more_is_an_error_that_names_it(self):
+        with self.assertRaisesRegex(nwt.Error, "2 bad samples in epoch 0, and errors=1: sample 9: torn"), self.assertLogs("nwt"):
+            list(fake.loader(bad=[5, 9], errors=1))
+
+    def test_a_batch_of_bad_samples_alone_is_skipped_and_on_several_ranks_an_error(self):
+        with self.assertLogs("nwt"):
+            self.assertEqual(fake.indices(fake.loader(bad=[4, 5, 6, 7], errors=4)), [WHOLE[0], WHOLE[2]])
+            with self.assertRaisesRegex(nwt.Error, "the other ranks would wait"):
+                list(fake.loader(bad=[0, 1, 2, 3], errors=4, rank=0, world_size=2))
+
+
+class Arguments(unittest.TestCase):
+    def test_what_is_wrong_is_said_in_pythons_words(self):
+        for error, text, kwargs in (
+            (TypeError, "Loader has no argument 'world': it is world_size", {"world": 2}),
+            (TypeError, "Loader has no argument 'nonsense'", {"nonsense": 2}),
+            (ValueError, "rank=2: must be below world_size=2", {"rank": 2, "world_size": 2}),
+            (ValueError, "rank=0, world_size=None: give both", {"rank": 0}),
+            (ValueError, "rank=-1: must be from 0", {"rank": -1, "world_size": 2}),
+            (TypeError, "prefetch=True: must be an integer", {"prefetch": True}),
+            (ValueError, "prefetch=0: must be from 1 to 64", {"prefetch": 0}),
+            (ValueError, "errors=-1: must be at least 0", {"errors": -1}),
+            (TypeError, "patience='x': must be a number", {"patience": "x"}),
+            (ValueError, "patience=0: must be from 0.001", {"patience": 0}),
+        ):
+            with self.subTest(text), self.assertRaises(error) as raised:
+                fake.loader(**kwargs)
+            self.assertIn(text, str(raised.exception))
+
+    def test_addresses_are_one_or_several_but_not_mixed(self):
+        self.assertEqual(check.addresses("host:1"), ["host:1"])
+        self.assertEqual(check.addresses(("a:1", "unix:/b")), ["a:1", "unix:/b"])
+        for wrong in ([], "", [3], ["shared:/a", "host:1"], ["host:1", "shared:/a"]):
+            with self.assertRaisesRegex(ValueError, "addresses="):
+                check.addresses(wrong)
+
+    def test_numbers_of_numpy_are_numbers(self):
+        loader = fake.loader(rank=np.int32(1), world_size=np.uint8(2), prefetch=np.int64(2), errors=np.int16(0), patience=np.float32(1))
+        self.assertEqual(loader._transport.place, (1, 2))
+        self.assertIs(check.boolean("shuffle", np.True_), True)
+
+    def test_the_rank_is_the_launchers(self):
+        for environ, want in (
+            ({}, (0, 1)),
+            ({"RANK": "3", "WORLD_SIZE": "8", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, (3, 8)),
+            ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2)),
+            ({"PMI_RANK": "1", "PMI_SIZE": "2"}, (1, 2)),
+            ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "6"}, (5, 6)),
+            ({"LOCAL_RANK": "1", "WORLD_SIZE": "2", "NODE_RANK": "0"}, (1, 2)),
+        ):
+            with self.subTest(environ), self.assertLogs("nwt", "INFO") if environ else self.assertNoLogs("nwt"):
+                self.assertEqual(ranks.place(None, None, environ), want)
+            self.assertEqual(ranks.place(0, 4, environ), (0, 4), "what is given counts")
+        for environ in (
+            {"RANK": "2", "WORLD_SIZE": "2"},
+            {"RANK": "x", "WORLD_SIZE": "2"},
+            {"WORLD_SIZE": "2"},
+            {"LOCAL_RANK": "0", "NODE_RANK": "1", "WORLD_SIZE": "4"},
+        ):
+            with self.subTest(environ), self.assertRaisesRegex(ValueError, "give rank and world_size"):
+                ranks.place(None, None, environ)
+
+    def test_braces_are_many_shards(self):
+        self.assertEqual(check.paths("shards", "train-{008..010}.tar"), ["train-008.tar", "train-009.tar", "train-010.tar"])
+        self.assertEqual(check.paths("shards", "{0..1}/{0..1}"), ["0/0", "0/1", "1/0", "1/1"])
+        for wrong in ([], "", [""], ["a\0b"], "{3..1}", "{0..9999999}"):
+            with self.subTest(wrong), self.assertRaises(ValueError):
+                check.paths("shards", wrong)
+
+    def test_habits_of_pytorch_are_answered(self):
+        loader = fake.loader()
+        with self.assertRaisesRegex(TypeError, r"nwt.torch.DataLoader\(loader\)"):
+            loader[0]
+        with self.assertRaisesRegex(AttributeError, "num_samples is the number of samples"):
+            _ = loader.dataset
+        self.assertFalse(hasattr(loader, "nonsense"))
+        self.assertEqual((len(loader), loader.num_samples, loader.batch_size, loader.class_to_idx), (3, 10, 4, {"cat": 0, "dog": 1}))
+
+
+class Ends(unittest.TestCase):
+    def test_after_close_everything_says_so(self):
+        with fake.loader() as loader:
+            batches = iter(loader)
+            next(batches)
+        self.assertTrue(loader._transport.closed)
+        loader.close()
+        for call in (lambda: iter(loader), lambda: next(batches), lambda: next(loader.epoch(2))):
+            with self.assertRaisesRegex(RuntimeError, "the loader is closed"):
+                call()
+        self.assertEqual((len(loader), loader.state_dict()["samples"]), (3, 4))
+
+    @unittest.skipUnless(hasattr(os, "fork"), "there is no fork")
+    def test_a_fork_is_told_to_make_one_of_its_own(self):
+        loader = fake.loader()
+        with (
+            mock.patch("os.getpid", return_value=-1),
+            self.assertRaisesRegex(RuntimeError, "doesn't survive a fork: make one in each process, or start them by spawn"),
+        ):
+            iter(loader)
+
+    def test_a_pickled_loader_is_its_arguments_and_its_state(self):
+        loader = fake.loader(errors=3, prefetch=2, rank=0, world_size=1)
+        next(iter(loader))
+        with mock.patch.object(nwt.Loader, "_open", lambda self: fake.Transport()):
+            other = pickle.loads(pickle.dumps(loader))
+        self.assertEqual((other._errors, other._prefetch, other.state_dict()), (3, 2, loader.state_dict()))
+        self.assertEqual(fake.indices(other), WHOLE[1:])
+
+    def test_what_is_asked_for_ends_with_a_forgotten_loader(self):
+        loader = fake.loader()
+        next(iter(loader))
+        transport = loader._transport
+        del loader
+        self.assertEqual((transport.open, transport.closed), (0, True))
+
+
+class Package(unittest.TestCase):
+    def test_importing_it_takes_numpy_alone(self):
+        said = subprocess.run(
+            [sys.executable, "-c", "import sys, nwt; print([m for m in ('pyarrow', 'torch', 'asyncio', 'concurrent.futures') if m in sys.modules])"],
+            capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+        self.assertEqual(said.stdout, "[]\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
