@@ -51,7 +51,7 @@ class Trainers(unittest.TestCase):
         self.assertEqual(len(parts), 3)
         self.assertEqual(len(parts[0]), 12)
         self.assertTrue(parts[1] and parts[2])
-        self.assertEqual(sorted(sum(parts, [])), list(range(34)))
+        self.assertEqual(sorted(i for part in parts for i in part), list(range(34)))
 
     def test_a_loop(self):
         self.trains("plain")
