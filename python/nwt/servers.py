@@ -1,5 +1,7 @@
 """Servers that are asked over Arrow Flight, and what they answer as NumPy arrays."""
 
+from __future__ import annotations
+
 import concurrent.futures
 import ctypes
 import json
@@ -9,8 +11,11 @@ import threading
 import time
 import urllib.parse
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .wire import VERSION, Error, check, check_ahead, described, dtype_of, fits
 
@@ -27,10 +32,10 @@ OPTIONS = [
 ]
 
 
-_live = weakref.WeakSet()  # clients and calls
+_live: weakref.WeakSet[Any] = weakref.WeakSet()  # clients and calls
 
 
-def _keep():
+def _keep() -> None:
     # Freeing them in a fork, where the threads of gRPC are missing, would end the process.
     for one in _live:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
@@ -43,28 +48,28 @@ if hasattr(os, "register_at_fork"):
 class _Memory:
     """A buffer that nobody else has: its array may be written to."""
 
-    def __init__(self, buffer):
+    def __init__(self, buffer: Any) -> None:
         self.buffer = buffer  # kept as long as the array is
         self.__array_interface__ = {"data": (buffer.address, False), "typestr": "|u1", "shape": (buffer.size,), "version": 3}
 
 
-def arrays(record):
+def arrays(record: Any) -> dict[str, npt.NDArray[Any]]:
     """The columns of a record batch, by name, in place."""
     batch = {}
-    for field, column in zip(record.schema, record.columns):
+    for field, column in zip(record.schema, record.columns, strict=True):
         shape = tuple(getattr(field.type, "shape", ()))
         name = (field.metadata or {}).get(b"nwt.type", b"int32")  # lengths have no type of nwt's
         batch[field.name] = np.ndarray((record.num_rows, *shape), dtype_of(name.decode()), np.asarray(_Memory(column.buffers()[-1])))
     return batch
 
 
-def reason(error):
+def reason(error: BaseException) -> str:
     """What the server said, without what Arrow and gRPC say around it."""
     text = str(error).split("gRPC client debug context")[0].split(". Client context")[0]
     return text.split("with message: ")[-1].strip(" .")
 
 
-def location(address, tls):
+def location(address: str, tls: Any) -> str:
     """Where gRPC finds an address."""
     if address.startswith("unix:"):
         path = address[len("unix:") :]
@@ -79,11 +84,11 @@ def location(address, tls):
 class Server:
     """One address."""
 
-    def __init__(self, address, token, tls, proxy):
-        import pyarrow.flight as flight
+    def __init__(self, address: str, token: str | None, tls: Any, proxy: bool) -> None:
+        from pyarrow import flight
 
         self.address, self.under_way = address, 0
-        self.down = None  # why it isn't asked before it answers again
+        self.down: str | None = None  # why it isn't asked before it answers again
         self.reviving = False
         roots = None
         if isinstance(tls, (str, os.PathLike)):
@@ -94,10 +99,10 @@ class Server:
         _live.add(self.client)
         self._flight, self._headers = flight, [(b"authorization", b"Bearer " + token.encode())] if token else []
 
-    def _options(self, seconds):
+    def _options(self, seconds: float) -> Any:
         return self._flight.FlightCallOptions(headers=self._headers, timeout=max(0.001, seconds))
 
-    def describe(self, rank, world, seconds):
+    def describe(self, rank: int, world: int, seconds: float) -> dict[str, Any]:
         path = self._flight.FlightDescriptor.for_path(str(rank), str(world), str(VERSION))
         about = described(json.loads(self.client.get_flight_info(path, self._options(seconds)).app_metadata))
         if (about["bytes"] or 0) > LARGEST:
@@ -107,7 +112,7 @@ class Server:
             )
         return about
 
-    def get(self, ticket, about, begun, seconds):
+    def get(self, ticket: bytes, about: dict[str, Any], begun: Callable[[Any], None], seconds: float) -> Any:
         """What asking.ask's call returns. begun gets the call, so that it can be cancelled."""
         call = self.client.do_get(self._flight.Ticket(ticket), self._options(seconds))
         _live.add(call)
@@ -121,19 +126,28 @@ class Server:
 class Servers:
     """Servers of the same batches. Any number of threads may ask them."""
 
-    def __init__(self, addresses, *, token=None, tls=None, proxy=False, patience=60.0, ended=lambda: None):
-        import pyarrow.flight as flight
+    def __init__(
+        self,
+        addresses: list[str],
+        *,
+        token: str | None = None,
+        tls: Any = None,
+        proxy: bool = False,
+        patience: float = 60.0,
+        ended: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        from pyarrow import flight
 
         check(token, patience)
         self._flight = flight
         self._servers = [Server(a, token, tls, proxy) for a in addresses]
         self._patience, self._ended = patience, ended  # ended says why asking again is in vain
         self._changed = threading.Condition()
-        self._why = None  # no server will answer any more
+        self._why: str | None = None  # no server will answer any more
         self._closed = threading.Event()
-        self.about = None  # what the first to answer has
+        self.about: dict[str, Any] = {}  # what the first to answer has
 
-    def describe(self, rank, world):
+    def describe(self, rank: int, world: int) -> dict[str, Any]:
         asking = _Asking(self, rank, world, 1)
         try:
             self.about = asking.call(lambda server, _, seconds: server.describe(rank, world, seconds)).result()
@@ -141,13 +155,14 @@ class Servers:
         finally:
             asking.close()
 
-    def asking(self, rank, world, ahead):
+    def asking(self, rank: int, world: int, ahead: int) -> _Asking:
         check_ahead(ahead)
         return _Asking(self, rank, world, ahead)
 
-    def ask(self, what, stopped):
+    def ask(self, what: Callable[[Server, float], Any], stopped: threading.Event) -> Any:
         """Calls what with one server after another until one answers, first those with least to do."""
-        end, last = time.monotonic() + self._patience, None
+        end = time.monotonic() + self._patience
+        last: str | None = None
         while True:
             server, seconds = self._take(stopped, end, last)
             try:
@@ -162,7 +177,7 @@ class Servers:
                 with self._changed:
                     server.under_way -= 1
 
-    def _take(self, stopped, end, last):
+    def _take(self, stopped: threading.Event, end: float, last: str | None) -> tuple[Server, float]:
         """A server that answers, as far as is known, and how many seconds it has."""
         with self._changed:
             while True:
@@ -184,7 +199,7 @@ class Servers:
                     return server, left
                 self._changed.wait(min(left, 0.1))
 
-    def _revive(self, server):
+    def _revive(self, server: Server) -> None:
         """Asks a server until it answers, for as long as somebody may wait for it."""
         end, wait, why, answers = time.monotonic() + self._patience, 0.01, None, False
         while not answers and not why and time.monotonic() < end and not self._closed.wait(wait):
@@ -202,7 +217,7 @@ class Servers:
                 server.down = None
             self._changed.notify_all()
 
-    def close(self):
+    def close(self) -> None:
         self._closed.set()
         for server in self._servers:
             server.client.close()
@@ -211,48 +226,50 @@ class Servers:
 class _Asking:
     """Some requests at a time, each in a thread. The threads end with close, or when it is forgotten."""
 
-    def __init__(self, servers, rank, world, threads):
+    def __init__(self, servers: Servers, rank: int, world: int, threads: int) -> None:
         self._work, self._about = _Work(servers), servers.about
-        self._rank, self._state, self._ticket = {"rank": rank, "world": world, "version": VERSION}, None, b""
+        self._rank = {"rank": rank, "world": world, "version": VERSION}
         self._threads = [threading.Thread(target=self._work.run, name="nwt", daemon=True) for _ in range(threads)]
         for thread in self._threads:
             thread.start()
         self.close = weakref.finalize(self, self._work.stop, self._threads, os.getpid())
 
-    def ask(self, state, number, partial=False):
+    def ask(self, state: dict[str, Any], number: int, partial: bool = False) -> Callable[[], Any]:
         about, ticket = self._about, json.dumps({**state, **self._rank, "batch": number, "partial": partial}).encode()
         return self.call(lambda server, begun, seconds: server.get(ticket, about, begun, seconds)).result
 
-    def call(self, what):
-        future = concurrent.futures.Future()
+    def call(self, what: Callable[[Server, Any, float], Any]) -> concurrent.futures.Future[Any]:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._work.jobs.put((future, what))
         return future
 
 
 class _Work:
-    def __init__(self, servers):
-        self.jobs = queue.SimpleQueue()
+    def __init__(self, servers: Servers) -> None:
+        self.jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._servers = servers
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._calls = weakref.WeakSet()  # guarded by _lock
+        self._calls: weakref.WeakSet[Any] = weakref.WeakSet()  # guarded by _lock
 
-    def run(self):
+    def run(self) -> None:
         while job := self.jobs.get():
-            future, what = job
-            try:
-                future.set_result(self._servers.ask(lambda server, seconds: what(server, self._begun, seconds), self._stopped))
-            except BaseException as error:
-                future.set_exception(error)
-            del job, future, what  # the batch is the caller's alone
+            self._do(*job)
+            del job  # the batch is the caller's alone
 
-    def _begun(self, call):
+    def _do(self, future: concurrent.futures.Future[Any], what: Callable[[Server, Any, float], Any]) -> None:
+        try:
+            future.set_result(self._servers.ask(lambda server, seconds: what(server, self._begun, seconds), self._stopped))
+        except BaseException as error:
+            future.set_exception(error)
+
+    def _begun(self, call: Any) -> None:
         with self._lock:
             self._calls.add(call)
         if self._stopped.is_set():
             call.cancel()
 
-    def stop(self, threads, pid):
+    def stop(self, threads: list[threading.Thread], pid: int) -> None:
         if os.getpid() != pid:
             return  # a fork has none of the threads
         self._stopped.set()

@@ -1,5 +1,7 @@
 """A server of this host, whose batches lie in memory that both processes have mapped."""
 
+from __future__ import annotations
+
 import collections
 import errno
 import functools
@@ -13,10 +15,15 @@ import socket
 import struct
 import time
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .wire import VERSION, Error, check, check_ahead, described, dtype_of, fits, speaks
+
+Array = npt.NDArray[Any]
 
 HEAD = struct.Struct("<III")  # length of the body, kind, number
 HELLO, CHALLENGE, PROOF, ABOUT, ASK, BATCH, ERROR, RELEASE, WAITING, ALIVE = range(1, 11)
@@ -28,25 +35,34 @@ ALIVE_EVERY, SILENT = 5, 10  # seconds: how often a server is asked whether it l
 class Shared:
     """The server at a Unix socket, or at a name that begins with @."""
 
-    def __init__(self, path, *, token=None, patience=60.0, ended=lambda: None, mapped=None):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        token: str | None = None,
+        patience: float = 60.0,
+        ended: Callable[[], str | None] = lambda: None,
+        mapped: Callable[[Array], Callable[[], None] | None] | None = None,
+    ) -> None:
         check(token, patience)
         self.path, self._token, self._patience, self.ended = os.fspath(path), token or "", patience, ended
         self.mapped = mapped  # is told of each memory, and returns what undoes that, or None
-        self._about = None  # of the first connection
+        self._about: dict[str, Any] | None = None  # of the first connection
 
-    def describe(self, rank, world):
+    def describe(self, rank: int, world: int) -> dict[str, Any]:
         asking = _Asking(self, rank, world, 1)
         asking.close()
+        assert self._about
         return self._about
 
-    def asking(self, rank, world, ahead):
+    def asking(self, rank: int, world: int, ahead: int) -> _Asking:
         check_ahead(ahead)
         return _Asking(self, rank, world, ahead)
 
-    def close(self):
+    def close(self) -> None:
         """Ends nothing: each asking has a connection of its own."""
 
-    def connect(self, rank, world, end):
+    def connect(self, rank: int, world: int, end: float) -> tuple[_Line, dict[str, Any]]:
         """A line, and what the server has. Asks again while there is none."""
         while True:
             line = _Line(min(SILENT, max(0.001, end - time.monotonic())))
@@ -57,7 +73,7 @@ class Shared:
                 return line, about
             except OSError as failed:
                 line.close()
-                error = failed
+                error: Exception = failed
             except (ValueError, KeyError, TypeError) as wrong:
                 line.close()
                 raise Error(f"{self.path}: this isn't what an nwt server says: {wrong!r}") from wrong
@@ -70,24 +86,24 @@ class Shared:
                 raise self.late(error)
             time.sleep(0.01)
 
-    def late(self, error):
+    def late(self, error: Exception | None) -> Error:
         return Error(f"no server has answered for {self._patience} s; {self.path}: {error or 'it says nothing'}")
 
-    def end(self):
+    def end(self) -> float:
         return time.monotonic() + self._patience
 
 
 class _Line:
     """A socket, and the messages on it. What fails is an OSError."""
 
-    def __init__(self, seconds):
+    def __init__(self, seconds: float) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(seconds)
         self.close = self.socket.close
-        self.files = collections.deque()  # in the order of the answers that name them first
+        self.files: collections.deque[int] = collections.deque()  # in the order of the answers that name them first
         self._got = bytearray()
 
-    def begin(self, path, token, rank, world):
+    def begin(self, path: str, token: str, rank: int, world: int) -> dict[str, Any]:
         try:
             self.socket.connect("\0" + path[1:] if path.startswith("@") else path)
         except OSError as error:
@@ -105,7 +121,7 @@ class _Line:
         self.say(PROOF, 0, json.dumps({"proof": _proof(token, "client", nonce)}).encode())
         return described(self._object(ABOUT))
 
-    def _object(self, kind):
+    def _object(self, kind: int) -> dict[str, Any]:
         got, _, body = self.hear()
         said = json.loads(body)
         if got == ERROR:
@@ -114,22 +130,22 @@ class _Line:
             raise ValueError(f"a message of kind {got}, not {kind}")
         return said
 
-    def say(self, kind, number, body=b""):
+    def say(self, kind: int, number: int, body: bytes = b"") -> None:
         try:
             self.socket.sendall(HEAD.pack(len(body), kind, number) + body)
         except OSError:
             self.close()  # hear says so
 
-    def ready(self, seconds):
+    def ready(self, seconds: float) -> bool:
         return bool(self._got or select.select([self.socket], [], [], max(0, seconds))[0])
 
-    def hear(self):
+    def hear(self) -> tuple[int, int, bytes]:
         length, kind, number = HEAD.unpack(self._bytes(HEAD.size))
         if length > LARGEST:
             raise ValueError(f"a message of {length} bytes")
         return kind, number, self._bytes(length)
 
-    def _bytes(self, size):
+    def _bytes(self, size: int) -> bytes:
         while len(self._got) < size:
             data, files, flags, _ = socket.recv_fds(self.socket, 1 << 16, 4)
             self.files += files
@@ -143,25 +159,32 @@ class _Line:
         return taken
 
 
-def _proof(token, who, nonces):
+def _proof(token: str, who: str, nonces: str) -> str:
     return hmac.new(token.encode(), (who + nonces).encode(), "sha256").hexdigest()
 
 
 class _Asking:
     """One connection, which asks and takes without a thread."""
 
-    def __init__(self, shared, rank, world, ahead):
+    def __init__(self, shared: Shared, rank: int, world: int, ahead: int) -> None:
         self._shared, self._rank = shared, {"rank": rank, "world": world, "version": VERSION}
-        self._state, self._ticket = None, b""
-        self._number, self._asked, self._answers = 0, {}, {}  # tickets without an answer, answers that nobody took; by number
-        self._line, self._undo = None, []
+        self._state: dict[str, Any] | None = None
+        self._ticket = b""
+        self._number = 0
+        self._asked: dict[int, bytes] = {}  # tickets without an answer, by number
+        self._answers: dict[int, Any] = {}  # that nobody took
+        self._line: Any = None
+        self._undo: list[Callable[[], None]] = []
         self._connect(shared.end())
 
-    def _connect(self, end):
+    def _connect(self, end: float) -> None:
         self._forget()
         self._line, about = self._shared.connect(self._rank["rank"], self._rank["world"], end)
-        self._memory, self._given, self._free = {}, {}, collections.deque()  # by number of file; files that nobody has
-        self._layout, self._where = None, []  # of the last batch: most are alike
+        self._memory: dict[int, mmap.mmap] = {}  # by number of file
+        self._given: dict[int, Any] = {}
+        self._free: collections.deque[int] = collections.deque()  # files that nobody has
+        self._layout: bytes | None = None  # of the last batch: most are alike
+        self._where: list[Any] = []
         self._columns = [(f["Name"], dtype_of(f["Type"])) for f in about["fields"]]
         for f in about["fields"]:
             ragged = max(1, f.get("RaggedDims", 0)) if f.get("Ragged") else 0
@@ -169,7 +192,7 @@ class _Asking:
         for number, ticket in self._asked.items():  # of a server before this one
             self._line.say(ASK, number, ticket)
 
-    def ask(self, state, number, partial=False):
+    def ask(self, state: dict[str, Any], number: int, partial: bool = False) -> Callable[[], Any]:
         if state is not self._state:
             self._state, self._ticket = state, json.dumps({**state, **self._rank}).encode()[:-1]
         self._number += 1
@@ -178,8 +201,8 @@ class _Asking:
         self._line.say(ASK, self._number, ticket)
         return functools.partial(self._take, self._number)
 
-    def _take(self, number):
-        end, self._said = self._shared.end(), 0
+    def _take(self, number: int) -> Any:
+        end, self._said = self._shared.end(), 0.0
         while number not in self._answers:
             try:
                 self._receive(number, end)
@@ -196,8 +219,8 @@ class _Asking:
             batch = {name: column.copy() for name, column in batch.items()}
         return batch, left, after, bad
 
-    def _receive(self, number, end):
-        line, wait = self._line, 0
+    def _receive(self, number: int, end: float) -> None:
+        line, wait = self._line, 0.0
         while self._free:
             line.say(RELEASE, self._release(self._free.popleft()))
         while not line.ready(wait):
@@ -230,11 +253,11 @@ class _Asking:
         elif kind != ALIVE:
             raise ValueError(f"a message of kind {kind} about {number}")
 
-    def _release(self, file):
+    def _release(self, file: int) -> int:
         del self._given[file]
         return file
 
-    def _batch(self, where, layout, after, bad):
+    def _batch(self, where: bytes, layout: bytes, after: bytes, bad: bytes) -> Any:
         file, left = map(int, where.split())
         if file not in self._memory:
             fd = self._line.files.popleft()
@@ -254,7 +277,7 @@ class _Asking:
         self._given[file] = weakref.ref(whole, lambda _: free.append(file))  # once nobody has its arrays
         return batch, left, after, [] if bad == b"[]" else json.loads(bad)
 
-    def _forget(self):
+    def _forget(self) -> None:
         if self._line:
             self._line.close()
         for undo in self._undo:

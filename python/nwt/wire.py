@@ -1,5 +1,9 @@
 """What every way to a server has in common."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
 
 VERSION = 2  # of what clients and servers say to each other
@@ -9,28 +13,27 @@ class Error(RuntimeError):
     """What a server has answered instead of a batch, or that none answers."""
 
 
-def dtype_of(name):
+def dtype_of(name: str) -> np.dtype[Any]:
     """The dtype of an element type. NumPy has no bfloat16: its bits are uint16."""
     return np.dtype({"bfloat16": "uint16"}.get(name.lower(), name.lower()))
 
 
-def speaks(who, version):
+def speaks(who: str, version: Any) -> None:
     """Raises an error unless a server speaks this version."""
     if version != VERSION:
         raise Error(f"{who} speaks version {version}, this is {VERSION}: update {'nwt here' if version > VERSION else who}")
 
 
-def fits(one, other):
+def fits(one: dict[str, Any], other: dict[str, Any]) -> None:
     """Raises an error unless two servers have the same batches."""
     for what, is_ in (("data", "dataset"), ("order", "order")):
         if one[what] != other[what]:
             raise Error(
-                f"server {one['server']} has the {is_} {one[what]}, server {other['server']} has {other[what]}: "
-                "all must serve the same, with the same options"
+                f"server {one['server']} has the {is_} {one[what]}, server {other['server']} has {other[what]}: all must serve the same, with the same options"
             )
 
 
-def described(about):
+def described(about: Any) -> dict[str, Any]:
     """A server's description, complete and checked."""
     if not isinstance(about, dict) or not about.get("server"):
         raise Error("this isn't an nwt server")
@@ -40,7 +43,7 @@ def described(about):
     return about
 
 
-def check(token, patience):
+def check(token: str | None, patience: float) -> None:
     """Raises a ValueError for what no way to a server can use."""
     if token is not None and (not token or not token.isascii() or not token.isprintable() or token.strip() != token):
         raise ValueError("token: must be printable ASCII, not empty, without a space at either end")
@@ -48,6 +51,6 @@ def check(token, patience):
         raise ValueError(f"patience: {patience!r}: must be above 0, in seconds")
 
 
-def check_ahead(ahead):
+def check_ahead(ahead: int) -> None:
     if not 1 <= ahead <= 64:
         raise ValueError(f"prefetch: {ahead}: must be 1 … 64")
