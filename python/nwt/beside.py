@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import secrets
 import shutil
 import subprocess
 import sys
@@ -264,8 +263,8 @@ class _Program:
     """The program nwt-serve, until close or until this process ends."""
 
     def __init__(self, program: str, flags: Flags) -> None:
-        self.token = secrets.token_hex(16)
-        self._shared = f"@nwt-{secrets.token_hex(16)}" if sys.platform == "linux" else ""
+        self.token = os.urandom(16).hex()
+        self._shared = f"@nwt-{os.urandom(16).hex()}" if sys.platform == "linux" else ""
         self._program, self._flags, self._listen = program, flags, "127.0.0.1:0"
         self._came = -1  # what had come when it was started last
         self._starts = 0  # since then

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import os
-import pathlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -134,4 +133,4 @@ def state(value: Any) -> dict[str, Any]:
 
 
 def is_folder(value: Any) -> bool:
-    return isinstance(value, (str, bytes, os.PathLike)) and pathlib.Path(os.fsdecode(value)).is_dir()
+    return isinstance(value, (str, bytes, os.PathLike)) and os.path.isdir(value)
