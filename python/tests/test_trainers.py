@@ -41,7 +41,7 @@ def run(trainer, folder, ranks, *more):
             raise AssertionError(said[-5000:])
 
 
-@unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch isn't installed")
+@unittest.skipUnless(importlib.util.find_spec("torch") and "NWT_TEST" not in os.environ, "PyTorch isn't installed, or pytest runs them")
 class Trainers(unittest.TestCase):
     def trains(self, trainer, *more):
         folder = program.folder()

@@ -175,7 +175,16 @@ def message(kind, number, body):
 
 
 ABOUT = json.dumps(
-    {"version": 2, "server": "fake", "data": "x", "order": "y", "samples": 1, "batches": 1, "batch": 1, "fields": [{"Name": "x", "Type": "Uint8", "Shape": None}]}
+    {
+        "version": 2,
+        "server": "fake",
+        "data": "x",
+        "order": "y",
+        "samples": 1,
+        "batches": 1,
+        "batch": 1,
+        "fields": [{"Name": "x", "Type": "Uint8", "Shape": None}],
+    }
 ).encode()
 BEGIN = message(2, 0, b'{"version": 2, "nonce": "1", "proof": ""}') + message(4, 0, ABOUT)
 
@@ -206,7 +215,17 @@ class SharedMemory(unittest.TestCase):
 
     def test_whatever_it_says_the_client_ends_with_an_error(self):
         draw = random.Random(1)
-        pieces = [b"{}", b"[]", b"1 2", b"\n", b"-1 0", b'{"samples": -1, "shapes": [[]], "at": [-9]}', b'{"error": "no", "temporary": false}', b"\xff", b"null"]
+        pieces = [
+            b"{}",
+            b"[]",
+            b"1 2",
+            b"\n",
+            b"-1 0",
+            b'{"samples": -1, "shapes": [[]], "at": [-9]}',
+            b'{"error": "no", "temporary": false}',
+            b"\xff",
+            b"null",
+        ]
         for _ in range(300):
             said = BEGIN if draw.random() < 0.8 else b""
             for _ in range(draw.randrange(4)):
