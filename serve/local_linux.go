@@ -327,6 +327,12 @@ func (l *localClient) answer(number uint32, ticket []byte, wanted <-chan struct{
 		l.mu.Lock()
 		in = l.files[unsafe.SliceData(b.Memory())]
 		l.mu.Unlock()
+		if in == nil {
+			b.Release()
+			err = errors.New("the batch doesn't lie in the client's memory")
+		}
+	}
+	if err == nil {
 		text = fmt.Appendf(nil, "%d %d\n%s\n%s\n%s", in.number, a.Left, jsonOf(map[string]any{"samples": a.Samples, "shapes": a.Shapes, "at": l.lay(b, in)}), jsonOf(a.After), jsonOf(append([]badSample{}, a.Bad...)))
 		if len(text) > maxAnswer {
 			b.Release()

@@ -147,7 +147,7 @@ func TestThePythonClient(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	})
-	given["hanging"] = []string{start(t, hanging, 1, serve.WithLoader(nwt.WithBatchSize(4)), serve.WithShared(shared+"3"))[0], "shared:" + shared + "3"}
+	given["hanging"] = []string{start(t, hanging, 1, serve.WithLoader(nwt.WithBatchSize(4), nwt.WithTimeout(time.Second)), serve.WithShared(shared+"3"))[0], "shared:" + shared + "3"}
 
 	program := filepath.Join(t.TempDir(), "nwt-serve")
 	out, err := exec.Command("go", "build", "-o", program, "./cmd/nwt-serve").CombinedOutput()

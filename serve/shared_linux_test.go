@@ -236,3 +236,23 @@ func TestAClientOfThisHostIsToldWhatItMayNotSay(t *testing.T) {
 		}
 	}
 }
+
+func TestTheMemoryOfAClientThatHasGoneIsFreed(t *testing.T) {
+	_, path := shares(t)
+	for _, take := range []bool{true, false} {
+		c := call(t, path)
+		require.EqualValues(t, kindAbout, c.begin(t, "").kind)
+		for n := range uint32(4) {
+			c.say(t, kindAsk, n+1, `{"batch": 0}`)
+		}
+		if take {
+			require.EqualValues(t, kindBatch, c.hear(t).kind)
+		}
+		require.NoError(t, c.Close())
+		require.Eventually(t, func() bool {
+			maps, err := os.ReadFile("/proc/self/maps")
+			require.NoError(t, err)
+			return !strings.Contains(string(maps), "memfd:nwt")
+		}, 10*time.Second, 10*time.Millisecond, "taken: %v", take)
+	}
+}

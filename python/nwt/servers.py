@@ -187,7 +187,7 @@ class Servers:
                 if self._why:
                     raise Error(self._why)
                 if left <= 0:
-                    last = last or next(s.down for s in self._servers if s.down)
+                    last = last or next((s.down for s in self._servers if s.down), "none was free")
                     raise Error(f"no server has answered for {self._patience} s; {last}")
                 for server in self._servers:
                     if server.down and not server.reviving:

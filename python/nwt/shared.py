@@ -137,6 +137,8 @@ class _Line:
             self.close()  # hear says so
 
     def ready(self, seconds: float) -> bool:
+        if self.socket.fileno() < 0:
+            raise OSError("it has ended")
         return bool(self._got or select.select([self.socket], [], [], max(0, seconds))[0])
 
     def hear(self) -> tuple[int, int, bytes]:
