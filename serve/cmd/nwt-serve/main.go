@@ -131,20 +131,27 @@ func (s *settings) check() error {
 	if s.shared != "" && runtime.GOOS != "linux" {
 		return fmt.Errorf("-shared %s: shared memory is for Linux only", s.shared)
 	}
-	for flag, address := range map[string]string{"-listen " + s.listen: s.listen, "-shared " + s.shared: "unix:" + s.shared} {
-		if address == "unix:" {
+	for _, try := range []struct {
+		flag, address string
+		listen        func(address string) (net.Listener, error)
+	}{
+		{"-shared", s.shared, func(path string) (net.Listener, error) {
+			if strings.HasPrefix(path, "@") {
+				return net.Listen("unix", path)
+			}
+			return serve.Listen("unix:" + path)
+		}},
+		{"-listen", s.listen, serve.Listen},
+	} {
+		if try.address == "" {
 			continue
 		}
-		listen := serve.Listen
-		if strings.HasPrefix(address, "unix:@") {
-			listen = func(string) (net.Listener, error) { return net.Listen("unix", s.shared) }
+		l, err := try.listen(try.address)
+		if err == nil {
+			err = l.Close()
 		}
-		l, err := listen(address)
 		if err != nil {
-			return fmt.Errorf("%s: %w", flag, err)
-		}
-		if err := l.Close(); err != nil {
-			return err
+			return fmt.Errorf("%s %s: %w", try.flag, try.address, err)
 		}
 	}
 	return nil
