@@ -58,7 +58,7 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 		return c, false // memory allows no other count
 	}
 	sp, over := a.sp, ""
-	if !a.fits() {
+	if !slices.ContainsFunc(seen, func(s search.Series) bool { return sp.Allowed(s.Workers) }) {
 		fewest := slices.MinFunc(seen, func(a, b search.Series) int { return cmp.Compare(uint(a.Workers-1), uint(b.Workers-1)) }).Workers // 0 is last
 		sp.Allowed = func(workers int) bool { return workers == fewest }
 		over = a.refused[fewest]
@@ -68,8 +68,11 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 		}
 	}
 	choice := search.Choose(sp, seen)
-	chosen := a.counts.at(choice.Workers)
-	best := float64(max(a.counts.at(choice.Fastest).Mean, 1))
+	chosen, fastest := a.counts.at(choice.Workers), a.counts.at(choice.Fastest)
+	if chosen == nil || fastest == nil {
+		return c, false // the program has called SetWorkers while these were measured
+	}
+	best := float64(max(fastest.Mean, 1))
 	c = tune.Choice{
 		Workers: choice.Workers, Body: chosen.Step,
 		Waits: float64(chosen.Wait+chosen.Transfer) / float64(max(chosen.Mean, 1)), Ignored: a.sp.Alpha.Of(best, a.sp.Iterations) / best,

@@ -195,7 +195,7 @@ func TestALengthFitsIntoLens(t *testing.T) {
 }
 
 func TestABatchThatIsTooLargeIsAnError(t *testing.T) {
-	ds := nwt.NewDataset(1, []nwt.Field{{Name: "x", Type: nwt.Float64, Shape: []int{mostBytes / 1024}}}, func(context.Context, int, *nwt.Sample) error { return nil })
+	ds := nwt.NewDataset(1<<20, []nwt.Field{{Name: "x", Type: nwt.Float64, Shape: []int{mostBytes / 1024}}}, func(context.Context, int, *nwt.Sample) error { return nil })
 	_, err := nwt.NewLoader(ds, nwt.WithBatchSize(1<<20))
 	require.ErrorAs(t, err, new(*nwt.OptionError))
 	require.ErrorContains(t, err, "WithBatchSize: 1048576")

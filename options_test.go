@@ -96,8 +96,8 @@ func TestWhatOptionsAndDatasetMakeTogetherIsReportedAtOnce(t *testing.T) {
 	}{
 		"a bad option and a bad sampler":     {emptyDataset(3), []nwt.Option{nwt.WithMaxWorkers(-3), nwt.WithSampler(nwt.Shuffled(-4, 1))}, []string{"WithMaxWorkers", "WithSampler"}},
 		"no dataset and a bad sampler":       {nil, []nwt.Option{nwt.WithSampler(nwt.Sequential(0))}, []string{"Dataset", "WithSampler"}},
-		"a large batch and a bad sampler":    {huge, []nwt.Option{nwt.WithBatchSize(9), nwt.WithSampler(nwt.Sequential(0))}, []string{"WithBatchSize", "WithSampler"}},
-		"a large batch and too few samples":  {huge, []nwt.Option{nwt.WithBatchSize(9), nwt.WithDropLast()}, []string{"WithBatchSize", "WithDropLast"}},
+		"a large batch and a bad sampler":    {huge, []nwt.Option{nwt.WithBatchSize(9), nwt.WithSampler(nwt.Sequential(0))}, []string{"WithSampler", "WithBatchSize"}},
+		"a large batch and too few samples":  {huge, []nwt.Option{nwt.WithBatchSize(9), nwt.WithDropLast()}, []string{"WithDropLast", "WithBatchSize"}},
 		"a stream with a sampler and a rank": {nwt.Streamed(newShelves(3)), []nwt.Option{nwt.WithSampler(nwt.Sequential(3)), nwt.WithRank(0, 4)}, []string{"WithSampler", "WithRank (world)"}},
 	} {
 		t.Run(name, func(t *testing.T) {

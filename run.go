@@ -266,6 +266,9 @@ func (r *run) openOne() (opened bool, err error) {
 	}
 	b, err := r.l.slots.take(r.l, memory)
 	switch {
+	case err != nil && memory.alloc != nil:
+		r.serving.fail(err)
+		return true, nil
 	case err != nil && len(r.ahead) > 0:
 		if r.l.once.first("fewer batches") {
 			r.l.opts.log.Warn("nwt: loading less far ahead than there is room for", "error", err)

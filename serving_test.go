@@ -350,3 +350,25 @@ func memories(t *testing.T, batches iter.Seq2[*nwt.Batch, error]) (all [][]byte)
 	}
 	return all
 }
+
+func TestMemoryThatIsRefusedFailsItsRequestAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ds := numbered(100, func(context.Context, int, *nwt.Sample) error { time.Sleep(time.Second); return nil })
+		source := serving(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(1), nwt.WithLogger(quiet))
+		var others sync.WaitGroup
+		for range 3 {
+			others.Go(func() {
+				b, _, err := source.Load(t.Context(), make([]batchserver.Place, 10), nil, nil)
+				require.NoError(t, err)
+				b.Release()
+			})
+		}
+		time.Sleep(time.Second / 2)
+		began := time.Now()
+		_, _, err := source.Load(t.Context(), make([]batchserver.Place, 1), func(int) ([]byte, error) { return nil, errTorn }, nil)
+		require.ErrorIs(t, err, errTorn)
+		require.Less(t, time.Since(began), time.Second, "while others are loaded")
+		others.Wait()
+		require.NoError(t, source.Close())
+	})
+}
