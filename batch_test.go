@@ -33,7 +33,7 @@ func TestARetainedBatchStaysUntilItsRelease(t *testing.T) {
 				kept = append(kept, b)
 			}
 		}
-		noSlotLost(t, l, 10)
+		require.Equal(t, 10, l.Stats().Retained)
 		for range 2 {
 			_, err := epoch(t.Context(), l, 1)
 			require.NoError(t, err)
@@ -46,9 +46,10 @@ func TestARetainedBatchStaysUntilItsRelease(t *testing.T) {
 			intact(t, b)
 			b.Release()
 		}
-		noSlotLost(t, l, 5)
+		require.Equal(t, 5, l.Stats().Retained)
 		require.NoError(t, l.Close())
-		require.Equal(t, nwt.SlotCount{Memory: 5, Retained: 5}, l.SlotCount())
+		require.Equal(t, 5, l.Stats().Slots)
+		require.Equal(t, 5, l.Stats().Retained)
 		var wg sync.WaitGroup
 		for _, b := range kept[5:] {
 			for range 2 {
@@ -56,7 +57,7 @@ func TestARetainedBatchStaysUntilItsRelease(t *testing.T) {
 			}
 		}
 		wg.Wait()
-		require.Zero(t, l.SlotCount())
+		require.Zero(t, l.Stats().Slots)
 	}
 }
 
@@ -91,8 +92,8 @@ func TestBatchesAreReleasedByOtherGoroutinesAtAnyMoment(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	noSlotLost(t, l, 0)
-	require.LessOrEqual(t, l.SlotCount().Memory, 3+1, "as many as without")
+	require.Zero(t, l.Stats().Retained)
+	require.LessOrEqual(t, l.Stats().Slots, 3+1, "as many as without")
 }
 
 func TestForgettingToReleaseIsNoticed(t *testing.T) {
@@ -114,7 +115,7 @@ func TestForgettingToReleaseIsNoticed(t *testing.T) {
 			require.Equal(t, i, b.Index(), "every batch before the error was delivered")
 			b.Release()
 		}
-		noSlotLost(t, l, 0)
+		require.Zero(t, l.Stats().Retained)
 		_, err := epoch(t.Context(), l, 1)
 		require.NoError(t, err)
 	}
@@ -140,7 +141,7 @@ func TestAsManyBatchesAsTheBoundMayBeRetained(t *testing.T) {
 		for _, b := range kept {
 			b.Release()
 		}
-		noSlotLost(t, l, 0)
+		require.Zero(t, l.Stats().Retained)
 	}
 }
 
@@ -159,7 +160,7 @@ func TestAProgramAtTheBoundGoesOnWithFewerBatchesAhead(t *testing.T) {
 	for _, b := range kept {
 		b.Release()
 	}
-	noSlotLost(t, l, 0)
+	require.Zero(t, l.Stats().Retained)
 }
 
 func TestAReleaseTooManyPanicsAndHarmsNobody(t *testing.T) {
@@ -183,7 +184,7 @@ func TestAReleaseTooManyPanicsAndHarmsNobody(t *testing.T) {
 		}
 		kept.Release()
 		tooMany(kept)
-		noSlotLost(t, l, 0)
+		require.Zero(t, l.Stats().Retained)
 	}
 }
 
@@ -205,12 +206,12 @@ func TestARetainedBatchSurvivesALoopThatPanics(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, []int64{6, 7, 8}, nwt.Values[int64](kept, 0))
-	noSlotLost(t, l, 1)
+	require.Equal(t, 1, l.Stats().Retained)
 	require.NoError(t, l.Close())
 	require.Equal(t, []int64{6, 7, 8}, nwt.Values[int64](kept, 0))
 	require.Equal(t, []int{6, 7, 8}, kept.Indices())
 	kept.Release()
-	require.Zero(t, l.SlotCount())
+	require.Zero(t, l.Stats().Slots)
 }
 
 // A frugal device has memory for so many batches. It takes a second to refuse more.
@@ -279,7 +280,7 @@ func TestBatchesMayBeReleasedWhileMemoryIsRefusedAndAfterClose(t *testing.T) {
 		}
 		require.Equal(t, 20, batches)
 		releasing.Wait()
-		noSlotLost(t, l, 0)
+		require.Zero(t, l.Stats().Retained)
 		require.Equal(t, 4, l.Stats().Slots)
 		require.Equal(t, 1, strings.Count(log.String(), "loading less far ahead than there is room for"))
 		for b, err := range l.Epoch(t.Context(), 1) {
@@ -306,16 +307,16 @@ func TestTheSlotsThatStayAreThoseThatTheWorkersNeed(t *testing.T) {
 			kept = b
 		}
 	}
-	all := nwt.SlotCount{Memory: 8, Free: 7, Retained: 1}
-	require.Equal(t, all, l.SlotCount())
+	require.Equal(t, 1, l.Stats().Retained)
+	require.Equal(t, 8, l.Stats().Slots)
 	for _, workers := range []int{2, 9} {
 		require.NoError(t, l.SetWorkers(workers))
-		require.Equal(t, all, l.SlotCount(), "as many batches are loaded ahead")
+		require.Equal(t, 8, l.Stats().Slots, "as many batches are loaded ahead")
 	}
 	require.NoError(t, l.SetWorkers(0))
-	require.Equal(t, nwt.SlotCount{Memory: 2, Free: 1, Retained: 1}, l.SlotCount())
+	require.Equal(t, 2, l.Stats().Slots)
 	kept.Release()
-	require.Equal(t, 1, l.SlotCount().Memory)
+	require.Equal(t, 1, l.Stats().Slots)
 }
 
 // summed is n samples that hold their index, and room for what a finish makes of

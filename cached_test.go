@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // counted returns a dataset of ragged samples that says how often each was loaded.
@@ -498,7 +499,7 @@ func TestAHitAllocatesNothing(t *testing.T) {
 
 // Bookkeeping for all of them would take more memory than there is.
 func TestACacheOfMoreSamplesThanMemoryHoldsStillLoads(t *testing.T) {
-	for _, n := range []int{nwt.MaxSamples, nwt.MaxSamples >> 20} {
+	for _, n := range []int{permute.MaxLen, permute.MaxLen >> 20} {
 		for _, maxBytes := range []int64{1 << 20, 1 << 40, math.MaxInt64} {
 			var loads atomic.Int32
 			ds := nwt.Cached(numbered(n, func(context.Context, int, *nwt.Sample) error { loads.Add(1); return nil }), maxBytes)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/packing"
 	"github.com/nwt-go/nwt/sampler"
 )
@@ -964,7 +965,7 @@ func TestAShareThatIsAWholeNumberOfSamplesIsExact(t *testing.T) {
 func TestAPartsSizeIsItsShareRoundedUpOrDown(t *testing.T) {
 	none := func(context.Context, int, *nwt.Sample) error { return nil }
 	for _, samples := range []int64{1000, 12_345_678, 20_000_000_000_001, 1<<62 - 1} {
-		if samples > int64(nwt.MaxSamples) {
+		if samples > int64(permute.MaxLen) {
 			continue
 		}
 		n := int(samples)

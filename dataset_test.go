@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/sampler"
 )
 
@@ -146,8 +147,8 @@ func TestADatasetThatCannotBeUsedIsAnErrorEverywhere(t *testing.T) {
 		"nil":            {nil, []string{"Dataset", "must not be nil"}},
 		"nil pointer":    {(*fake)(nil), []string{"*nwt_test.fake", "panicked"}},
 		"nil function":   {nwt.NewDataset(1, scalar, nil), []string{"NewDataset", "load must not be nil"}},
-		"empty":          {nwt.NewDataset(0, scalar, nop), []string{"Dataset.Len: 0", fmt.Sprint("must be 1 … ", uint64(nwt.MaxSamples))}},
-		"negative":       {nwt.NewDataset(-3, scalar, nop), []string{"Dataset.Len: -3", fmt.Sprint("must be 1 … ", uint64(nwt.MaxSamples))}},
+		"empty":          {nwt.NewDataset(0, scalar, nop), []string{"Dataset.Len: 0", fmt.Sprint("must be 1 … ", uint64(permute.MaxLen))}},
+		"negative":       {nwt.NewDataset(-3, scalar, nop), []string{"Dataset.Len: -3", fmt.Sprint("must be 1 … ", uint64(permute.MaxLen))}},
 		"no fields":      {with(), []string{"at least one field"}},
 		"panic":          {&fake{1, func() []nwt.Field { panic("not mounted") }}, []string{"panicked: not mounted"}},
 		"no type":        {with(nwt.Field{Name: "x"}), []string{`Dataset.Fields[0] = "x"`, "unknown type DType(0)", "Bool … Float64"}},

@@ -11,20 +11,6 @@ import (
 	"github.com/nwt-go/nwt/internal/host"
 )
 
-// MaxSamples is the longest a dataset or an epoch may be.
-const MaxSamples = maxSamples
-
-// SlotCount is a loader's slots as its tests see them.
-type SlotCount struct{ Memory, Free, Retained int }
-
-// SlotCount counts the slots that have memory, and of these those that nobody
-// uses and those that are retained past their iteration.
-func (l *Loader) SlotCount() SlotCount {
-	l.slots.mu.Lock()
-	defer l.slots.mu.Unlock()
-	return SlotCount{l.slots.total, len(l.slots.free), l.slots.loose}
-}
-
 // ResidentMemory returns what this process has in memory, counted by pages if the system does
 // that: what it says otherwise lags behind by some pages for each CPU.
 func ResidentMemory() uint64 {
@@ -127,6 +113,3 @@ func WithReadAhead(bytes int64) Option {
 		return nil
 	}
 }
-
-// HasRefuge reports whether a batch has a slot beside its own.
-func HasRefuge(b *Batch) bool { return b.spare != nil }

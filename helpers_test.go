@@ -107,7 +107,10 @@ func newLoader(t testing.TB, ds nwt.Dataset, opts ...nwt.Option) *nwt.Loader {
 	t.Helper()
 	l, err := nwt.NewLoader(ds, opts...)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	t.Cleanup(func() {
+		require.NoError(t, l.Close())
+		require.Equal(t, l.Stats().Retained, l.Stats().Slots, "a slot was lost")
+	})
 	return l
 }
 
@@ -122,15 +125,6 @@ func collect(t testing.TB, l *nwt.Loader, epoch int) (batches [][]byte) {
 	}
 	require.Len(t, batches, l.Len())
 	return batches
-}
-
-// noSlotLost requires that between epochs every slot is free, but for those
-// that are retained.
-func noSlotLost(t testing.TB, l *nwt.Loader, retained int) {
-	t.Helper()
-	c := l.SlotCount()
-	require.Equal(t, retained, c.Retained)
-	require.Equal(t, c.Memory, c.Free+c.Retained)
 }
 
 // holds tells what is wrong with a batch of words that was padded to its longest

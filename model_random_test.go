@@ -729,14 +729,14 @@ func (j *judge) idle() error {
 	if n := j.running.Load(); n != 0 && !j.timeout {
 		return fmt.Errorf("%d calls are running", n)
 	}
-	c, distinct := j.loader.SlotCount(), map[*nwt.Batch]bool{}
+	s, distinct := j.loader.Stats(), map[*nwt.Batch]bool{}
 	for _, k := range j.kept {
 		if k.l == j.loader {
 			distinct[k.b] = true
 		}
 	}
-	if owed := len(distinct); c.Retained != owed || c.Memory != c.Free+owed || j.closed && c.Free > 0 {
-		return fmt.Errorf("slots %+v with %d retained, closed: %t", c, owed, j.closed)
+	if owed := len(distinct); s.Retained != owed || j.closed && s.Slots != owed {
+		return fmt.Errorf("%d slots and %d retained of %d, closed: %t", s.Slots, s.Retained, owed, j.closed)
 	}
 	return nil
 }
@@ -758,8 +758,8 @@ func (t *trial) result() error {
 		err = errors.Join(err, j.release())
 	}
 	time.Sleep(5 * time.Minute) // calls that were given up return
-	if n := j.loader.SlotCount(); err == nil && n.Memory != 0 {
-		err = fmt.Errorf("slots are left: %+v", n)
+	if n := j.loader.Stats().Slots; err == nil && n != 0 {
+		err = fmt.Errorf("%d slots are left", n)
 	}
 	for _, d := range devices {
 		if err == nil && d != nil && (d.left() > 0 || len(d.wrongs) > 0) {

@@ -726,6 +726,6 @@ func TestWhatIsCalledBesideALoopHarmsNothing(t *testing.T) {
 		err := c.train(rand.New(rand.NewPCG(s, 9)))
 		hung.Stop()
 		require.NoError(t, err, "-seed=%d", s)
-		require.Zero(t, c.loader.SlotCount().Memory, "-seed=%d", s)
+		require.Zero(t, c.loader.Stats().Slots, "-seed=%d", s)
 	}
 }

@@ -141,7 +141,7 @@ func TestWorkersThatBeginEndWithTheirEpoch(t *testing.T) {
 					require.Equal(t, when, n)
 					require.Zero(t, b.under.Load())
 					require.Less(t, time.Since(began), time.Minute)
-					noSlotLost(t, l, 0)
+					require.Zero(t, l.Stats().Retained)
 					if name == "Close" {
 						return
 					}
@@ -196,7 +196,7 @@ func TestAWorkerThatCannotBeginEndsTheEpochThatIsOn(t *testing.T) {
 			require.Equal(t, -1, failed.Index)
 			require.Equal(t, 7, failed.Epoch)
 			require.Positive(t, failed.Worker)
-			noSlotLost(t, l, 0)
+			require.Zero(t, l.Stats().Retained)
 			b.fails = nil
 			for range l.Epoch(t.Context(), 8) {
 				if b.under.Load() == 0 {
@@ -536,11 +536,12 @@ func TestALoadThatEndsItsGoroutineEndsTheEpochAndSaysSo(t *testing.T) {
 						require.ErrorContains(t, last, "Load ended its goroutine: runtime.Goexit was called (")
 						require.ErrorContains(t, last, "worker_test.go:")
 					}
-					noSlotLost(t, l, 0)
+					require.Zero(t, l.Stats().Retained)
 					batches, err := epoch(t.Context(), l, 1)
 					require.NoError(t, err)
 					require.Len(t, batches, 16)
 					require.NoError(t, l.Close())
+					require.Zero(t, l.Stats().Slots)
 				})
 				require.NoError(t, leftover())
 			}
