@@ -16,11 +16,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
 )
 
 // tuning returns a loader that tunes itself.
 func tuning(t *testing.T, ds nwt.Dataset, workers, most int, opts ...nwt.Option) *nwt.Loader {
-	return newLoader(t, ds, append([]nwt.Option{nwt.WithAutoWorkers(), nwt.WithWorkers(workers), nwt.WithMaxWorkers(most), silent, virtual}, opts...)...)
+	return kit.NewLoader(t, ds, append([]nwt.Option{nwt.WithAutoWorkers(), nwt.WithWorkers(workers), nwt.WithMaxWorkers(most), kit.Silent, virtual}, opts...)...)
 }
 
 // In virtual time workers don't hinder each other: the most are the fastest.
@@ -55,7 +56,7 @@ func TestTuningWhileTrainingCostsLittle(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ds := nwt.NewDataset(1_000_000, scalar, func(_ context.Context, _ int, s *nwt.Sample) error {
+				ds := nwt.NewDataset(1_000_000, kit.Scalar, func(_ context.Context, _ int, s *nwt.Sample) error {
 					time.Sleep(tt.load(s.Rand()) / batch)
 					return nil
 				})
@@ -63,7 +64,7 @@ func TestTuningWhileTrainingCostsLittle(t *testing.T) {
 					rng := rand.New(rand.NewPCG(1, 1))
 					return train(t, l, batches, func() { time.Sleep(tt.step(rng)) })
 				}
-				best := run(newLoader(t, ds, nwt.WithWorkers(most), silent, virtual))
+				best := run(kit.NewLoader(t, ds, nwt.WithWorkers(most), kit.Silent, virtual))
 				l := tuning(t, ds, tt.start, most)
 				took := run(l)
 				r := l.Result()
@@ -78,27 +79,27 @@ func TestTuningWhileTrainingCostsLittle(t *testing.T) {
 }
 
 func TestALoaderThatTunesItselfDeliversTheSameBatches(t *testing.T) {
-	ds := augmented(3000)
-	opts := []nwt.Option{nwt.WithBatchSize(4), nwt.WithShuffle(7), nwt.WithMaxWorkers(8), silent}
-	fixed := newLoader(t, ds, append(opts, nwt.WithWorkers(3))...)
-	l := newLoader(t, ds, append(opts, nwt.WithAutoWorkers())...)
+	ds := kit.Augmented(3000)
+	opts := []nwt.Option{nwt.WithBatchSize(4), nwt.WithShuffle(7), nwt.WithMaxWorkers(8), kit.Silent}
+	fixed := kit.NewLoader(t, ds, append(opts, nwt.WithWorkers(3))...)
+	l := kit.NewLoader(t, ds, append(opts, nwt.WithAutoWorkers())...)
 	for epoch := range 3 {
-		require.Equal(t, collect(t, fixed, epoch), collect(t, l, epoch))
+		require.Equal(t, kit.Collect(t, fixed, epoch), kit.Collect(t, l, epoch))
 	}
 }
 
 // slowShelves take a millisecond for each sample.
-type slowShelves struct{ *shelves }
+type slowShelves struct{ *kit.Shelves }
 
 func (s slowShelves) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
 	time.Sleep(time.Millisecond)
-	return s.shelves.Load(ctx, r, dst)
+	return s.Shelves.Load(ctx, r, dst)
 }
 
 func TestAStreamsLoaderTunesItselfToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		stream := nwt.Streamed(slowShelves{newShelves(9000, 50, 9000, 9000)})
-		fixed := newLoader(t, stream, nwt.WithBatchSize(8), nwt.WithWorkers(3))
+		stream := nwt.Streamed(slowShelves{kit.NewShelves(9000, 50, 9000, 9000)})
+		fixed := kit.NewLoader(t, stream, nwt.WithBatchSize(8), nwt.WithWorkers(3))
 		l := tuning(t, stream, 2, 8, nwt.WithBatchSize(8))
 		var want [][]byte
 		for b, err := range fixed.Epoch(t.Context(), 0) {
@@ -122,10 +123,16 @@ func TestALoaderTunesItselfHoweverShortItsEpochsAre(t *testing.T) {
 	const batch = 32
 	for _, per := range []int{1, 3, 20} {
 		for name, of := range map[string]func() (nwt.Dataset, nwt.Option){
-			"by default":            func() (nwt.Dataset, nwt.Option) { return sleeping(per*batch, time.Millisecond), silent },
-			"with a fixed prefetch": func() (nwt.Dataset, nwt.Option) { return sleeping(per*batch, time.Millisecond), nwt.WithPrefetch(16) },
-			"without order":         func() (nwt.Dataset, nwt.Option) { return sleeping(per*batch, time.Millisecond), nwt.WithUnordered() },
-			"a stream":              func() (nwt.Dataset, nwt.Option) { return nwt.Streamed(slowShelves{newShelves(per*batch, 16)}), silent },
+			"by default": func() (nwt.Dataset, nwt.Option) { return kit.Sleeping(per*batch, time.Millisecond), kit.Silent },
+			"with a fixed prefetch": func() (nwt.Dataset, nwt.Option) {
+				return kit.Sleeping(per*batch, time.Millisecond), nwt.WithPrefetch(16)
+			},
+			"without order": func() (nwt.Dataset, nwt.Option) {
+				return kit.Sleeping(per*batch, time.Millisecond), nwt.WithUnordered()
+			},
+			"a stream": func() (nwt.Dataset, nwt.Option) {
+				return nwt.Streamed(slowShelves{kit.NewShelves(per*batch, 16)}), kit.Silent
+			},
 		} {
 			t.Run(fmt.Sprintf("%d batches, %s", per, name), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -156,10 +163,10 @@ func TestALoaderThatTunesItselfWaitsUntilItsWorkersAreWarm(t *testing.T) {
 		ds  nwt.Dataset
 		opt nwt.Option
 	}{
-		"slow at first": {connecting(load, 50*time.Millisecond), silent},
-		"preparing":     {sleeping(1_000_000, load), nwt.WithWorkerInit(func(ctx context.Context, _ int) error { return heed(ctx, time.Second) })},
-		"one after the other": {sleeping(1_000_000, load), nwt.WithWorkerInit(func(ctx context.Context, worker int) error {
-			return heed(ctx, time.Duration(worker)*300*time.Millisecond)
+		"slow at first": {connecting(load, 50*time.Millisecond), kit.Silent},
+		"preparing":     {kit.Sleeping(1_000_000, load), nwt.WithWorkerInit(func(ctx context.Context, _ int) error { return kit.Heed(ctx, time.Second) })},
+		"one after the other": {kit.Sleeping(1_000_000, load), nwt.WithWorkerInit(func(ctx context.Context, worker int) error {
+			return kit.Heed(ctx, time.Duration(worker)*300*time.Millisecond)
 		})},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +185,7 @@ func TestALoaderThatTunesItselfWaitsUntilItsWorkersAreWarm(t *testing.T) {
 func changeable(batch time.Duration) (load *atomic.Int64, ds nwt.Dataset) {
 	load = new(atomic.Int64)
 	load.Store(int64(batch))
-	return load, nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+	return load, nwt.NewDataset(1_000_000, kit.Scalar, func(context.Context, int, *nwt.Sample) error {
 		time.Sleep(time.Duration(load.Load()) / 32)
 		return nil
 	})
@@ -186,9 +193,9 @@ func changeable(batch time.Duration) (load *atomic.Int64, ds nwt.Dataset) {
 
 func TestALoaderTunesAgainWhenTheDataBecomesSlower(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log journal
+		var log kit.Journal
 		load, ds := changeable(4 * time.Millisecond)
-		l := tuning(t, ds, 2, 32, log.option())
+		l := tuning(t, ds, 2, 32, log.Option())
 		step := func() { time.Sleep(5 * time.Millisecond) }
 		train(t, l, 2000, step)
 		require.Equal(t, 1, l.Result().Workers, "%v", l.Result())
@@ -207,9 +214,9 @@ func TestALoaderTunesAgainWhenTheDataBecomesSlower(t *testing.T) {
 // Four workers are too few at first, and training waits. Then data comes ten times as fast.
 func TestALoaderTunesAgainWhenTheDataBecomesFaster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log journal
+		var log kit.Journal
 		load, ds := changeable(40 * time.Millisecond)
-		l := tuning(t, ds, 4, 4, log.option())
+		l := tuning(t, ds, 4, 4, log.Option())
 		step := func() { time.Sleep(5 * time.Millisecond) }
 		train(t, l, 1000, step)
 		require.Equal(t, 4, l.Result().Workers, "%v", l.Result())
@@ -226,7 +233,7 @@ func TestALoaderTunesAgainWhenTheDataBecomesFaster(t *testing.T) {
 func TestASettledLoaderLooksAgainIfAnotherCountPromisesMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var loaded, under atomic.Int64
-		ds := nwt.NewDataset(10_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+		ds := nwt.NewDataset(10_000_000, kit.Scalar, func(context.Context, int, *nwt.Sample) error {
 			n := under.Add(1)
 			defer under.Add(-1)
 			d := time.Millisecond
@@ -248,7 +255,7 @@ func TestASettledLoaderLooksAgainIfAnotherCountPromisesMore(t *testing.T) {
 
 func TestAWorkerCountSetByHandStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := tuning(t, sleeping(1_000_000, time.Millisecond), 2, 8)
+		l := tuning(t, kit.Sleeping(1_000_000, time.Millisecond), 2, 8)
 		train(t, l, 3, func() {})
 		require.NoError(t, l.SetWorkers(5))
 		train(t, l, 500, func() {})
@@ -260,9 +267,9 @@ func TestAWorkerCountSetByHandStays(t *testing.T) {
 func TestWithATimeoutALoaderThatTunesItselfEndsThoughASampleHangs(t *testing.T) {
 	for _, batch := range []int{1, 4} {
 		synctest.Test(t, func(t *testing.T) {
-			ds := nwt.NewDataset(5000, scalar, func(ctx context.Context, index int, _ *nwt.Sample) error {
+			ds := nwt.NewDataset(5000, kit.Scalar, func(ctx context.Context, index int, _ *nwt.Sample) error {
 				if index%1000 == 999 {
-					return heed(ctx, 24*time.Hour)
+					return kit.Heed(ctx, 24*time.Hour)
 				}
 				return ctx.Err()
 			})
@@ -322,10 +329,10 @@ func TestALiveResultSaysThatOtherProgramsKeptCPUsBusy(t *testing.T) {
 }
 
 func TestALoaderThatTunesItselfKeepsTheFewestWorkersIfNoCountFitsIntoMemory(t *testing.T) {
-	for _, opt := range []nwt.Option{silent, nwt.WithTimeout(time.Minute)} {
+	for _, opt := range []nwt.Option{kit.Silent, nwt.WithTimeout(time.Minute)} {
 		synctest.Test(t, func(t *testing.T) {
-			var log journal
-			l := tuning(t, sleeping(1_000_000, time.Millisecond), 4, 16, opt, nwt.WithMemoryLimit(1<<20), log.option())
+			var log kit.Journal
+			l := tuning(t, kit.Sleeping(1_000_000, time.Millisecond), 4, 16, opt, nwt.WithMemoryLimit(1<<20), log.Option())
 			train(t, l, 10_000, func() { time.Sleep(time.Millisecond) })
 			r := l.Result()
 			require.NotNil(t, r)
@@ -370,7 +377,7 @@ func TestALoaderThatTunesItselfUsesTheCPUsThatAreLeft(t *testing.T) {
 				run := func(t *testing.T, batches int, opts ...nwt.Option) (l *nwt.Loader, perBatch float64) {
 					synctest.Test(t, func(t *testing.T) {
 						m := nwt.NewVirtualMachine(cpus)
-						l = newLoader(t, w.dataset(m, seed), append(opts, nwt.WithMaxWorkers(8*cpus), silent, m.Option())...)
+						l = kit.NewLoader(t, w.dataset(m, seed), append(opts, nwt.WithMaxWorkers(8*cpus), kit.Silent, m.Option())...)
 						step := time.Duration(w.step * float64(32*w.compute) / float64(cpus))
 						perBatch = float64(train(t, l, batches, func() { time.Sleep(step) })) / float64(batches)
 						require.NoError(t, l.Close())
@@ -402,7 +409,7 @@ func TestPausesOfTheProgramDoNotCount(t *testing.T) {
 	for _, skipped := range []int{0, 1, 20, 100} {
 		synctest.Test(t, func(t *testing.T) {
 			n := 0
-			l := tuning(t, sleeping(1_000_000, time.Millisecond), 2, 8)
+			l := tuning(t, kit.Sleeping(1_000_000, time.Millisecond), 2, 8)
 			train(t, l, 1500, func() {
 				switch n++; {
 				case n <= skipped:
@@ -454,7 +461,7 @@ func TestALoaderTunesItselfBesidePauses(t *testing.T) {
 					}
 					return time.Since(began) - batches/50*pause
 				}
-				fixed := run(newLoader(t, ds, nwt.WithWorkers(8), silent, virtual))
+				fixed := run(kit.NewLoader(t, ds, nwt.WithWorkers(8), kit.Silent, virtual))
 				l := tuning(t, ds, c.start, 32)
 				took := run(l)
 				require.NotNil(t, l.Result())
@@ -469,7 +476,7 @@ func TestALoaderTunesItselfBesidePauses(t *testing.T) {
 func TestALoaderThatDoubtsItsCountMeasuresOthersAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		ds := nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+		ds := nwt.NewDataset(1_000_000, kit.Scalar, func(context.Context, int, *nwt.Sample) error {
 			if time.Since(began)%(3*time.Second) > 2*time.Second {
 				time.Sleep(4 * msec)
 			}
@@ -493,7 +500,7 @@ func TestALoaderThatDoubtsItsCountMeasuresOthersAgain(t *testing.T) {
 
 func TestHowLongTuningTookIsUntilItSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := tuning(t, sleeping(1_000_000, msec), 4, 32)
+		l := tuning(t, kit.Sleeping(1_000_000, msec), 4, 32)
 		var first *nwt.Result
 		train(t, l, 10_000, func() {
 			if r := l.Result(); first == nil {

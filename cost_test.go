@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
 )
 
 // What doc.go says of a batch's cost, for what no other test of allocations covers.
@@ -29,10 +30,10 @@ func TestABatchCostsNoAllocationWhateverMakesIt(t *testing.T) {
 		require.NoError(t, err)
 		return ds
 	}
-	numbers := numbers(0, n)
+	numbers := kit.Numbers(0, n)
 	parts, err := nwt.Split(numbers, 1, 0.5, 0.5)
 	require.NoError(t, err)
-	stream := &tallies{lengths: slices.Repeat([]int{n / 16}, 16)}
+	stream := &kit.Tallies{Lengths: slices.Repeat([]int{n / 16}, 16)}
 	for name, c := range map[string]struct {
 		ds   nwt.Dataset
 		opts []nwt.Option
@@ -41,17 +42,17 @@ func TestABatchCostsNoAllocationWhateverMakesIt(t *testing.T) {
 			nwt.Values[int64](dst, 0)[0] = nwt.Values[int64](src, 0)[0]
 			return nil
 		}), nil},
-		"Subset":          {must(nwt.Subset(numbers, indicesUpTo(n))), nil},
+		"Subset":          {must(nwt.Subset(numbers, kit.IndicesUpTo(n))), nil},
 		"Concat":          {must(nwt.Concat(numbers, numbers)), nil},
 		"Split":           {parts[0], nil},
 		"shuffled":        {numbers, []nwt.Option{nwt.WithShuffle(1)}},
 		"ranks":           {numbers, []nwt.Option{nwt.WithShuffle(1), nwt.WithRank(1, 3)}},
 		"without order":   {numbers, []nwt.Option{nwt.WithUnordered()}},
 		"a timeout":       {numbers, []nwt.Option{nwt.WithTimeout(time.Hour)}},
-		"random":          {augmented(n), nil},
+		"random":          {kit.Augmented(n), nil},
 		"a stream":        {nwt.Streamed(stream), nil},
 		"a stream, mixed": {nwt.Streamed(stream), []nwt.Option{nwt.WithShuffle(1), nwt.WithShuffleWindow(64)}},
-		"in one call": {inOneCall{numbers, func(indices []int, dst []*nwt.Sample) error {
+		"in one call": {kit.InOneCall{Dataset: numbers, Call: func(indices []int, dst []*nwt.Sample) error {
 			for k, i := range indices {
 				nwt.Values[int64](dst[k], 0)[0] = int64(i)
 			}
@@ -62,7 +63,7 @@ func TestABatchCostsNoAllocationWhateverMakesIt(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/workers=%d", name, workers), func(t *testing.T) {
 				// A depth that follows need asks once how much memory there is, and adds slots. A
 				// stream that has memory for it adds records.
-				l := newLoader(t, c.ds, append(c.opts, nwt.WithWorkers(workers), nwt.WithPrefetch(8), nwt.WithReadAhead(1000))...)
+				l := kit.NewLoader(t, c.ds, append(c.opts, nwt.WithWorkers(workers), nwt.WithPrefetch(8), nwt.WithReadAhead(1000))...)
 				next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
 				defer stop()
 				for range 100 {
@@ -95,16 +96,16 @@ func labels(t *testing.T) []string {
 }
 
 func TestAProfileTellsLoadingFromTheProgram(t *testing.T) {
-	apart(func() { // these labels end with it
+	kit.Apart(func() { // these labels end with it
 		pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels("mine", "yes")))
-		l := newLoader(t, numbersTo(t, 64), nwt.WithBatchSize(4), nwt.WithWorkers(2), nwt.WithDevice(nowhere{}), nwt.WithTimeout(time.Minute))
+		l := kit.NewLoader(t, kit.NumbersTo(t, 64), nwt.WithBatchSize(4), nwt.WithWorkers(2), nwt.WithDevice(kit.Nowhere{}), nwt.WithTimeout(time.Minute))
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
 			if b.Index() > 0 {
 				break
 			}
 			want := []string{`{"device":"null", "nwt":"transfer"}`, `{"mine":"yes"}`, `{"nwt":"load", "worker":"0"}`, `{"nwt":"load", "worker":"1"}`, `{"nwt":"load"}`}
-			promptly(t, func() {
+			kit.Promptly(t, func() {
 				for !slices.Equal(want, labels(t)) { // a goroutine may not have begun
 					runtime.Gosched()
 				}
@@ -120,8 +121,8 @@ func TestATraceHasTheLoadersRegions(t *testing.T) {
 	for _, workers := range []int{0, 2} {
 		var b bytes.Buffer
 		require.NoError(t, trace.Start(&b))
-		ds := numbered(64, func(context.Context, int, *nwt.Sample) error { time.Sleep(time.Microsecond); return nil })
-		l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithDevice(nowhere{}))
+		ds := kit.Numbered(64, func(context.Context, int, *nwt.Sample) error { time.Sleep(time.Microsecond); return nil })
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithDevice(kit.Nowhere{}))
 		for _, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
 		}
@@ -133,9 +134,6 @@ func TestATraceHasTheLoadersRegions(t *testing.T) {
 }
 
 var soak = flag.Bool("soak", false, "run ten million batches instead of 100 000, and require flat throughput")
-
-// raceDetector reports whether the test runs under the race detector.
-var raceDetector = false
 
 func TestMillionsOfBatchesTakeNoMoreMemoryAndTimeThanTheFirst(t *testing.T) {
 	batches := 100_000
@@ -149,7 +147,7 @@ func TestMillionsOfBatchesTakeNoMoreMemoryAndTimeThanTheFirst(t *testing.T) {
 		took         time.Duration
 	}
 	var all [warmup + parts]part
-	l := newLoader(t, emptyDataset(1<<20), nwt.WithBatchSize(8), nwt.WithShuffle(1), nwt.WithWorkers(2))
+	l := kit.NewLoader(t, kit.EmptyDataset(1<<20), nwt.WithBatchSize(8), nwt.WithShuffle(1), nwt.WithWorkers(2))
 	began, n := time.Now(), 0
 	var kept *nwt.Batch
 	for b, err := range l.Epochs(t.Context(), 0, 1<<30) {
@@ -184,7 +182,7 @@ func TestMillionsOfBatchesTakeNoMoreMemoryAndTimeThanTheFirst(t *testing.T) {
 		first.took/time.Duration(batches/parts), last.took/time.Duration(batches/parts))
 	// The runtime keeps a little for each goroutine there ever was at once.
 	require.LessOrEqual(t, last.objects, first.objects+500)
-	if !raceDetector { // its own memory comes and goes by megabytes
+	if !kit.RaceDetector { // its own memory comes and goes by megabytes
 		require.LessOrEqual(t, last.rss, first.rss+max(first.rss/100, 1<<20))
 	}
 	if *soak {

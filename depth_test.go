@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
 )
 
 // tailed returns a dataset some of whose samples take far longer than the others.
@@ -24,7 +25,7 @@ func tailed(n int, usual, slow time.Duration, share float64) (nwt.Dataset, func(
 			times[i] = slow
 		}
 	}
-	return nwt.NewDataset(n, scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
+	return nwt.NewDataset(n, kit.Scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
 		time.Sleep(times[i])
 		return nil
 	}), func(i int) time.Duration { return times[i] }
@@ -58,7 +59,7 @@ func TestAHeavyTailHoldsNothingUpByDefault(t *testing.T) {
 				for i := range n {
 					all += of(i)
 				}
-				l := newLoader(t, ds, append(tt.opts, nwt.WithBatchSize(tt.batch), nwt.WithWorkers(tt.workers), silent)...)
+				l := kit.NewLoader(t, ds, append(tt.opts, nwt.WithBatchSize(tt.batch), nwt.WithWorkers(tt.workers), kit.Silent)...)
 				took := train(t, l, tt.batches, func() {})
 				share := float64(all) / float64(tt.workers) / float64(took)
 				t.Logf("%.3f of what the workers can load, %+v", share, l.Stats())
@@ -90,7 +91,7 @@ func TestACallThatStallsHoldsNothingUpByDefault(t *testing.T) {
 			for i := 0; i < batch*batches; i += batch {
 				all += takes(i)
 			}
-			l := newLoader(t, calledOnce{ds, takes}, nwt.WithBatchSize(batch), nwt.WithWorkers(workers), silent)
+			l := kit.NewLoader(t, calledOnce{ds, takes}, nwt.WithBatchSize(batch), nwt.WithWorkers(workers), kit.Silent)
 			took := train(t, l, batches, func() {})
 			share := float64(all) / float64(workers) / float64(took)
 			t.Logf("%.3f of what %d workers can load, %+v", share, workers, l.Stats())
@@ -106,7 +107,7 @@ func TestRareStallsAreHiddenForGood(t *testing.T) {
 	for _, workers := range []int{8, 16} {
 		synctest.Test(t, func(t *testing.T) {
 			ds, takes := tailed(batch*batches, 20*time.Millisecond, 400*time.Millisecond, 0.01)
-			l := newLoader(t, calledOnce{ds, takes}, nwt.WithBatchSize(batch), nwt.WithWorkers(workers), silent)
+			l := kit.NewLoader(t, calledOnce{ds, takes}, nwt.WithBatchSize(batch), nwt.WithWorkers(workers), kit.Silent)
 			n, began := 0, time.Now()
 			train(t, l, batches, func() {
 				time.Sleep(step)
@@ -127,7 +128,7 @@ func TestTheBeginningOfAnEpochNeedsNoDepth(t *testing.T) {
 	for _, workers := range []int{16, 32} {
 		synctest.Test(t, func(t *testing.T) {
 			ds, takes := tailed(batch*per, 20*time.Millisecond, 0, 0)
-			l := newLoader(t, calledOnce{ds, takes}, nwt.WithBatchSize(batch), nwt.WithWorkers(workers), silent)
+			l := kit.NewLoader(t, calledOnce{ds, takes}, nwt.WithBatchSize(batch), nwt.WithWorkers(workers), kit.Silent)
 			n, slots := 0, 0
 			for epoch := range 40 {
 				for _, err := range l.Epoch(t.Context(), epoch) {
@@ -152,7 +153,7 @@ func TestAStallBuysNoMoreDepthThanHidesIt(t *testing.T) {
 			}
 			return 20 * time.Millisecond
 		}
-		l, most := newLoader(t, calledOnce{sleeping(batch*batches, 0), takes}, nwt.WithBatchSize(batch), nwt.WithWorkers(8), silent), 0
+		l, most := kit.NewLoader(t, calledOnce{kit.Sleeping(batch*batches, 0), takes}, nwt.WithBatchSize(batch), nwt.WithWorkers(8), kit.Silent), 0
 		train(t, l, batches, func() {
 			most = max(most, l.Stats().Slots)
 			time.Sleep(10 * time.Millisecond)
@@ -164,10 +165,10 @@ func TestAStallBuysNoMoreDepthThanHidesIt(t *testing.T) {
 // Loading takes 8.4 ms per batch; the step pauses after each 32 batches, as a
 // checkpoint does. At best only the first 32 batches are waited for.
 func TestAStepThatPausesFindsItsBatchesReady(t *testing.T) {
-	stream := &breaking{shelves: newShelves(8000, 8000, 8000), onLoad: func(*nwt.Sample) { time.Sleep(2100 * time.Microsecond) }}
-	for _, ds := range []nwt.Dataset{sleeping(1_000_000, 2100*time.Microsecond), nwt.Streamed(stream)} {
+	stream := &kit.Breaking{Shelves: kit.NewShelves(8000, 8000, 8000), OnLoad: func(*nwt.Sample) { time.Sleep(2100 * time.Microsecond) }}
+	for _, ds := range []nwt.Dataset{kit.Sleeping(1_000_000, 2100*time.Microsecond), nwt.Streamed(stream)} {
 		synctest.Test(t, func(t *testing.T) {
-			l := newLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), silent)
+			l := kit.NewLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), kit.Silent)
 			n := 0
 			took := train(t, l, 320, func() {
 				if n++; n%32 == 0 {
@@ -188,7 +189,7 @@ func TestTheDepthStaysWhereItIsNotNeeded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := newLoader(t, sleeping(1_000_000, tt.load), nwt.WithBatchSize(32), nwt.WithWorkers(8), silent)
+				l := kit.NewLoader(t, kit.Sleeping(1_000_000, tt.load), nwt.WithBatchSize(32), nwt.WithWorkers(8), kit.Silent)
 				train(t, l, 500, func() { time.Sleep(tt.step) })
 				require.LessOrEqual(t, l.Stats().Slots, 4)
 			})
@@ -210,7 +211,7 @@ func TestRareStallsCostNoMemory(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			return nil
 		})
-		l := newLoader(t, ds, nwt.WithBatchSize(32), nwt.WithWorkers(16), silent)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(32), nwt.WithWorkers(16), kit.Silent)
 		most := 0
 		train(t, l, 2000, func() { most = max(most, l.Stats().Slots) })
 		require.Equal(t, 3, most)
@@ -222,14 +223,14 @@ func TestRareStallsCostNoMemory(t *testing.T) {
 func TestTheDepthGrowsOnceRetainedBatchesAreReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const batch = 64
-		ds := nwt.NewDataset(1_000_000, scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
+		ds := nwt.NewDataset(1_000_000, kit.Scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
 			if i == 66*batch || i > 200*batch && i%100 == 0 {
 				time.Sleep(100 * time.Millisecond)
 			}
 			time.Sleep(time.Millisecond)
 			return nil
 		})
-		l := newLoader(t, ds, nwt.WithBatchSize(batch), nwt.WithWorkers(16), silent)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(batch), nwt.WithWorkers(16), kit.Silent)
 		var kept []*nwt.Batch
 		n := 0
 		for b, err := range l.Epoch(t.Context(), 0) {
@@ -255,7 +256,7 @@ func TestTheDepthGrowsOnceRetainedBatchesAreReleased(t *testing.T) {
 func TestADepthThatIsNoLongerUsedShrinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ds, _ := tailed(64*10_000, time.Millisecond, 100*time.Millisecond, 0.01)
-		l := newLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), silent)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), kit.Silent)
 		step := time.Duration(0)
 		n, deep := 0, 0
 		train(t, l, 3000, func() {
@@ -277,7 +278,7 @@ func TestADepthThatIsNoLongerUsedShrinksHoweverOftenWorkersChange(t *testing.T) 
 	for _, every := range []int{1, 8, 64, 128, 256} {
 		synctest.Test(t, func(t *testing.T) {
 			ds, _ := tailed(64*10_000, time.Millisecond, 100*time.Millisecond, 0.01)
-			l := newLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), silent)
+			l := kit.NewLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), kit.Silent)
 			n, deep, step := 0, 0, time.Duration(0)
 			train(t, l, 5000, func() {
 				if n++; n == 500 {
@@ -316,11 +317,11 @@ func TestADepthThatIsNoLongerUsedShrinksHoweverShortEpochsAre(t *testing.T) {
 							time.Sleep(100 * time.Millisecond)
 						}
 					}
-					ds := nwt.NewDataset(batch*per, scalar, func(context.Context, int, *nwt.Sample) error { load(); return nil })
+					ds := nwt.NewDataset(batch*per, kit.Scalar, func(context.Context, int, *nwt.Sample) error { load(); return nil })
 					if streamed {
-						ds = nwt.Streamed(&breaking{shelves: newShelves(batch * per), onLoad: func(*nwt.Sample) { load() }})
+						ds = nwt.Streamed(&kit.Breaking{Shelves: kit.NewShelves(batch * per), OnLoad: func(*nwt.Sample) { load() }})
 					}
-					l, n, epoch := newLoader(t, ds, nwt.WithBatchSize(batch), nwt.WithWorkers(16), silent, virtual), 0, 0
+					l, n, epoch := kit.NewLoader(t, ds, nwt.WithBatchSize(batch), nwt.WithWorkers(16), kit.Silent, virtual), 0, 0
 					train := func(batches int) {
 						for end := n + batches; n < end; epoch++ {
 							for _, err := range l.Epoch(t.Context(), epoch) {
@@ -346,7 +347,7 @@ func TestADepthThatIsNoLongerUsedShrinksHoweverShortEpochsAre(t *testing.T) {
 func TestWithPrefetchFixesTheDepth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ds, _ := tailed(64*1000, time.Millisecond, 100*time.Millisecond, 0.01)
-		l := newLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), nwt.WithPrefetch(3), silent)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), nwt.WithPrefetch(3), kit.Silent)
 		train(t, l, 300, func() {})
 		require.Equal(t, 4, l.Stats().Slots)
 	})
@@ -366,7 +367,7 @@ func (c calls) LoadBatch(context.Context, []int, []*nwt.Sample) error {
 
 func TestMoreWorkersDoNotCutTheCallsOfABatchDatasetSmaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLoader(t, calls{emptyDataset(1_000_000), 10 * time.Millisecond}, nwt.WithBatchSize(256), nwt.WithWorkers(16), silent)
+		l := kit.NewLoader(t, calls{kit.EmptyDataset(1_000_000), 10 * time.Millisecond}, nwt.WithBatchSize(256), nwt.WithWorkers(16), kit.Silent)
 		n, began := 0, time.Time{}
 		train(t, l, 3000, func() {
 			if n++; n == 1000 { // it has deepened, and has seen once that this pays
@@ -404,7 +405,7 @@ func TestExtraBatchesKeepToTheirMemory(t *testing.T) {
 			})
 			m := nwt.NewVirtualMachine(4)
 			m.Left = tt.left
-			l := newLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithRankFromEnv(), silent, m.Option())
+			l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithRankFromEnv(), kit.Silent, m.Option())
 			train(t, l, 2, func() {})
 			require.Equal(t, 3*(16<<20)+tt.extra, l.Stats().SlotBytes)
 		})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"sync/atomic"
@@ -14,91 +13,28 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
 )
 
-var (
-	quiet  = slog.New(slog.DiscardHandler)
-	silent = nwt.WithLogger(quiet)
-)
+var calibrate = flag.Bool("calibrate", false, "measure how well simulated workloads are tuned")
 
-var (
-	calibrate = flag.Bool("calibrate", false, "measure how well simulated workloads are tuned")
-	seeds     = flag.Int("seeds", 1, "with -calibrate, tune each workload with so many seeds")
-)
+var seeds = flag.Int("seeds", 1, "with -calibrate, tune each workload with so many seeds")
 
 const virtualCPUs = 4
 
 // virtual is for everything that tunes in virtual time.
 var virtual = nwt.NewVirtualMachine(virtualCPUs).Option()
 
-// sleeping returns a dataset whose samples wait.
-func sleeping(n int, d time.Duration) nwt.Dataset {
-	return nwt.NewDataset(n, scalar, func(ctx context.Context, _ int, _ *nwt.Sample) error { return heed(ctx, d) })
-}
-
-// heed waits for d, or until ctx ends.
-func heed(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// heeding is a stream whose records wait, and heed their context meanwhile.
-type heeding struct{ read, load time.Duration }
-
-func (h heeding) Fields() []nwt.Field { return scalar }
-func (h heeding) Shards() int         { return 64 }
-
-func (h heeding) Open(context.Context, int) (nwt.ShardReader, error) { return heedingReader{h}, nil }
-
-func (h heeding) Load(ctx context.Context, _ *nwt.Record, _ *nwt.Sample) error {
-	return heed(ctx, h.load)
-}
-
-type heedingReader struct{ heeding }
-
-func (h heedingReader) Next(ctx context.Context, _ *nwt.Record) error { return heed(ctx, h.read) }
-func (h heedingReader) Close() error                                  { return nil }
-
-// slowTogether loads samples one after the other in a call, and heeds its context meanwhile.
-type slowTogether struct {
-	nwt.Dataset
-	each time.Duration
-}
-
-func (d slowTogether) LoadBatch(ctx context.Context, indices []int, _ []*nwt.Sample) error {
-	return heed(ctx, time.Duration(len(indices))*d.each)
-}
-
-// batched loads together what the other loads one by one.
-type batched struct{ nwt.Dataset }
-
-func (b batched) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
-	return b.Load(ctx, indices[0], dst[0])
-}
-
 // channel returns a source that serves one request at a time.
 func channel(n int, d time.Duration) nwt.Dataset {
 	free := make(chan struct{}, 1) // a mutex would stop virtual time
-	return nwt.NewDataset(n, scalar, func(context.Context, int, *nwt.Sample) error {
+	return nwt.NewDataset(n, kit.Scalar, func(context.Context, int, *nwt.Sample) error {
 		free <- struct{}{}
 		time.Sleep(d)
 		<-free
 		return nil
 	})
 }
-
-// inFours is an epoch in batches of four.
-type inFours int
-
-func (n inFours) Len() int           { return int(n) }
-func (n inFours) At(_, i int) int    { return i }
-func (n inFours) Batches() int       { return int(n) / 4 }
-func (inFours) Largest() int         { return 4 }
-func (n inFours) Start(_, b int) int { return 4 * b }
 
 // stepOf returns a training step that takes d.
 func stepOf(d time.Duration) nwt.Option {
@@ -142,7 +78,7 @@ func (w waiting) dataset(m *nwt.VirtualMachine, seed uint64) nwt.Dataset {
 	}
 	one := make(chan *state, 1) // a mutex would stop virtual time
 	one <- &state{rng: rand.New(rand.NewPCG(seed, 0))}
-	return nwt.NewDataset(10_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+	return nwt.NewDataset(10_000_000, kit.Scalar, func(context.Context, int, *nwt.Sample) error {
 		st := <-one
 		st.under++
 		wait, compute := float64(w.wait), float64(w.compute)
@@ -163,7 +99,7 @@ func (w waiting) dataset(m *nwt.VirtualMachine, seed uint64) nwt.Dataset {
 // tune tunes, in virtual time.
 func tune(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) *nwt.Result {
 	t.Helper()
-	r, err := nwt.Tune(t.Context(), ds, append([]nwt.Option{virtual, silent}, opts...)...)
+	r, err := nwt.Tune(t.Context(), ds, append([]nwt.Option{virtual, kit.Silent}, opts...)...)
 	require.NoError(t, err)
 	return r
 }
@@ -189,13 +125,13 @@ func shows(t *testing.T, r *nwt.Result, load, step time.Duration) {
 type connection struct{ loaded int }
 
 func connecting(usual, more time.Duration) nwt.Dataset {
-	return nwt.NewDataset(1_000_000, scalar, func(ctx context.Context, _ int, s *nwt.Sample) error {
+	return nwt.NewDataset(1_000_000, kit.Scalar, func(ctx context.Context, _ int, s *nwt.Sample) error {
 		c, err := nwt.Scratch(s, func() (*connection, error) { return &connection{}, nil })
 		if c.loaded++; c.loaded <= 10 {
 			usual := usual + more
-			return heed(ctx, usual)
+			return kit.Heed(ctx, usual)
 		}
-		return errorOr(err, heed(ctx, usual))
+		return errorOr(err, kit.Heed(ctx, usual))
 	})
 }
 
@@ -218,14 +154,14 @@ type library struct {
 	opened          *atomic.Int32 // readers that are open; nil: nobody asks
 }
 
-func (l library) Fields() []nwt.Field { return scalar }
+func (l library) Fields() []nwt.Field { return kit.Scalar }
 func (l library) Shards() int         { return l.shards }
 
 func (l library) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
 	if l.opened != nil {
 		l.opened.Add(1)
 	}
-	return &book{library: l, shard: shard}, heed(ctx, l.open)
+	return &book{library: l, shard: shard}, kit.Heed(ctx, l.open)
 }
 
 func (l library) Load(ctx context.Context, rec *nwt.Record, _ *nwt.Sample) error {
@@ -233,7 +169,7 @@ func (l library) Load(ctx context.Context, rec *nwt.Record, _ *nwt.Sample) error
 	if l.dear {
 		d += 20 * l.load * time.Duration(rec.Value.(int)) / time.Duration(l.shards)
 	}
-	return heed(ctx, d)
+	return kit.Heed(ctx, d)
 }
 
 // book is a shard of a library.
@@ -247,7 +183,7 @@ func (b *book) Next(ctx context.Context, rec *nwt.Record) error {
 	case b.at == b.records:
 		return io.EOF
 	case b.torn > 0 && b.at == b.torn:
-		return errTorn
+		return kit.ErrTorn
 	case b.stuck > 0 && b.at == b.stuck:
 		<-ctx.Done()
 		return ctx.Err()
@@ -258,7 +194,7 @@ func (b *book) Next(ctx context.Context, rec *nwt.Record) error {
 		b.desk <- struct{}{}
 		defer func() { <-b.desk }()
 	}
-	return heed(ctx, b.read)
+	return kit.Heed(ctx, b.read)
 }
 
 func (b *book) Close() error {

@@ -5,8 +5,12 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -224,4 +228,287 @@ func TestFiguresThatGrowForeverDoNotWrapOn32Bits(t *testing.T) {
 	require.Equal(t, int64(1<<31), s.Samples)
 	s.CopiedBytes = 1 << 40
 	require.Equal(t, int64(1<<39), s.Since(Stats{CopiedBytes: 1 << 39}).CopiedBytes)
+}
+
+// stubs are poolHooks without a loader: a worker does what it is told.
+type stubs struct {
+	t    *testing.T
+	pool *pool
+
+	mu    sync.Mutex
+	told  map[*worker]chan func(*worker) (leaves bool) // what a worker is to do
+	using map[int]*worker                              // by number: of those that have a goroutine
+	away  []*worker                                    // whose calls were given up
+	quota int
+	over  bool
+}
+
+func (s *stubs) newWorker(seat, number int) *worker {
+	w := &worker{seat: seat, number: number, hand: hand{locals: &locals{}}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told[w] = make(chan func(*worker) bool, 1)
+	return w
+}
+
+func (s *stubs) work(w *worker) {
+	s.mu.Lock()
+	require.Nil(s.t, s.using[w.number], "no two have a number at a time")
+	s.using[w.number] = w
+	told := s.told[w]
+	s.mu.Unlock()
+	for do := range told {
+		if do(w) {
+			break
+		}
+		if !w.clock.End() { // the call was given up
+			s.forget(w)
+			s.pool.returned(w)
+			return
+		}
+		if s.pool.leave(w) {
+			break
+		}
+	}
+	s.forget(w)
+}
+
+func (s *stubs) forget(w *worker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.using, w.number)
+}
+
+func (s *stubs) takeOver(_, w *worker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = append(s.away, w)
+}
+
+func (s *stubs) setQuota(workers int) { s.quota = workers }
+func (s *stubs) isOver() bool         { return s.over }
+
+// staffed makes a pool in a bubble of virtual time.
+func staffed(t *testing.T, timeout time.Duration, size int, f func(t *testing.T, s *stubs, c *pool)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stubs{t: t, told: map[*worker]chan func(*worker) bool{}, using: map[int]*worker{}}
+		s.pool = newPool(s, timeout, size)
+		f(t, s, s.pool)
+		synctest.Wait()
+		require.Empty(t, s.using, "a goroutine is left")
+		require.Zero(t, s.pool.watchdog.Away())
+	})
+}
+
+// seated are the numbers of those that have seats, by seat; −1 for a free one.
+func (s *stubs) seated() (numbers []int) {
+	synctest.Wait()
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	for _, w := range s.pool.seats {
+		if w == nil {
+			numbers = append(numbers, -1)
+		} else {
+			numbers = append(numbers, w.number)
+		}
+	}
+	return numbers
+}
+
+// tell has the worker of a seat do something.
+func (s *stubs) tell(seat int, do func(w *worker) (leaves bool)) {
+	synctest.Wait()
+	s.pool.mu.Lock()
+	w := s.pool.seats[seat]
+	s.pool.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told[w] <- do
+}
+
+// everyone has all that have seats look whether they are surplus.
+func (s *stubs) everyone() {
+	for seat, number := range s.seated() {
+		if number >= 0 {
+			s.tell(seat, func(*worker) bool { return false })
+		}
+	}
+}
+
+func (s *stubs) quit() {
+	require.Nil(s.t, s.pool.close())
+	var dismissing sync.WaitGroup
+	dismissing.Go(s.pool.dismiss)
+	s.everyone()
+	dismissing.Wait()
+}
+
+func TestWorkersAreHiredForARunAndSurplusOnesLeave(t *testing.T) {
+	staffed(t, 0, 3, func(t *testing.T, s *stubs, c *pool) {
+		require.Empty(t, s.seated(), "between runs nobody is hired")
+		r := &run{}
+		require.NoError(t, c.begin(r, func() {}))
+		require.ErrorIs(t, c.begin(&run{}, func() {}), ErrBusy)
+		c.start()
+		require.Equal(t, []int{0, 1, 2}, s.seated())
+		require.True(t, c.resize(5, false))
+		require.Equal(t, 5, s.quota)
+		require.Equal(t, []int{0, 1, 2, 3, 4}, s.seated(), "at once")
+		require.True(t, c.resize(1, true))
+		s.everyone()
+		require.Equal(t, []int{0, -1, -1, -1, -1}, s.seated())
+		require.False(t, c.resize(4, false), "the program has said how many")
+		c.rest()
+		c.end(func() {})
+		require.True(t, c.resize(3, true))
+		require.Equal(t, []int{0, -1, -1, -1, -1}, s.seated(), "between runs nobody is hired")
+		require.NoError(t, c.begin(r, func() {}))
+		c.start()
+		require.Equal(t, []int{0, 1, 2, -1, -1}, s.seated(), "the lowest numbers that are free")
+		require.Same(t, r, c.close())
+		require.False(t, c.resize(2, true))
+		c.rest()
+		c.end(func() {})
+		require.ErrorIs(t, c.whileFree(func() {}), ErrClosed)
+		s.quit()
+	})
+}
+
+func TestTheSeatOfACallThatIsGivenUpIsTakenAndNobodyWaitsForTheCall(t *testing.T) {
+	staffed(t, time.Second, 2, func(t *testing.T, s *stubs, c *pool) {
+		require.NoError(t, c.begin(&run{}, func() {}))
+		c.start()
+		release := make(chan struct{})
+		hang := func(w *worker) bool {
+			w.clock.Begin(c.watchdog.Now(), 1)
+			<-release
+			return false
+		}
+		s.tell(1, hang)
+		time.Sleep(2 * time.Second)
+		require.Equal(t, []int{0, 2}, s.seated())
+		s.tell(1, hang)
+		time.Sleep(2 * time.Second)
+		require.Equal(t, []int{0, 3}, s.seated(), "numbers 1 and 2 are those of the calls")
+		require.Equal(t, 2, c.watchdog.Away())
+		require.Len(t, s.away, 2)
+		close(release)
+		require.Equal(t, []int{0, 3}, s.seated())
+		require.Zero(t, c.watchdog.Away())
+		require.True(t, c.resize(4, true))
+		require.Equal(t, []int{0, 3, 1, 2}, s.seated(), "numbers that have come back")
+		release = make(chan struct{})
+		s.tell(0, hang)
+		time.Sleep(2 * time.Second)
+		c.rest()
+		c.end(func() {})
+		s.quit() // though the call goes on
+		require.Equal(t, 1, c.watchdog.Away())
+		close(release)
+	})
+}
+
+func TestARunWaitsForWorkersThatPrepareAndThenNobodyBegins(t *testing.T) {
+	staffed(t, 0, 3, func(t *testing.T, s *stubs, c *pool) {
+		r := &run{}
+		require.NoError(t, c.begin(r, func() {}))
+		c.start()
+		var entered, refused []int
+		prepare := func(w *worker) (leaves bool) {
+			if of := c.enter(w); of == nil {
+				refused = append(refused, w.seat)
+				return true
+			}
+			time.Sleep(time.Minute)
+			entered = append(entered, w.seat)
+			c.entered()
+			return false
+		}
+		s.tell(1, prepare)
+		synctest.Wait()
+		began := time.Now()
+		c.awaitPrepared()
+		require.Equal(t, time.Minute, time.Since(began))
+		require.Equal(t, []int{1}, entered)
+		s.tell(2, prepare)
+		require.Equal(t, []int{0, 1, -1}, s.seated(), "who doesn't begin goes")
+		require.Equal(t, []int{2}, refused)
+		s.over = true
+		c.end(func() {})
+		require.NoError(t, c.begin(r, func() {}))
+		c.start()
+		s.tell(2, prepare)
+		require.Equal(t, []int{0, 1, -1}, s.seated(), "nor for a run that ends")
+		require.Equal(t, []int{2, 2}, refused)
+		s.tell(0, func(w *worker) bool { c.desert(w); c.desert(w); return true })
+		require.Equal(t, []int{-1, 1, -1}, s.seated())
+		c.rest()
+		c.end(func() {})
+		s.quit()
+	})
+}
+
+func TestWhateverHappensToACrewNumbersAndSeatsAreRight(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		staffed(t, time.Second, rng.IntN(5), func(t *testing.T, s *stubs, c *pool) {
+			var hanging []chan struct{}
+			running := false
+			for range 60 {
+				switch rng.IntN(6) {
+				case 0:
+					require.True(t, c.resize(rng.IntN(6), true))
+				case 1:
+					if running {
+						c.rest()
+						c.end(func() {})
+					} else {
+						require.NoError(t, c.begin(&run{}, func() {}))
+						c.start()
+					}
+					running = !running
+				case 2:
+					s.everyone()
+				case 3:
+					seats := s.seated()
+					if len(seats) == 0 || !running {
+						continue
+					}
+					seat := rng.IntN(len(seats))
+					if seats[seat] < 0 {
+						continue
+					}
+					release := make(chan struct{})
+					hanging = append(hanging, release)
+					s.tell(seat, func(w *worker) bool { w.clock.Begin(c.watchdog.Now(), 1); <-release; return false })
+					time.Sleep(2 * time.Second)
+				case 4:
+					if len(hanging) > 0 {
+						i := rng.IntN(len(hanging))
+						close(hanging[i])
+						hanging = slices.Delete(hanging, i, i+1)
+					}
+				}
+				seats := s.seated()
+				require.Equal(t, len(hanging), c.watchdog.Away(), "seed %d", seed)
+				busy := 0
+				for seat, number := range seats {
+					if number >= 0 {
+						busy++
+						require.Same(t, c.seats[seat], s.using[number])
+					}
+					require.True(t, !running || seat >= s.quota || number >= 0, "seed %d: seat %d is free", seed, seat)
+				}
+				require.Len(t, s.using, busy+len(hanging), "seed %d", seed)
+			}
+			if running {
+				c.rest()
+				c.end(func() {})
+			}
+			s.quit()
+			for _, release := range hanging {
+				close(release)
+			}
+		})
+	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
 )
 
 var trials = flag.Int("trials", 0, "so many random loaders of TestRandomLoadersDeliverWhatALoopWould, others each time; 0: some hundreds, more without -short, the same each time")
@@ -193,7 +194,7 @@ func (t *trial) loop(budget int) *plainLoop {
 	for _, lengths := range t.streams {
 		var shards [][]int
 		for _, n := range lengths {
-			records := indicesUpTo(n)
+			records := kit.IndicesUpTo(n)
 			for k := range records {
 				records[k] += id
 			}
@@ -216,7 +217,7 @@ func textOf(id int) int { return id % 6 }
 // A judge is a trial under way.
 type judge struct {
 	*trial
-	device   *fakeDevice
+	device   *kit.FakeDevice
 	loader   *nwt.Loader
 	closed   bool
 	states   []nwt.State // of all batches
@@ -230,7 +231,7 @@ type retained struct {
 	l      *nwt.Loader
 	b      *nwt.Batch
 	d      delivery
-	device *fakeDevice
+	device *kit.FakeDevice
 }
 
 // Load makes sample id, or does what is bad about it. late is called before it writes to
@@ -249,20 +250,20 @@ func (j *judge) load(ctx context.Context, id int, dst *nwt.Sample, late func()) 
 		n = 6
 	}
 	dst.SetLen(1, n)
-	fill(dst.Bytes(1), byte(id))
+	kit.Fill(dst.Bytes(1), byte(id))
 	nwt.Values[int64](dst, 2)[0] = dst.Rand().Int64() &^ 3 // the rest is for finish
 	switch how := j.bad[id]; {
 	case how == "panic":
-		panic(errBoom)
+		panic(kit.ErrBoom)
 	case how == "hang" && j.timeout:
 		time.Sleep(time.Duration(1200+id*600) * time.Millisecond)
 		late()
 		if spoil(dst); id%3 == 0 {
 			panic("late")
 		}
-		return errBoom
+		return kit.ErrBoom
 	case how == "error" || how == "hang":
-		return errBoom
+		return kit.ErrBoom
 	}
 	if j.slow > 0 && id%j.slow == 0 {
 		time.Sleep(100 * time.Millisecond)
@@ -273,7 +274,7 @@ func (j *judge) load(ctx context.Context, id int, dst *nwt.Sample, late func()) 
 // spoil writes to all that a sample lets a call write to.
 func spoil(dst *nwt.Sample) {
 	for f := range 3 {
-		fill(dst.Bytes(f), 0xee)
+		kit.Fill(dst.Bytes(f), 0xee)
 	}
 	dst.SetLen(1, 0)
 }
@@ -300,7 +301,7 @@ func (j *judge) dataset() (nwt.Dataset, error) {
 	if j.streams == nil {
 		ds := nwt.NewDataset(j.n, trialFields, func(ctx context.Context, i int, dst *nwt.Sample) error { return j.load(ctx, i, dst, func() {}) })
 		if j.whole {
-			ds = inOneCall{ds, j.loadBatch}
+			ds = kit.InOneCall{Dataset: ds, Call: j.loadBatch}
 		}
 		if j.sized {
 			ds = nwt.Sized(ds, func(id int, sizes []int) { sizes[0] = textOf(id) })
@@ -341,7 +342,7 @@ func (s *trialStream) Open(ctx context.Context, shard int) (nwt.ShardReader, err
 	r := &trialShard{s: s, shard: shard, flaw: s.j.torn[s.number+shard]}
 	switch {
 	case r.flaw.how == "open":
-		return nil, errTorn
+		return nil, kit.ErrTorn
 	case r.flaw.how == "open hangs":
 		if err := s.j.hang(ctx, shard, nil); err != nil {
 			return nil, err
@@ -364,11 +365,11 @@ func (tooMany) Temporary() bool { return true }
 // it fails at once, and if no worker can be given up, after an hour.
 func (j *judge) hang(ctx context.Context, shard int, r *nwt.Record) error {
 	if !j.timeout {
-		return errTorn
+		return kit.ErrTorn
 	}
 	select {
 	case <-time.After(time.Hour):
-		return errTorn
+		return kit.ErrTorn
 	case <-ctx.Done():
 	}
 	time.Sleep(time.Duration(shard*700) * time.Millisecond)
@@ -378,7 +379,7 @@ func (j *judge) hang(ctx context.Context, shard int, r *nwt.Record) error {
 	if shard%4 == 0 {
 		panic("late")
 	}
-	return []error{nil, io.EOF, errTorn, nil}[shard%4]
+	return []error{nil, io.EOF, kit.ErrTorn, nil}[shard%4]
 }
 
 var errForeign = errors.New("the record is another stream's")
@@ -389,7 +390,7 @@ func (s *trialStream) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) 
 	}
 	data := r.Data
 	return s.j.load(ctx, int(binary.LittleEndian.Uint64(data)), dst, func() {
-		fill(data, 0xee)
+		kit.Fill(data, 0xee)
 		r.Value = s.part
 	})
 }
@@ -420,9 +421,9 @@ func (s *trialShard) pass(ctx context.Context, r *nwt.Record) error {
 	if s.k == s.flaw.record {
 		switch s.flaw.how {
 		case "error":
-			return errTorn
+			return kit.ErrTorn
 		case "panic":
-			panic(errTorn)
+			panic(kit.ErrTorn)
 		case "hang":
 			if err := s.s.j.hang(ctx, s.shard, r); err != nil {
 				return err
@@ -455,7 +456,7 @@ func (s trialSkipper) Skip(ctx context.Context, n int) (skipped int, err error) 
 func (j *judge) open() (err error) {
 	opts := []nwt.Option{
 		nwt.WithBatchSize(j.batch), nwt.WithWorkers(j.workers), nwt.WithRank(j.rank, j.world), nwt.WithSeed(5),
-		silent, nwt.WithErrorBudget(j.budget),
+		kit.Silent, nwt.WithErrorBudget(j.budget),
 	}
 	with := func(on bool, opt func() nwt.Option) {
 		if on {
@@ -482,10 +483,10 @@ func (j *judge) open() (err error) {
 	j.device = nil
 	with(j.onDev, func() nwt.Option {
 		calls := int32(0) // of Copy and Wait, which come one at a time
-		j.device = &fakeDevice{took: 14 * time.Millisecond, fail: func(call string, _ int) error {
+		j.device = &kit.FakeDevice{Took: 14 * time.Millisecond, Fail: func(call string, _ int) error {
 			if call == "Copy" || call == "Wait" {
 				if calls++; calls == j.broken {
-					return errFake
+					return kit.ErrFake
 				}
 			}
 			return nil
@@ -531,7 +532,7 @@ func (j *judge) same(k retained) error {
 	if j.streams != nil { // for others the number of ranks may change
 		state.World = j.world
 	}
-	if b.Epoch() != d.epoch || !slices.Equal(b.Indices(), d.index) || progress(b.State()) != state {
+	if b.Epoch() != d.epoch || !slices.Equal(b.Indices(), d.index) || kit.Progress(b.State()) != state {
 		return fmt.Errorf("epoch %d: %v, %v; want %+v", b.Epoch(), b.Indices(), b.State(), d)
 	}
 	length := 5
@@ -557,7 +558,7 @@ func (j *judge) same(k retained) error {
 			return fmt.Errorf("sample %d of epoch %d, position %d, drew %x, want %x", d.index[p], d.epoch, d.position[p], got, want)
 		}
 	}
-	if k.device != nil && !k.device.holds(b) {
+	if k.device != nil && !k.device.Holds(b) {
 		return fmt.Errorf("%v isn't on the device", d.index)
 	}
 	return nil
@@ -637,7 +638,7 @@ func (j *judge) iterate(r run) error {
 	case left && last == nil,
 		j.closed && errors.Is(last, nwt.ErrClosed),
 		ctx.Err() != nil && errors.Is(last, ctx.Err()),
-		j.broken > 0 && errors.Is(last, errFake),
+		j.broken > 0 && errors.Is(last, kit.ErrFake),
 		j.finishes && j.unfinished > 0 && errors.Is(last, errUnfinished),
 		end >= 0 && errors.As(last, &le) && (j.unordered || le.Index == end && seen == len(wants)),
 		end == refused && last != nil && (strings.Contains(last.Error(), "has no batch") || strings.Contains(last.Error(), "has no sample")),
@@ -685,7 +686,7 @@ func (j *judge) train(ctx context.Context, r run, seq iter.Seq2[*nwt.Batch, erro
 			}
 		}
 		if !slices.Contains(r.then, "retain") {
-			j.device.overwrite(b)
+			j.device.Overwrite(b)
 		}
 		if left {
 			break
@@ -744,7 +745,7 @@ func (j *judge) idle() error {
 // result returns what is wrong with a trial, nil if nothing is.
 func (t *trial) result() error {
 	j := &judge{trial: t}
-	var devices []*fakeDevice
+	var devices []*kit.FakeDevice
 	var err error
 	for i, r := range t.runs {
 		err = j.iterate(r)
@@ -762,8 +763,8 @@ func (t *trial) result() error {
 		err = fmt.Errorf("%d slots are left", n)
 	}
 	for _, d := range devices {
-		if err == nil && d != nil && (d.left() > 0 || len(d.wrongs) > 0) {
-			err = fmt.Errorf("%d things of the device's were never given back; %v", d.left(), d.wrongs)
+		if err == nil && d != nil && (d.Left() > 0 || len(d.Wrongs) > 0) {
+			err = fmt.Errorf("%d things of the device's were never given back; %v", d.Left(), d.Wrongs)
 		}
 	}
 	return err
@@ -776,7 +777,7 @@ func TestRandomLoadersDeliverWhatALoopWould(t *testing.T) {
 	for s := range seedsOf(*trials, 600, 2000) {
 		tr := randomTrial(rand.New(rand.NewPCG(s, 7)))
 		var over atomic.Bool
-		hung := time.AfterFunc(hangs, func() {
+		hung := time.AfterFunc(kit.Hangs, func() {
 			if !over.Load() {
 				panic(fmt.Sprintf("-seed=%d hangs, or spins: %+v", s, *tr))
 			}
@@ -786,5 +787,111 @@ func TestRandomLoadersDeliverWhatALoopWould(t *testing.T) {
 		over.Store(true)
 		hung.Stop()
 		require.NoError(t, err, "-seed=%d: %+v", s, *tr)
+	}
+}
+
+// Some calls of the device fail or hang, sessions don't end, and the program cancels, breaks,
+// retains batches and changes the number of workers. Whatever it is delivered is on the device,
+// and all that the device gave comes back.
+func TestRandomProgramsOnADeviceThatFails(t *testing.T) {
+	for seed := range uint64(300) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { runRandomly(t, rand.New(rand.NewPCG(seed, 21))) })
+		})
+	}
+}
+
+func runRandomly(t *testing.T, rng *rand.Rand) {
+	one := func(in int) bool { return rng.IntN(in) == 0 }
+	upTo := func(n int) time.Duration { return time.Duration(rng.IntN(n)) * time.Millisecond }
+	calls := []string{"AllocHost", "FreeHost", "Alloc", "Free", "NewEvent", "FreeEvent", "Open", "Copy", "Wait", "copying"}
+	call, first := calls[rng.IntN(len(calls))], 1+rng.IntN(12)
+	last := first + []int{-1, 0, 1, 3, 10000}[rng.IntN(5)]
+	unended, hung := max(0, rng.IntN(5)-2), rng.IntN(40) // sessions that don't end; the copy that takes an hour, if there are so many
+	dev := &kit.FakeDevice{Took: upTo(40), Fail: func(c string, n int) error {
+		switch {
+		case c == "copying" && n == hung:
+			time.Sleep(time.Hour)
+		case c == "Close" && n <= unended, c == call && first <= n && n <= last:
+			return kit.ErrFake
+		}
+		return nil
+	}}
+	n, load := 1+rng.IntN(80), upTo(4)
+	ds := kit.Ragged(n)
+	slow := nwt.NewDataset(n, ds.Fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
+		time.Sleep(load * time.Duration(i%3))
+		return errors.Join(ctx.Err(), ds.Load(ctx, i, dst))
+	})
+	l, err := nwt.NewLoader(slow, nwt.WithBatchSize(1+rng.IntN(9)), nwt.WithWorkers(rng.IntN(6)), nwt.WithPrefetch(1+rng.IntN(6)),
+		nwt.WithDevice(dev), kit.Silent, nwt.WithPinned(!one(4)))
+	require.NoError(t, err)
+	var kept sync.WaitGroup
+	for epoch := range 4 {
+		ctx, cancel := context.WithCancel(t.Context())
+		if one(4) {
+			time.AfterFunc(upTo(400), cancel)
+		}
+		workers, leave := rng.IntN(6), rng.IntN(20)
+		time.AfterFunc(upTo(200), func() { _ = l.SetWorkers(workers) })
+		i := 0
+		var ended error
+		for b, err := range l.Epoch(ctx, epoch) {
+			if ended = err; err != nil {
+				break
+			}
+			for k, v := range nwt.Values[uint8](b, 1) {
+				require.Equal(t, uint8((i+k)%6), v)
+			}
+			require.True(t, dev.Holds(b))
+			i += b.Len()
+			took := upTo(500)
+			if time.Sleep(upTo(40)); one(4) {
+				b.Retain()
+				kept.Go(func() {
+					time.Sleep(took)
+					if !dev.Holds(b) {
+						t.Error("a batch that is retained has changed")
+					}
+					b.Release()
+				})
+			} else {
+				dev.Overwrite(b)
+			}
+			if b.Index() == leave {
+				break
+			}
+		}
+		if cancel(); ended != nil && !errors.Is(ended, context.Canceled) {
+			require.ErrorIs(t, ended, kit.ErrFake)
+		}
+	}
+	if one(2) {
+		kept.Wait()
+	}
+	require.NoError(t, l.Close())
+	kept.Wait()
+	dev.Settled(t)
+}
+
+var seed = flag.Uint64("seed", 0, "the first seed of the random tests")
+
+// seedsOf are the seeds of a random test, as many as the flag asks for. Without it they are
+// fewer with -short, and always the same: a change that fails has caused that.
+func seedsOf(flag, short, long int) iter.Seq[uint64] {
+	count, first := flag, *seed
+	if first == 0 {
+		if first = 1; count > 0 {
+			first = uint64(rand.Uint32())
+		}
+	}
+	if count == 0 {
+		if count = long; testing.Short() {
+			count = short
+		}
+	}
+	return func(yield func(uint64) bool) {
+		for s := first; s != first+uint64(count) && yield(s); s++ {
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
 	"github.com/nwt-go/nwt/sampler"
 )
 
@@ -32,11 +33,9 @@ type plainLoop struct {
 	bad                        func(id int) bool // nil: none is
 }
 
-// How a run ends, unless it is with the sample that is one too many: then with its index, from 0.
-const (
-	well    = -1
-	refused = -2 // with an epoch that has no batch or too few samples, which the other ranks would wait for
-)
+const well = -1
+
+const refused = -2 // with an epoch that has no batch or too few samples, which the other ranks would wait for
 
 // batches returns what a run from position base of epoch first delivers, and how it ends.
 func (p *plainLoop) batches(first, count, base int) (out []delivery, end int) {
@@ -217,7 +216,7 @@ func (r *relay) part(t *testing.T, l leg, rank int) (parts [][]int, states []nwt
 	if !later {
 		opts = append(opts, nwt.WithSampler(l.order))
 	}
-	loader, err := nwt.NewLoader(drawn(r.n), opts...)
+	loader, err := nwt.NewLoader(kit.Drawn(r.n), opts...)
 	if err != nil {
 		return nil, nil, err
 	}

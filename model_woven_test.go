@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
 )
 
 // A cloth is a dataset woven at random of others: Map, Zip, Concat, Cached and so on, in
@@ -124,16 +125,16 @@ func writeThread(dst *nwt.Sample, k int, t thread) {
 	nwt.Values[int64](dst, 4*k)[0], nwt.Values[int64](dst, 4*k+2)[0] = int64(t.id), t.noise
 	dst.SetLen(4*k+1, sizes[0])
 	dst.SetShape(4*k+3, sizes[1:]...)
-	fill(dst.Bytes(4*k+1), byte(t.id))
-	fill(dst.Bytes(4*k+3), byte(t.id))
+	kit.Fill(dst.Bytes(4*k+1), byte(t.id))
+	kit.Fill(dst.Bytes(4*k+3), byte(t.id))
 }
 
 // cut spoils what a sample lets a call write to.
 func cut(dst *nwt.Sample, names []string) {
 	for k := range names {
 		writeThread(dst, k, thread{0, -1})
-		fill(dst.Bytes(4*k+1), 0xee)
-		fill(dst.Bytes(4*k+3), 0xee)
+		kit.Fill(dst.Bytes(4*k+1), 0xee)
+		kit.Fill(dst.Bytes(4*k+3), 0xee)
 	}
 }
 
@@ -189,13 +190,13 @@ func (y *yarn) load(ctx context.Context, i int, dst *nwt.Sample) error {
 		y.write(i, dst)
 		switch how := y.bad[i]; {
 		case how == "panic":
-			panic(errBoom)
+			panic(kit.ErrBoom)
 		case how == "hang" && y.w.timeout:
 			time.Sleep(time.Duration(1200+300*i) * time.Millisecond)
 			cut(dst, y.names)
-			return errBoom
+			return kit.ErrBoom
 		case how != "":
-			return errBoom
+			return kit.ErrBoom
 		}
 		return ctx.Err()
 	})
@@ -206,7 +207,7 @@ func (y *yarn) dataset(*weaver) (nwt.Dataset, error) {
 	if y.together == "" {
 		return ds, nil
 	}
-	return inOneCall{ds, y.loadBatch}, nil
+	return kit.InOneCall{Dataset: ds, Call: y.loadBatch}, nil
 }
 
 func (y *yarn) loadBatch(indices []int, dst []*nwt.Sample) error {
@@ -226,7 +227,7 @@ func (y *yarn) loadBatch(indices []int, dst []*nwt.Sample) error {
 				}
 				panic("late")
 			case how != "" && y.together == "panics":
-				panic(errBoom)
+				panic(kit.ErrBoom)
 			case how != "":
 				failed = true
 			default:
@@ -234,7 +235,7 @@ func (y *yarn) loadBatch(indices []int, dst []*nwt.Sample) error {
 			}
 		}
 		if failed {
-			return errBoom
+			return kit.ErrBoom
 		}
 		return nil
 	})
@@ -387,7 +388,7 @@ func (c *weave) apply(w *weaver, src, dst *nwt.Sample) error {
 		}
 		cut(src, c.names)
 		if c.bad[first] {
-			return errBoom
+			return kit.ErrBoom
 		}
 		return nil
 	})
@@ -426,7 +427,7 @@ func (w *weaver) weave(names []string, n, layers int) cloth {
 }
 
 func (w *weaver) options() []nwt.Option {
-	opts := []nwt.Option{nwt.WithErrorBudget(1000), nwt.WithRetry(0, 0), quietLog}
+	opts := []nwt.Option{nwt.WithErrorBudget(1000), nwt.WithRetry(0, 0), kit.QuietLog}
 	if w.timeout {
 		opts = append(opts, nwt.WithTimeout(time.Second))
 	}
@@ -549,12 +550,6 @@ func TestWovenDatasetsDeliverWhatALoopWould(t *testing.T) {
 		if t.Failed() {
 			return
 		}
-	}
-}
-
-func fill(mem []byte, with byte) {
-	for i := range mem {
-		mem[i] = with
 	}
 }
 
@@ -722,7 +717,7 @@ func agrees(b *nwt.Batch, d delivery) error {
 func TestWhatIsCalledBesideALoopHarmsNothing(t *testing.T) {
 	for s := range seedsOf(*besides, 100, 200) {
 		c := &crowd{over: make(chan struct{})}
-		hung := time.AfterFunc(hangs, func() { panic(fmt.Sprintf("-seed=%d hangs", s)) })
+		hung := time.AfterFunc(kit.Hangs, func() { panic(fmt.Sprintf("-seed=%d hangs", s)) })
 		err := c.train(rand.New(rand.NewPCG(s, 9)))
 		hung.Stop()
 		require.NoError(t, err, "-seed=%d", s)

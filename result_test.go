@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
 	"github.com/nwt-go/nwt/sampler"
 )
 
@@ -121,18 +122,18 @@ func TestTheHeadlineSaysTheChoiceAndWhy(t *testing.T) {
 		most       int
 		opt        nwt.Option
 	}{
-		`^4 workers: training hardly waits for data; .*the fastest; 3 take 3\d % longer\.$`: {20 * time.Millisecond, 5 * time.Millisecond, 16, silent},
-		`^8 workers: the fastest; 6 take (3\d) % longer\.$`:                                 {20 * time.Millisecond, 0, 8, silent},
-		`^1 worker: training hardly waits for data; .*0 take.* longer\.$`:                   {4 * time.Millisecond, 5 * time.Millisecond, 4, silent},
+		`^4 workers: training hardly waits for data; .*the fastest; 3 take 3\d % longer\.$`: {20 * time.Millisecond, 5 * time.Millisecond, 16, kit.Silent},
+		`^8 workers: the fastest; 6 take (3\d) % longer\.$`:                                 {20 * time.Millisecond, 0, 8, kit.Silent},
+		`^1 worker: training hardly waits for data; .*0 take.* longer\.$`:                   {4 * time.Millisecond, 5 * time.Millisecond, 4, kit.Silent},
 		`^6 workers: 3\d % slower than 8, the fastest; 4 take \d\d % longer\.$`:             {20 * time.Millisecond, 0, 8, nwt.WithRelativeAlpha(0.8)},
-		`^0 workers: nothing else was measured\.$`:                                          {4 * time.Millisecond, 0, 0, silent},
+		`^0 workers: nothing else was measured\.$`:                                          {4 * time.Millisecond, 0, 0, kit.Silent},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			opts := []nwt.Option{nwt.WithMaxWorkers(c.most), c.opt}
 			if c.step > 0 {
 				opts = append(opts, stepOf(c.step))
 			}
-			r := tune(t, sleeping(1_000_000, c.load/32), opts...)
+			r := tune(t, kit.Sleeping(1_000_000, c.load/32), opts...)
 			require.Regexp(t, want, r.Reason, "%v", r)
 		})
 	}
@@ -167,15 +168,15 @@ func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
 				if tt.machine != nil {
 					tt.machine(m)
 				}
-				ds := nwt.NewDataset(tt.samples, scalar, func(ctx context.Context, _ int, s *nwt.Sample) error {
+				ds := nwt.NewDataset(tt.samples, kit.Scalar, func(ctx context.Context, _ int, s *nwt.Sample) error {
 					if tt.name == "not sure" {
 						one <- struct{}{} // workers don't matter
 						defer func() { <-one }()
 					}
 					if tt.load != nil {
-						return heed(ctx, tt.load(began, s))
+						return kit.Heed(ctx, tt.load(began, s))
 					}
-					return heed(ctx, time.Millisecond)
+					return kit.Heed(ctx, time.Millisecond)
 				})
 				r := tune(t, ds, append(tt.opts, nwt.WithMaxWorkers(8), m.Option())...)
 				said := strings.Join(r.Warnings, "\n")
@@ -259,7 +260,7 @@ func TestSamplesPerSecondAreThoseThatBatchesHave(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := tune(t, sleeping(c.n, time.Millisecond), append(c.opts, nwt.WithMaxWorkers(4))...)
+				r := tune(t, kit.Sleeping(c.n, time.Millisecond), append(c.opts, nwt.WithMaxWorkers(4))...)
 				require.InEpsilon(t, c.mean, r.BatchSamples, 0.5)
 				require.Contains(t, r.String(), fmt.Sprintf(" %.0f ", r.BatchSamples/trialOf(t, r, r.Workers).Mean.Seconds()))
 				require.Equal(t, len(c.opts) > 0, strings.Contains(r.String(), "at most"), "%v", r)
@@ -273,8 +274,8 @@ func TestTrainingWaitsForTheShareThatAdviceSays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var waited atomic.Int64
 		const load, step = 40 * time.Millisecond, 6 * time.Millisecond
-		r := tune(t, sleeping(1_000_000, load/32), nwt.WithMaxWorkers(4), stepOf(step))
-		l := newLoader(t, sleeping(1_000_000, load/32), nwt.WithWorkers(r.Workers), silent, virtual)
+		r := tune(t, kit.Sleeping(1_000_000, load/32), nwt.WithMaxWorkers(4), stepOf(step))
+		l := kit.NewLoader(t, kit.Sleeping(1_000_000, load/32), nwt.WithWorkers(r.Workers), kit.Silent, virtual)
 		took := train(t, l, 2000, func() { waited.Add(int64(step)); time.Sleep(step) })
 		share := 1 - float64(waited.Load())/float64(took)
 		trial := trialOf(t, r, r.Workers)
@@ -307,7 +308,7 @@ func TestBesideHeavyNeighboursRepeatabilityIsNotClaimed(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := nwt.NewVirtualMachine(virtualCPUs)
 			m.Others = others
-			r := tune(t, sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(8), m.Option())
+			r := tune(t, kit.Sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(8), m.Option())
 			require.Contains(t, r.String(), "other processes kept")
 			require.Equal(t, claimed, strings.Contains(r.String(), "of runs would choose"), "%v", r)
 			require.NotContains(t, r.String(), "of them would choose")

@@ -21,6 +21,7 @@ import (
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/files"
 	"github.com/nwt-go/nwt/internal/host"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
 )
 
 // kept tunes in virtual time with a file of results, under a name.
@@ -33,7 +34,7 @@ func kept(t *testing.T, path, name string, ds nwt.Dataset, opts ...nwt.Option) (
 }
 
 func TestAResultIsTakenFromTheCacheAfterAFewBatches(t *testing.T) {
-	path, ds := filepath.Join(t.TempDir(), "tuning.json"), sleeping(1000, time.Millisecond)
+	path, ds := filepath.Join(t.TempDir(), "tuning.json"), kit.Sleeping(1000, time.Millisecond)
 	first := kept(t, path, "a", ds)
 	require.False(t, first.Cached)
 	steps := 0
@@ -50,7 +51,7 @@ func TestAResultIsTakenFromTheCacheAfterAFewBatches(t *testing.T) {
 
 func TestAnotherNameOrOptionIsTunedAnew(t *testing.T) {
 	step := func(context.Context, *nwt.Batch) error { return nil }
-	path, ds := filepath.Join(t.TempDir(), "tuning.json"), sleeping(1000, time.Millisecond)
+	path, ds := filepath.Join(t.TempDir(), "tuning.json"), kit.Sleeping(1000, time.Millisecond)
 	require.False(t, kept(t, path, "a", ds).Cached)
 	require.False(t, kept(t, path, "b", ds).Cached)
 	require.False(t, kept(t, filepath.Join(t.TempDir(), "other.json"), "a", ds).Cached)
@@ -69,13 +70,13 @@ func TestAnotherNameOrOptionIsTunedAnew(t *testing.T) {
 		"unordered":   nwt.WithUnordered(),
 		"worker init": nwt.WithWorkerInit(func(context.Context, int) error { return nil }),
 		"machine":     nwt.NewVirtualMachine(3).Option(),
-		"device":      nwt.WithDevice(nowhere{}),
+		"device":      nwt.WithDevice(kit.Nowhere{}),
 	} {
 		require.False(t, kept(t, path, "a", ds, opt).Cached, name)
 		require.True(t, kept(t, path, "a", ds, opt).Cached, name)
 	}
 	fields := []nwt.Field{{Name: "y", Type: nwt.Float32}}
-	other := nwt.NewDataset(1000, fields, func(ctx context.Context, _ int, _ *nwt.Sample) error { return heed(ctx, time.Millisecond) })
+	other := nwt.NewDataset(1000, fields, func(ctx context.Context, _ int, _ *nwt.Sample) error { return kit.Heed(ctx, time.Millisecond) })
 	require.False(t, kept(t, path, "a", other).Cached, "another field")
 	require.True(t, kept(t, path, "a", ds).Cached)
 }
@@ -88,7 +89,7 @@ func TestAnotherShareOfTheCPUsIsTunedAnew(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "tuning.json")
 	cached := func(procs int) bool {
-		return kept(t, path, "a", sleeping(1000, time.Millisecond), nwt.WithRankFromEnv(), nwt.NewVirtualMachine(procs).Option()).Cached
+		return kept(t, path, "a", kit.Sleeping(1000, time.Millisecond), nwt.WithRankFromEnv(), nwt.NewVirtualMachine(procs).Option()).Cached
 	}
 	require.Equal(t, []bool{false, false, true, true}, []bool{cached(4), cached(8), cached(4), cached(8)})
 }
@@ -96,26 +97,26 @@ func TestAnotherShareOfTheCPUsIsTunedAnew(t *testing.T) {
 // Who copies a program and forgets the name, or whose storage became slower, isn't told a
 // count that was found for something else.
 func TestAnotherDatasetUnderTheSameNameIsTunedAnewAndThatIsLogged(t *testing.T) {
-	for name, step := range map[string]nwt.Option{"without a step": silent, "with a step": stepOf(time.Millisecond)} {
+	for name, step := range map[string]nwt.Option{"without a step": kit.Silent, "with a step": stepOf(time.Millisecond)} {
 		path := filepath.Join(t.TempDir(), "tuning.json")
-		require.False(t, kept(t, path, "a", sleeping(1000, time.Millisecond), step).Cached)
-		require.True(t, kept(t, path, "a", sleeping(1000, 1500*time.Microsecond), step).Cached, "not twice as slow")
+		require.False(t, kept(t, path, "a", kit.Sleeping(1000, time.Millisecond), step).Cached)
+		require.True(t, kept(t, path, "a", kit.Sleeping(1000, 1500*time.Microsecond), step).Cached, "not twice as slow")
 		for _, load := range []time.Duration{10 * time.Millisecond, time.Millisecond} {
-			var log journal
-			r := kept(t, path, "a", sleeping(1000, load), step, log.option())
+			var log kit.Journal
+			r := kept(t, path, "a", kit.Sleeping(1000, load), step, log.Option())
 			require.False(t, r.Cached, "%s, %v", name, load)
 			require.Contains(t, log.String(), "nwt: tuning anew")
 			require.Contains(t, log.String(), "name=a reason=\"with ")
-			require.True(t, kept(t, path, "a", sleeping(1000, load), step).Cached, "the new result is kept")
+			require.True(t, kept(t, path, "a", kit.Sleeping(1000, load), step).Cached, "the new result is kept")
 		}
 	}
 }
 
 func TestATuningThatFailsIsNotKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tuning.json")
-	_, err := nwt.Tune(t.Context(), numbered(100, func(context.Context, int, *nwt.Sample) error { return errBad }), nwt.WithResultCache(path, "a"), silent)
-	require.ErrorIs(t, err, errBad)
-	ds := numbered(100, func(context.Context, int, *nwt.Sample) error { time.Sleep(time.Millisecond); return nil })
+	_, err := nwt.Tune(t.Context(), kit.Numbered(100, func(context.Context, int, *nwt.Sample) error { return kit.ErrBad }), nwt.WithResultCache(path, "a"), kit.Silent)
+	require.ErrorIs(t, err, kit.ErrBad)
+	ds := kit.Numbered(100, func(context.Context, int, *nwt.Sample) error { time.Sleep(time.Millisecond); return nil })
 	require.False(t, kept(t, path, "a", ds).Cached)
 	require.True(t, kept(t, path, "a", ds).Cached)
 }
@@ -144,7 +145,7 @@ func TestAKeptChoiceMustFitIntoTheMemoryOfToday(t *testing.T) {
 		all := tuned(much, false)
 		require.GreaterOrEqual(t, all.Workers, 12, "%v", all)
 		require.Equal(t, all.Workers, tuned(much, true).Workers)
-		if raceDetector { // its own memory comes and goes by many megabytes
+		if kit.RaceDetector { // its own memory comes and goes by many megabytes
 			return
 		}
 		bounded := tuned(little, false)
@@ -165,12 +166,12 @@ func TestAKeptChoiceMustFitIntoTheMemoryOfToday(t *testing.T) {
 }
 
 func TestRanksThatStartTogetherAgreeOnOneAnswer(t *testing.T) {
-	path, ds := filepath.Join(t.TempDir(), "tuning.json"), sleeping(1000, 200*time.Microsecond)
+	path, ds := filepath.Join(t.TempDir(), "tuning.json"), kit.Sleeping(1000, 200*time.Microsecond)
 	results := make([]*nwt.Result, 4)
 	var ranks sync.WaitGroup
 	for rank := range results {
 		ranks.Go(func() {
-			r, err := nwt.Tune(t.Context(), ds, nwt.WithRank(rank, 4), nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithResultCache(path, "a"), virtual, silent)
+			r, err := nwt.Tune(t.Context(), ds, nwt.WithRank(rank, 4), nwt.WithMaxWorkers(1), nwt.WithIterations(20), nwt.WithResultCache(path, "a"), virtual, kit.Silent)
 			if err == nil {
 				results[rank] = r
 			}
@@ -197,13 +198,13 @@ func TestWaitingForAnotherProcessThatTunesTakesNoTuningTime(t *testing.T) {
 			time.Sleep(time.Hour)
 			unlock() // without a result
 		}()
-		r := tune(t, sleeping(1000, time.Millisecond), nwt.WithMaxWorkers(4), nwt.WithTuningTime(time.Minute), nwt.WithResultCache(path, "a"))
+		r := tune(t, kit.Sleeping(1000, time.Millisecond), nwt.WithMaxWorkers(4), nwt.WithTuningTime(time.Minute), nwt.WithResultCache(path, "a"))
 		require.Equal(t, 4, r.Workers)
 	})
 }
 
 func TestAKeptResultThatCannotBeOrMayNotHoldIsMeasuredAnew(t *testing.T) {
-	ds, path := sleeping(1000, time.Millisecond), filepath.Join(t.TempDir(), "tuning.json")
+	ds, path := kit.Sleeping(1000, time.Millisecond), filepath.Join(t.TempDir(), "tuning.json")
 	kept(t, path, "a", ds)
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -269,13 +270,13 @@ func TestADamagedCacheIsIgnoredWithAWarningAndRewritten(t *testing.T) {
 			return bytes.Replace(data, []byte(`"workers":`), []byte(`"workers":9999`), 1)
 		},
 	} {
-		var log journal
-		ds, path := sleeping(1000, time.Millisecond), filepath.Join(t.TempDir(), "tuning.json")
+		var log kit.Journal
+		ds, path := kit.Sleeping(1000, time.Millisecond), filepath.Join(t.TempDir(), "tuning.json")
 		kept(t, path, "a", ds)
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(path, damage(data), 0o644))
-		require.False(t, kept(t, path, "a", ds, log.option()).Cached, name)
+		require.False(t, kept(t, path, "a", ds, log.Option()).Cached, name)
 		require.Equal(t, 1, strings.Count(log.String(), "ignoring"), "%s: %s", name, &log) // it is looked at before and after waiting for others that tune
 		require.True(t, kept(t, path, "a", ds).Cached, name)
 	}
@@ -285,11 +286,11 @@ func TestATunedLoaderHasTheCountThatWasFoundAndTellsHow(t *testing.T) {
 	for name, value := range map[string]string{"RANK": "0", "WORLD_SIZE": "1"} {
 		t.Setenv(name, value)
 	}
-	var log journal
+	var log kit.Journal
 	var steps atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
-	l, err := nwt.NewTunedLoader(ctx, numbersTo(t, 1000), nwt.WithBatchSize(10), nwt.WithShuffle(1), nwt.WithWorkers(9),
-		nwt.WithMaxWorkers(1), nwt.WithIterations(3), nwt.WithRankFromEnv(), log.option(),
+	l, err := nwt.NewTunedLoader(ctx, kit.NumbersTo(t, 1000), nwt.WithBatchSize(10), nwt.WithShuffle(1), nwt.WithWorkers(9),
+		nwt.WithMaxWorkers(1), nwt.WithIterations(3), nwt.WithRankFromEnv(), log.Option(),
 		nwt.WithStep(func(context.Context, *nwt.Batch) error { steps.Add(1); return nil }))
 	require.NoError(t, err)
 	defer l.Close()
@@ -301,6 +302,6 @@ func TestATunedLoaderHasTheCountThatWasFoundAndTellsHow(t *testing.T) {
 	require.True(t, r.Step)
 	require.Positive(t, steps.Load())
 	require.Equal(t, 1, strings.Count(log.String(), "launcher: torchrun"))
-	require.Len(t, batchesOf[int64](t, l), 100, "the epoch is whole: tuning took nothing of it")
+	require.Len(t, kit.BatchesOf[int64](t, l), 100, "the epoch is whole: tuning took nothing of it")
 	require.Same(t, r, l.Result())
 }

@@ -20,11 +20,12 @@ import (
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/files"
 	"github.com/nwt-go/nwt/internal/host"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
 )
 
 func TestTuningEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := nwt.Tune(ctx, sleeping(1000, time.Millisecond), nwt.WithProgress(func(nwt.Progress) { cancel() }))
+	_, err := nwt.Tune(ctx, kit.Sleeping(1000, time.Millisecond), nwt.WithProgress(func(nwt.Progress) { cancel() }))
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -33,10 +34,10 @@ func TestTuningEndsWithItsContext(t *testing.T) {
 func TestTheErrorOfATuningThatWasCancelledHasTheCause(t *testing.T) {
 	stop := errors.New("stop")
 	path := filepath.Join(t.TempDir(), "tuning.json")
-	for _, opts := range [][]nwt.Option{{silent}, {silent, nwt.WithResultCache(path, "a")}} {
+	for _, opts := range [][]nwt.Option{{kit.Silent}, {kit.Silent, nwt.WithResultCache(path, "a")}} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(stop)
-		_, err := nwt.Tune(ctx, sleeping(1000, time.Millisecond), opts...)
+		_, err := nwt.Tune(ctx, kit.Sleeping(1000, time.Millisecond), opts...)
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, err, stop)
 		require.NotContains(t, err.Error(), "another process")
@@ -50,7 +51,7 @@ func TestTheErrorOfATuningThatWasCancelledHasTheCause(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, stop)
 			defer cancel()
-			_, err := nwt.Tune(ctx, sleeping(1000, time.Microsecond), opt, silent, virtual)
+			_, err := nwt.Tune(ctx, kit.Sleeping(1000, time.Microsecond), opt, kit.Silent, virtual)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.ErrorIs(t, err, stop)
 			require.NotContains(t, err.Error(), "not sent")
@@ -61,7 +62,7 @@ func TestTheErrorOfATuningThatWasCancelledHasTheCause(t *testing.T) {
 	defer unlock()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, stop)
 	defer cancel()
-	_, err = nwt.Tune(ctx, sleeping(1000, time.Millisecond), silent, nwt.WithResultCache(path, "a"))
+	_, err = nwt.Tune(ctx, kit.Sleeping(1000, time.Millisecond), kit.Silent, nwt.WithResultCache(path, "a"))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorIs(t, err, stop)
 	require.ErrorContains(t, err, "another process")
@@ -70,9 +71,9 @@ func TestTheErrorOfATuningThatWasCancelledHasTheCause(t *testing.T) {
 func TestAResultThatIsCompleteWhenTuningIsCancelledIsReturnedAndKept(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var log journal
-	ds := sleeping(1_000_000, 100*time.Microsecond)
-	opts := []nwt.Option{nwt.WithResultCache(filepath.Join(t.TempDir(), "tuned.json"), "a"), nwt.WithMaxWorkers(1), nwt.WithIterations(1), log.option()}
+	var log kit.Journal
+	ds := kit.Sleeping(1_000_000, 100*time.Microsecond)
+	opts := []nwt.Option{nwt.WithResultCache(filepath.Join(t.TempDir(), "tuned.json"), "a"), nwt.WithMaxWorkers(1), nwt.WithIterations(1), log.Option()}
 	r, err := nwt.Tune(ctx, ds, append(opts, nwt.WithProgress(func(p nwt.Progress) {
 		if p.Phase == "done" {
 			cancel()
@@ -89,15 +90,15 @@ func TestAResultThatIsCompleteWhenTuningIsCancelledIsReturnedAndKept(t *testing.
 
 func TestTuningRunsTheStepAndItsErrorsComeBack(t *testing.T) {
 	steps := 0
-	r, err := nwt.Tune(t.Context(), emptyDataset(1000), nwt.WithMaxWorkers(1), nwt.WithIterations(10), silent,
+	r, err := nwt.Tune(t.Context(), kit.EmptyDataset(1000), nwt.WithMaxWorkers(1), nwt.WithIterations(10), kit.Silent,
 		nwt.WithStep(func(context.Context, *nwt.Batch) error { steps++; return nil }))
 	require.NoError(t, err)
 	require.Positive(t, steps)
 	require.True(t, r.Step)
-	_, err = nwt.Tune(t.Context(), emptyDataset(1000), silent, nwt.WithStep(func(context.Context, *nwt.Batch) error { return errBoom }))
-	require.ErrorIs(t, err, errBoom)
-	_, err = nwt.Tune(t.Context(), emptyDataset(1000), silent, nwt.WithStep(func(context.Context, *nwt.Batch) error { panic(errBoom) }))
-	require.ErrorIs(t, err, errBoom)
+	_, err = nwt.Tune(t.Context(), kit.EmptyDataset(1000), kit.Silent, nwt.WithStep(func(context.Context, *nwt.Batch) error { return kit.ErrBoom }))
+	require.ErrorIs(t, err, kit.ErrBoom)
+	_, err = nwt.Tune(t.Context(), kit.EmptyDataset(1000), kit.Silent, nwt.WithStep(func(context.Context, *nwt.Batch) error { panic(kit.ErrBoom) }))
+	require.ErrorIs(t, err, kit.ErrBoom)
 	require.ErrorContains(t, err, "WithStep, batch 0 of epoch 0: ")
 	require.ErrorContains(t, err, "tuner_ends_test.go:", "with the stack")
 }
@@ -106,9 +107,9 @@ func TestTuningRunsTheStepAndItsErrorsComeBack(t *testing.T) {
 func TestTuningEndsInItsTime(t *testing.T) {
 	const load = 100 * time.Millisecond
 	for name, of := range map[string]func() nwt.Dataset{
-		"a dataset":     func() nwt.Dataset { return sleeping(1_000_000, load) },
-		"whole batches": func() nwt.Dataset { return slowTogether{sleeping(1_000_000, load), load} },
-		"a stream":      func() nwt.Dataset { return nwt.Streamed(heeding{time.Millisecond, load}) },
+		"a dataset":     func() nwt.Dataset { return kit.Sleeping(1_000_000, load) },
+		"whole batches": func() nwt.Dataset { return kit.SlowTogether{Dataset: kit.Sleeping(1_000_000, load), Each: load} },
+		"a stream":      func() nwt.Dataset { return nwt.Streamed(kit.Heeding{Reading: time.Millisecond, Loading: load}) },
 		"one channel":   func() nwt.Dataset { return channel(1_000_000, load) },
 	} {
 		for _, limit := range []time.Duration{time.Millisecond, 300 * time.Millisecond, 3 * time.Second, 10 * time.Second, 30 * time.Second} {
@@ -129,7 +130,7 @@ func TestTuningEndsInItsTime(t *testing.T) {
 
 // The default is a minute, however slow batches are.
 func TestTuningTakesAMinuteByDefault(t *testing.T) {
-	for name, of := range map[string]func(int, time.Duration) nwt.Dataset{"side by side": sleeping, "one channel": channel} {
+	for name, of := range map[string]func(int, time.Duration) nwt.Dataset{"side by side": kit.Sleeping, "one channel": channel} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := tune(t, of(1_000_000, 5*time.Second/32))
@@ -145,7 +146,7 @@ func TestTuningTakesAMinuteByDefault(t *testing.T) {
 // Whatever the time, the answer isn't worse than the default by more than alpha and 2 %.
 func TestAnyTimeIsBetterThanNotTuning(t *testing.T) {
 	for name, of := range map[string]func() nwt.Dataset{
-		"latency":     func() nwt.Dataset { return sleeping(1_000_000, time.Second/16) },
+		"latency":     func() nwt.Dataset { return kit.Sleeping(1_000_000, time.Second/16) },
 		"one channel": func() nwt.Dataset { return channel(1_000_000, time.Second/16) },
 		"tail": func() nwt.Dataset {
 			ds, _ := tailed(100_000, 10*time.Millisecond, time.Second, 0.01)
@@ -157,7 +158,7 @@ func TestAnyTimeIsBetterThanNotTuning(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					ds := of()
 					perBatch := func(workers int) float64 {
-						l := newLoader(t, ds, nwt.WithBatchSize(16), nwt.WithWorkers(workers), silent, virtual)
+						l := kit.NewLoader(t, ds, nwt.WithBatchSize(16), nwt.WithWorkers(workers), kit.Silent, virtual)
 						defer l.Close()
 						return float64(train(t, l, 400, func() {}))
 					}
@@ -172,7 +173,7 @@ func TestAnyTimeIsBetterThanNotTuning(t *testing.T) {
 func TestATuningTimeThatIsOverBeforeItBeginsMeasuresABatch(t *testing.T) {
 	for _, workers := range []int{0, 4} {
 		synctest.Test(t, func(t *testing.T) {
-			r := tune(t, sleeping(100_000, time.Millisecond), nwt.WithBatchSize(4), nwt.WithTuningTime(time.Nanosecond), nwt.WithMaxWorkers(workers), stepOf(time.Microsecond))
+			r := tune(t, kit.Sleeping(100_000, time.Millisecond), nwt.WithBatchSize(4), nwt.WithTuningTime(time.Nanosecond), nwt.WithMaxWorkers(workers), stepOf(time.Microsecond))
 			require.Len(t, r.Trials, 1)
 			require.Positive(t, r.Trials[0].Mean, "%v", r)
 			require.NotEmpty(t, r.Reason)
@@ -185,11 +186,11 @@ func TestTheTimeForTuningEndsALoadThatHangs(t *testing.T) {
 	for _, opts := range [][]nwt.Option{{nwt.WithMaxWorkers(1)}, {nwt.WithMaxWorkers(0)}, {nwt.WithMaxWorkers(8), stepOf(0)}} {
 		synctest.Test(t, func(t *testing.T) {
 			var loads atomic.Int64
-			ds := nwt.NewDataset(1_000_000, scalar, func(ctx context.Context, _ int, _ *nwt.Sample) error {
+			ds := nwt.NewDataset(1_000_000, kit.Scalar, func(ctx context.Context, _ int, _ *nwt.Sample) error {
 				if loads.Add(1) <= 200 {
-					return heed(ctx, time.Millisecond)
+					return kit.Heed(ctx, time.Millisecond)
 				}
-				return heed(ctx, time.Hour)
+				return kit.Heed(ctx, time.Hour)
 			})
 			r := tune(t, ds, append(opts, nwt.WithBatchSize(4), nwt.WithTuningTime(10*time.Second))...)
 			require.LessOrEqual(t, r.Elapsed, 11*time.Second)
@@ -200,9 +201,9 @@ func TestTheTimeForTuningEndsALoadThatHangs(t *testing.T) {
 // WithWorkerInit says what it likes of the end of its context.
 func TestTuningEndsInItsTimeThoughWorkersAreStillToBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := tune(t, sleeping(1_000_000, time.Millisecond), nwt.WithTuningTime(500*time.Millisecond), nwt.WithMaxWorkers(16),
+		r := tune(t, kit.Sleeping(1_000_000, time.Millisecond), nwt.WithTuningTime(500*time.Millisecond), nwt.WithMaxWorkers(16),
 			nwt.WithWorkerInit(func(ctx context.Context, worker int) error {
-				if worker >= virtualCPUs && heed(ctx, 10*time.Second) != nil {
+				if worker >= virtualCPUs && kit.Heed(ctx, 10*time.Second) != nil {
 					return errors.New("not connected")
 				}
 				return nil
@@ -214,14 +215,14 @@ func TestTuningEndsInItsTimeThoughWorkersAreStillToBegin(t *testing.T) {
 func TestALoadThatSaysItWasCanceledIsAnErrorOfTheDataset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var loads atomic.Int64
-		ds := nwt.NewDataset(1_000_000, scalar, func(context.Context, int, *nwt.Sample) error {
+		ds := nwt.NewDataset(1_000_000, kit.Scalar, func(context.Context, int, *nwt.Sample) error {
 			time.Sleep(time.Millisecond)
 			if loads.Add(1) > 200 {
 				return context.Canceled
 			}
 			return nil
 		})
-		_, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), virtual, silent)
+		_, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), virtual, kit.Silent)
 		var failed *nwt.LoadError
 		require.ErrorAs(t, err, &failed)
 	})
@@ -231,20 +232,20 @@ func TestALoadThatSaysItWasCanceledIsAnErrorOfTheDataset(t *testing.T) {
 // have a batch either, nor the one after it.
 func TestTuningEndsIfNoSampleCanBeLoaded(t *testing.T) {
 	for name, ds := range map[string]nwt.Dataset{
-		"map":    numbered(20, func(context.Context, int, *nwt.Sample) error { return errBoom }),
-		"stream": nwt.Streamed(&breaking{shelves: newShelves(10, 10), onLoad: func(*nwt.Sample) { panic(errBoom) }}),
-		"later": numbered(20, func(_ context.Context, _ int, dst *nwt.Sample) error {
+		"map":    kit.Numbered(20, func(context.Context, int, *nwt.Sample) error { return kit.ErrBoom }),
+		"stream": nwt.Streamed(&kit.Breaking{Shelves: kit.NewShelves(10, 10), OnLoad: func(*nwt.Sample) { panic(kit.ErrBoom) }}),
+		"later": kit.Numbered(20, func(_ context.Context, _ int, dst *nwt.Sample) error {
 			if dst.Epoch() > 3 {
-				return errBoom
+				return kit.ErrBoom
 			}
 			return nil
 		}),
 	} {
-		for _, opt := range []nwt.Option{nwt.WithTuningTime(time.Hour), nwt.WithIterations(100), nwt.WithUnordered(), nwt.WithDevice(nowhere{})} {
-			promptly(t, func() {
-				_, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(2), nwt.WithErrorBudget(20), nwt.WithIterations(100), quietLog, opt)
+		for _, opt := range []nwt.Option{nwt.WithTuningTime(time.Hour), nwt.WithIterations(100), nwt.WithUnordered(), nwt.WithDevice(kit.Nowhere{})} {
+			kit.Promptly(t, func() {
+				_, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(2), nwt.WithErrorBudget(20), nwt.WithIterations(100), kit.QuietLog, opt)
 				require.ErrorContains(t, err, "could be loaded, so there is no batch to measure; the last: ", name)
-				require.ErrorIs(t, err, errBoom)
+				require.ErrorIs(t, err, kit.ErrBoom)
 			})
 		}
 	}
@@ -252,12 +253,12 @@ func TestTuningEndsIfNoSampleCanBeLoaded(t *testing.T) {
 
 // hangingAt takes a millisecond for each sample, except for one that waits for its context.
 func hangingAt(bad int) nwt.Dataset {
-	return nwt.NewDataset(64, scalar, func(ctx context.Context, index int, _ *nwt.Sample) error {
+	return nwt.NewDataset(64, kit.Scalar, func(ctx context.Context, index int, _ *nwt.Sample) error {
 		if index == bad {
 			<-ctx.Done()
 			return ctx.Err()
 		}
-		return heed(ctx, time.Millisecond)
+		return kit.Heed(ctx, time.Millisecond)
 	})
 }
 
@@ -272,7 +273,7 @@ func TestWithATimeoutTuningEndsThoughASampleHangs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				opts := append([]nwt.Option{nwt.WithBatchSize(4), nwt.WithTimeout(time.Second), silent, virtual}, opts...)
+				opts := append([]nwt.Option{nwt.WithBatchSize(4), nwt.WithTimeout(time.Second), kit.Silent, virtual}, opts...)
 				_, err := nwt.Tune(t.Context(), hangingAt(2), opts...)
 				var bad *nwt.LoadError
 				require.ErrorAs(t, err, &bad)
@@ -299,7 +300,7 @@ func TestIfNoOtherCountIsLeftNoWorkersAreMeasuredAndTheResultWarns(t *testing.T)
 		"memory":         nwt.WithMemoryLimit(host.Memory().RSS + 5*size),
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, err := nwt.Tune(t.Context(), large, nwt.WithBatchSize(1), nwt.WithPrefetch(8), nwt.WithIterations(2), nwt.WithTimeout(time.Minute), only, silent)
+			r, err := nwt.Tune(t.Context(), large, nwt.WithBatchSize(1), nwt.WithPrefetch(8), nwt.WithIterations(2), nwt.WithTimeout(time.Minute), only, kit.Silent)
 			require.NoError(t, err)
 			require.Equal(t, 0, r.Workers, "%v", r)
 			require.Contains(t, r.Warnings, "WithTimeout doesn't hold without workers: a call that hangs is waited for")
@@ -313,7 +314,7 @@ func TestWorkerCountsThatNeedTooMuchMemoryAreRuledOut(t *testing.T) {
 		ds := nwt.NewDataset(1000, []nwt.Field{{Name: "x", Type: nwt.Uint8, Shape: []int{size}}},
 			func(ctx context.Context, _ int, s *nwt.Sample) error {
 				clear(s.Bytes(0))
-				return heed(ctx, 5*time.Millisecond)
+				return kit.Heed(ctx, 5*time.Millisecond)
 			})
 		debug.FreeOSMemory() // as tuning does
 		limit := host.Memory().RSS + 10*size
@@ -331,9 +332,9 @@ func TestWorkerCountsThatNeedTooMuchMemoryAreRuledOut(t *testing.T) {
 }
 
 func TestALimitThatNothingFitsInIsAnError(t *testing.T) {
-	for _, opt := range []nwt.Option{silent, nwt.WithTuningTime(time.Millisecond), nwt.WithStrategy(nwt.Exhaustive())} {
+	for _, opt := range []nwt.Option{kit.Silent, nwt.WithTuningTime(time.Millisecond), nwt.WithStrategy(nwt.Exhaustive())} {
 		synctest.Test(t, func(t *testing.T) {
-			_, err := nwt.Tune(t.Context(), sleeping(1000, time.Millisecond), nwt.WithMemoryLimit(1), silent, virtual, opt)
+			_, err := nwt.Tune(t.Context(), kit.Sleeping(1000, time.Millisecond), nwt.WithMemoryLimit(1), kit.Silent, virtual, opt)
 			require.ErrorContains(t, err, "nwt: no worker count fits into memory: ")
 			require.ErrorContains(t, err, "over the limit of 1 B (set by WithMemoryLimit)")
 		})
@@ -345,14 +346,14 @@ func TestTuningTellsWhichRecordOfAStreamIsTornOrHangs(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var open atomic.Int32
 			ds := library{shards: 6, records: 1000, load: time.Millisecond, torn: at, opened: &open}
-			_, err := nwt.Tune(t.Context(), nwt.Streamed(ds), nwt.WithMaxWorkers(4), virtual, silent)
+			_, err := nwt.Tune(t.Context(), nwt.Streamed(ds), nwt.WithMaxWorkers(4), virtual, kit.Silent)
 			var shard *nwt.ShardError
 			require.ErrorAs(t, err, &shard)
-			require.ErrorIs(t, err, errTorn)
+			require.ErrorIs(t, err, kit.ErrTorn)
 			require.Equal(t, at, shard.Record)
 
 			ds.torn, ds.stuck = 0, at
-			_, err = nwt.Tune(t.Context(), nwt.Streamed(ds), nwt.WithMaxWorkers(4), nwt.WithTimeout(time.Second), virtual, silent)
+			_, err = nwt.Tune(t.Context(), nwt.Streamed(ds), nwt.WithMaxWorkers(4), nwt.WithTimeout(time.Second), virtual, kit.Silent)
 			require.ErrorAs(t, err, &shard)
 			require.Equal(t, at, shard.Record)
 			synctest.Wait() // calls that were given up aren't waited for
@@ -365,10 +366,10 @@ func TestTuningTellsWhichRecordOfAStreamIsTornOrHangs(t *testing.T) {
 func TestTuningEndsInTimeThoughAStreamHangs(t *testing.T) {
 	const limit = time.Second
 	for name, end := range map[string]nwt.Option{
-		"time": nwt.WithTuningTime(limit), "context": silent,
+		"time": nwt.WithTuningTime(limit), "context": kit.Silent,
 		"step": nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
 			if b.Index() == 5 {
-				return errBad
+				return kit.ErrBad
 			}
 			return nil
 		}),
@@ -383,7 +384,7 @@ func TestTuningEndsInTimeThoughAStreamHangs(t *testing.T) {
 						time.AfterFunc(limit, cancel)
 					}
 					began := time.Now()
-					r, err := nwt.Tune(ctx, nwt.Streamed(library{shards: 6, records: 1000, load: time.Millisecond, stuck: stuck, opened: &open}), nwt.WithMaxWorkers(4), virtual, silent, end)
+					r, err := nwt.Tune(ctx, nwt.Streamed(library{shards: 6, records: 1000, load: time.Millisecond, stuck: stuck, opened: &open}), nwt.WithMaxWorkers(4), virtual, kit.Silent, end)
 					switch name {
 					case "time":
 						require.NoError(t, err)
@@ -391,7 +392,7 @@ func TestTuningEndsInTimeThoughAStreamHangs(t *testing.T) {
 					case "context":
 						require.ErrorIs(t, err, context.Canceled)
 					case "step":
-						require.ErrorIs(t, err, errBad)
+						require.ErrorIs(t, err, kit.ErrBad)
 					}
 					require.LessOrEqual(t, time.Since(began), limit+20*time.Millisecond)
 					require.Zero(t, open.Load())
@@ -419,7 +420,7 @@ func TestTuningLeavesNothingBehind(t *testing.T) {
 		return nil
 	})
 	tune := func() {
-		_, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(4), nwt.WithIterations(10), silent)
+		_, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(4), nwt.WithIterations(10), kit.Silent)
 		require.NoError(t, err)
 	}
 	tune() // what is loaded once stays
@@ -451,8 +452,8 @@ func TestTuningReportsWhereItStands(t *testing.T) {
 		var seen []nwt.Progress
 		var shown []*nwt.Trial
 		var copies []nwt.Trial
-		var log journal
-		r := tune(t, sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(4), log.option(), nwt.WithProgress(func(p nwt.Progress) {
+		var log kit.Journal
+		r := tune(t, kit.Sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(4), log.Option(), nwt.WithProgress(func(p nwt.Progress) {
 			if seen = append(seen, p); p.Trial != nil {
 				shown, copies = append(shown, p.Trial), append(copies, *p.Trial)
 				require.Equal(t, 100*p.Trial.Mean, p.Trial.Total)
@@ -477,8 +478,8 @@ func TestTuningReportsWhereItStands(t *testing.T) {
 // At the start, every ten seconds and at the end.
 func TestTheLogTellsWhereTuningStands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log journal
-		r := tune(t, sleeping(1_000_000, 500*time.Millisecond), log.option())
+		var log kit.Journal
+		r := tune(t, kit.Sleeping(1_000_000, 500*time.Millisecond), log.Option())
 		require.Greater(t, r.Elapsed, 20*time.Second)
 		lines := strings.Count(log.String(), "nwt: tuning the worker count")
 		require.GreaterOrEqual(t, lines, int(r.Elapsed/(15*time.Second)), "%s", &log)

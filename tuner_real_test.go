@@ -20,21 +20,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
 	"github.com/nwt-go/nwt/vision"
 )
 
 var tunings = flag.Int("tunings", 0, "tune each kind of real workload so many times, and compare the choices with long runs: with 5 it takes half an hour of a machine that has nothing else to do")
 
-const (
-	tolerated = 0.05 // share by which a right choice may be slower than the best count
-	forbidden = 0.15 // share by which no choice may be
-	unnoticed = 5e-6 // seconds per batch that no training notices: alpha is never below
+const tolerated = 0.05 // share by which a right choice may be slower than the best count
 
-	longRun  = 400 * time.Millisecond // a run of the truth takes so long and has 20 batches, but ends after three times as long
-	fewRuns  = 5                      // of a count, …
-	manyRuns = 30                     // … and more until it is known:
-	exactly  = 0.025                  // twice the standard error of the median is below this
-)
+const forbidden = 0.15 // share by which no choice may be
+
+const unnoticed = 5e-6 // seconds per batch that no training notices: alpha is never below
+
+const longRun = 400 * time.Millisecond // a run of the truth takes so long and has 20 batches, but ends after three times as long
+
+const fewRuns = 5 // of a count, …
+
+const manyRuns = 30 // … and more until it is known:
+
+const exactly = 0.025 // twice the standard error of the median is below this
 
 // A realWorkload is one way to train, with batches of 32 samples.
 type realWorkload struct {
@@ -52,7 +56,7 @@ type realWorkload struct {
 func realWorkloads(t *testing.T, cpus int) []realWorkload {
 	const ms = time.Millisecond
 	load := func(f func()) nwt.Dataset {
-		return nwt.NewDataset(1<<30, scalar, func(context.Context, int, *nwt.Sample) error { f(); return nil })
+		return nwt.NewDataset(1<<30, kit.Scalar, func(context.Context, int, *nwt.Sample) error { f(); return nil })
 	}
 	step := func(f func()) func(context.Context, *nwt.Batch) error {
 		return func(context.Context, *nwt.Batch) error { f(); return nil }
@@ -230,7 +234,7 @@ func (w realWorkload) tune(t *testing.T, leaving int) *nwt.Result {
 	defer leave()
 	defer time.AfterFunc(1500*time.Millisecond, leave).Stop()
 	defer w.compute()()
-	opts := []nwt.Option{silent, nwt.WithShuffle(1)}
+	opts := []nwt.Option{kit.Silent, nwt.WithShuffle(1)}
 	if w.step != nil {
 		opts = append(opts, nwt.WithStep(w.step))
 	}
@@ -241,7 +245,7 @@ func (w realWorkload) tune(t *testing.T, leaving int) *nwt.Result {
 
 // run trains, and returns the seconds per batch after the first ones.
 func (w realWorkload) run(t *testing.T, workers int) float64 {
-	l, err := nwt.NewLoader(w.ds, silent, nwt.WithShuffle(1), nwt.WithWorkers(workers))
+	l, err := nwt.NewLoader(w.ds, kit.Silent, nwt.WithShuffle(1), nwt.WithWorkers(workers))
 	require.NoError(t, err)
 	defer l.Close()
 	defer w.compute()()

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
 )
 
 // In virtual time workers don't hinder each other.
@@ -35,7 +36,7 @@ func TestTheChoiceHidesLoadingBehindTheStep(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := tune(t, sleeping(1_000_000, tt.load/batch), nwt.WithBatchSize(batch), nwt.WithMaxWorkers(16), stepOf(tt.step))
+				r := tune(t, kit.Sleeping(1_000_000, tt.load/batch), nwt.WithBatchSize(batch), nwt.WithMaxWorkers(16), stepOf(tt.step))
 				require.GreaterOrEqual(t, r.Workers, tt.want[0], "%v", r)
 				require.LessOrEqual(t, r.Workers, tt.want[1], "%v", r)
 				require.InEpsilon(t, tt.step, r.Floor, 0.01, "%v", r)
@@ -92,11 +93,11 @@ func TestSamplesThatWaitGetTheirWorkersThoughTheProcessComputes(t *testing.T) {
 					}
 				}()
 			}
-			opts := []nwt.Option{silent, m.Option(), nwt.WithMaxWorkers(64)}
+			opts := []nwt.Option{kit.Silent, m.Option(), nwt.WithMaxWorkers(64)}
 			if step > 0 {
 				opts = append(opts, stepOf(step))
 			}
-			ds := sleeping(1_000_000, time.Millisecond)
+			ds := kit.Sleeping(1_000_000, time.Millisecond)
 			r, err := nwt.Tune(t.Context(), ds, opts...)
 			l, other := nwt.NewLoader(ds, append(opts[:3:3], nwt.WithWorkers(2), nwt.WithAutoWorkers())...)
 			took := train(t, l, 3000, func() { time.Sleep(step) })
@@ -122,7 +123,7 @@ func TestWorkersThatDoNotHelpAreNotChosen(t *testing.T) {
 // A load of 40 ms and a step of 10 ms, one after the other.
 func TestWithoutWorkersLoadingAndStepAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := tune(t, sleeping(1_000_000, 10*time.Millisecond), nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), nwt.WithStrategy(nwt.Exhaustive()), stepOf(10*time.Millisecond))
+		r := tune(t, kit.Sleeping(1_000_000, 10*time.Millisecond), nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), nwt.WithStrategy(nwt.Exhaustive()), stepOf(10*time.Millisecond))
 		require.InEpsilon(t, 50*time.Millisecond, trialOf(t, r, 0).Mean, 0.02, "%v", r)
 		require.InEpsilon(t, 40*time.Millisecond, trialOf(t, r, 1).Mean, 0.02, "%v", r)
 		require.Equal(t, 1, r.Workers)
@@ -142,7 +143,7 @@ func TestAWorkerLoadsBesideTheStepWhereverItHidesLoading(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				opts := []nwt.Option{silent, virtual}
+				opts := []nwt.Option{kit.Silent, virtual}
 				if c.step > 0 {
 					opts = append(opts, stepOf(c.step))
 				}
@@ -166,7 +167,7 @@ func TestSlowBatchesFitIntoTheTime(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%v in %v", tt.batch, tt.limit), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := tune(t, sleeping(1_000_000, tt.batch/32), nwt.WithBatchSize(32), nwt.WithMaxWorkers(8), nwt.WithTuningTime(tt.limit), nwt.NewVirtualMachine(2).Option())
+				r := tune(t, kit.Sleeping(1_000_000, tt.batch/32), nwt.WithBatchSize(32), nwt.WithMaxWorkers(8), nwt.WithTuningTime(tt.limit), nwt.NewVirtualMachine(2).Option())
 				require.GreaterOrEqual(t, r.Workers, 6, "%v", r)
 				require.LessOrEqual(t, r.Elapsed, tt.limit+tt.batch/32)
 			})
@@ -180,7 +181,7 @@ func TestALongStepIsRunAFewTimes(t *testing.T) {
 		for _, cpus := range []int{2, 8} {
 			synctest.Test(t, func(t *testing.T) {
 				steps := 0
-				r := tune(t, sleeping(1_000_000, load/32), nwt.NewVirtualMachine(cpus).Option(),
+				r := tune(t, kit.Sleeping(1_000_000, load/32), nwt.NewVirtualMachine(cpus).Option(),
 					nwt.WithStep(func(context.Context, *nwt.Batch) error { steps++; time.Sleep(300 * time.Millisecond); return nil }))
 				require.LessOrEqual(t, r.Workers, 1, "%v", r)
 				require.LessOrEqual(t, steps, 60, "%v", r)
@@ -196,7 +197,7 @@ func TestACompilerInTheFirstStepIsNotMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const step, compiling, budget = 5 * time.Millisecond, 4 * time.Second, 2 * time.Second
 		compiled := map[int]bool{}
-		r := tune(t, sleeping(100, time.Millisecond), nwt.WithBatchSize(16), nwt.WithMaxWorkers(8), nwt.WithTuningTime(budget),
+		r := tune(t, kit.Sleeping(100, time.Millisecond), nwt.WithBatchSize(16), nwt.WithMaxWorkers(8), nwt.WithTuningTime(budget),
 			nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
 				if !compiled[b.Len()] {
 					compiled[b.Len()] = true
@@ -218,12 +219,12 @@ func TestACompilerInTheFirstStepIsNotMeasured(t *testing.T) {
 // Without order, the batches of the others go on coming while a worker begins.
 func TestWhatWorkersDoToBeginIsNotMeasured(t *testing.T) {
 	const load, step, most = 2 * time.Millisecond, time.Millisecond, 16
-	for name, opt := range map[string]nwt.Option{"in order": silent, "without order": nwt.WithUnordered()} {
+	for name, opt := range map[string]nwt.Option{"in order": kit.Silent, "without order": nwt.WithUnordered()} {
 		for _, begins := range []time.Duration{100 * time.Millisecond, 2 * time.Second} {
 			t.Run(fmt.Sprint(name, ", ", begins), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					r := tune(t, sleeping(1_000_000, load), nwt.WithBatchSize(8), nwt.WithMaxWorkers(most), opt, stepOf(step),
-						nwt.WithWorkerInit(func(ctx context.Context, _ int) error { return heed(ctx, begins) }))
+					r := tune(t, kit.Sleeping(1_000_000, load), nwt.WithBatchSize(8), nwt.WithMaxWorkers(most), opt, stepOf(step),
+						nwt.WithWorkerInit(func(ctx context.Context, _ int) error { return kit.Heed(ctx, begins) }))
 					require.GreaterOrEqual(t, r.Workers, 12, "%v", r)
 					if name == "in order" {
 						shows(t, r, 8*load, step)
@@ -243,7 +244,7 @@ func TestASlowSampleIsPaidForOnce(t *testing.T) {
 	for i := range batch * 20_000 {
 		all += takes(i)
 	}
-	for name, opt := range map[string]nwt.Option{"in order": silent, "without order": nwt.WithUnordered()} {
+	for name, opt := range map[string]nwt.Option{"in order": kit.Silent, "without order": nwt.WithUnordered()} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := tune(t, ds, nwt.WithShuffle(1), nwt.WithMaxWorkers(workers), opt, stepOf(time.Millisecond))
@@ -258,7 +259,7 @@ func TestASlowSampleIsPaidForOnce(t *testing.T) {
 func TestNoBatchTakesLessTimeThanItsCopy(t *testing.T) {
 	const copying, step = 10 * time.Millisecond, 5 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
-		r := tune(t, sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(16), nwt.WithDevice(&fakeDevice{took: copying}), stepOf(step))
+		r := tune(t, kit.Sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(16), nwt.WithDevice(&kit.FakeDevice{Took: copying}), stepOf(step))
 		for _, trial := range r.Trials {
 			require.GreaterOrEqual(t, trial.Mean, copying-time.Microsecond, "%d workers: %v", trial.Workers, r)
 		}
@@ -276,7 +277,7 @@ func TestNoBatchTakesLessTimeThanItsCopy(t *testing.T) {
 func TestBatchesMayBeSmallerThanAllowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const step = 2 * time.Millisecond
-		r := tune(t, sleeping(1_000_000, 10*time.Millisecond), nwt.WithBatchSize(64), nwt.WithSampler(inFours(1_000_000)), nwt.WithMaxWorkers(32), stepOf(step))
+		r := tune(t, kit.Sleeping(1_000_000, 10*time.Millisecond), nwt.WithBatchSize(64), nwt.WithSampler(kit.InFours(1_000_000)), nwt.WithMaxWorkers(32), stepOf(step))
 		require.Equal(t, step, r.Floor, "%v", r)
 		shows(t, r, 40*time.Millisecond, step)
 	})
@@ -285,7 +286,7 @@ func TestBatchesMayBeSmallerThanAllowed(t *testing.T) {
 func TestAlphaIsWhatMoreWorkersMustGain(t *testing.T) {
 	for share, want := range map[float64]int{0: 8, 0.45: 6} {
 		synctest.Test(t, func(t *testing.T) {
-			r := tune(t, sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(8), nwt.WithRelativeAlpha(share))
+			r := tune(t, kit.Sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(8), nwt.WithRelativeAlpha(share))
 			require.Equal(t, want, r.Workers, "%v: %v", share, r)
 		})
 	}
@@ -323,8 +324,8 @@ func TestATrialTellsWhatABatchCost(t *testing.T) {
 func TestTheFirstBatchTakesWhatWorkersNeedToBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const begins = 2 * time.Second
-		r := tune(t, sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(8),
-			nwt.WithWorkerInit(func(ctx context.Context, _ int) error { return heed(ctx, begins) }))
+		r := tune(t, kit.Sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(8),
+			nwt.WithWorkerInit(func(ctx context.Context, _ int) error { return kit.Heed(ctx, begins) }))
 		require.GreaterOrEqual(t, trialOf(t, r, virtualCPUs).FirstBatch, begins, "%v", r)
 		require.Contains(t, r.String(), "The first batch took 2", "%v", r)
 	})
@@ -399,7 +400,7 @@ func TestWhatAStreamDoesAtTheBeginningOfAnEpochIsNotMeasured(t *testing.T) {
 func TestTheWholeDatasetIsLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 100_000
-		ds := nwt.NewDataset(n, scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
+		ds := nwt.NewDataset(n, kit.Scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
 			time.Sleep(200*time.Microsecond + time.Duration(i)*4*time.Millisecond/n)
 			return nil
 		})
@@ -412,7 +413,7 @@ func TestTheWholeDatasetIsLookedAt(t *testing.T) {
 func TestCountsThatCanNotBeToldApartAreTheDefault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		free := make(chan struct{}, 1)
-		ds := nwt.NewDataset(1_000_000, scalar, func(_ context.Context, _ int, s *nwt.Sample) error {
+		ds := nwt.NewDataset(1_000_000, kit.Scalar, func(_ context.Context, _ int, s *nwt.Sample) error {
 			free <- struct{}{}
 			time.Sleep(time.Duration(s.Rand().ExpFloat64() * float64(10*time.Millisecond)))
 			<-free
@@ -427,7 +428,7 @@ func TestCountsThatCanNotBeToldApartAreTheDefault(t *testing.T) {
 func TestFewIterationsMeasureWholeWavesToo(t *testing.T) {
 	for _, n := range []int{20, 100} {
 		synctest.Test(t, func(t *testing.T) {
-			r := tune(t, sleeping(1_000_000, 5*time.Millisecond), nwt.WithBatchSize(1), nwt.WithMaxWorkers(16), nwt.WithIterations(n))
+			r := tune(t, kit.Sleeping(1_000_000, 5*time.Millisecond), nwt.WithBatchSize(1), nwt.WithMaxWorkers(16), nwt.WithIterations(n))
 			for _, trial := range r.Trials {
 				truth := 5 * time.Millisecond / time.Duration(max(1, trial.Workers))
 				require.InDelta(t, float64(truth), float64(trial.Mean), float64(truth)/2, "%d iterations, %d workers: %v", n, trial.Workers, r)
@@ -462,7 +463,7 @@ func savingEachTenth() nwt.Option {
 func TestWithoutWorkersLoadingIsNotHiddenBehindLongSteps(t *testing.T) {
 	for seed := range uint64(4) {
 		synctest.Test(t, func(t *testing.T) {
-			r := tune(t, sleeping(1_000_000, msec), nwt.WithMaxWorkers(2), nwt.WithShuffle(seed), savingEachTenth())
+			r := tune(t, kit.Sleeping(1_000_000, msec), nwt.WithMaxWorkers(2), nwt.WithShuffle(seed), savingEachTenth())
 			require.Positive(t, r.Workers, "%v", r)
 			none := trialOf(t, r, 0)
 			require.InDelta(t, 32*msec, none.Wait, float64(msec), "%v", r)
@@ -475,7 +476,7 @@ func TestStepsBesideVerySlowBatchesAreMeasuredAsTheyAre(t *testing.T) {
 	const step = 2 * time.Second
 	for seed := range uint64(4) {
 		synctest.Test(t, func(t *testing.T) {
-			r := tune(t, sleeping(1_000_000, 250*msec), nwt.WithShuffle(seed), stepOf(step))
+			r := tune(t, kit.Sleeping(1_000_000, 250*msec), nwt.WithShuffle(seed), stepOf(step))
 			require.Equal(t, step, r.Floor, "%v", r)
 			shows(t, r, 8*time.Second, step)
 		})
@@ -497,7 +498,7 @@ func TestTheTableHasTheChoiceAsNearToTheFastestAsTheRuleSaysOrTheHeadlineDoubtsI
 	} {
 		for seed := range uint64(4) {
 			synctest.Test(t, func(t *testing.T) {
-				r := tune(t, sleeping(1_000_000, msec), nwt.WithShuffle(seed), step)
+				r := tune(t, kit.Sleeping(1_000_000, msec), nwt.WithShuffle(seed), step)
 				chosen, fastest := trialOf(t, r, r.Workers), trialOf(t, r, r.Fastest)
 				if chosen.Total-fastest.Total > r.Alpha {
 					require.Contains(t, r.Reason, "the measurements overlap", "%s: %v", name, r)
@@ -514,12 +515,12 @@ func TestTheTableHasTheChoiceAsNearToTheFastestAsTheRuleSaysOrTheHeadlineDoubtsI
 // they help.
 func TestNothingIsSaidOfATuningThatWasCutShortWhichItDidNotSee(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := tune(t, sleeping(1_000_000, msec), stepOf(20*time.Second))
+		r := tune(t, kit.Sleeping(1_000_000, msec), stepOf(20*time.Second))
 		require.NotContains(t, r.String(), "the time for tuning was over", "%v", r)
 	})
 	for left := 30 * msec; left < 100*msec; left += 2 * msec {
 		synctest.Test(t, func(t *testing.T) {
-			r := tune(t, sleeping(1_000_000, msec), stepOf(4*msec), nwt.WithTuningTime(left))
+			r := tune(t, kit.Sleeping(1_000_000, msec), stepOf(4*msec), nwt.WithTuningTime(left))
 			if slow := trialOf(t, r, r.Workers).Mean > trialOf(t, r, r.Fastest).Mean*11/10; slow {
 				require.NotContains(t, r.String(), "more workers don't help", "%v", r)
 			}
@@ -535,7 +536,7 @@ func TestAStepThatComputesTakesAsLongAsInALongRunOfItsCount(t *testing.T) {
 		cpus int
 		opt  nwt.Option
 	}{
-		"2 CPUs": {2, silent}, "4 CPUs, every count": {4, nwt.WithStrategy(nwt.Exhaustive())},
+		"2 CPUs": {2, kit.Silent}, "4 CPUs, every count": {4, nwt.WithStrategy(nwt.Exhaustive())},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			m := nwt.NewVirtualMachine(c.cpus)
@@ -555,7 +556,7 @@ func TestAStepThatComputesTakesAsLongAsInALongRunOfItsCount(t *testing.T) {
 			least := time.Hour
 			for _, trial := range r.Trials {
 				steps, n := time.Duration(0), 0
-				l := newLoader(t, ds, nwt.WithWorkers(trial.Workers), silent, m.Option())
+				l := kit.NewLoader(t, ds, nwt.WithWorkers(trial.Workers), kit.Silent, m.Option())
 				took := train(t, l, 400, func() {
 					began := time.Now()
 					compute()

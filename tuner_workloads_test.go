@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
 )
 
 // A workload is a source in virtual time whose time per sample depends on how many are under way.
@@ -43,7 +44,7 @@ func (w workload) dataset(seed uint64) nwt.Dataset {
 	}
 	one := make(chan *state, 1) // a mutex would stop virtual time
 	one <- &state{rng: rand.New(rand.NewPCG(seed, 0)), seen: map[int]int{}}
-	ds := nwt.NewDataset(10_000_000, scalar, func(_ context.Context, _ int, s *nwt.Sample) error {
+	ds := nwt.NewDataset(10_000_000, kit.Scalar, func(_ context.Context, _ int, s *nwt.Sample) error {
 		st := <-one
 		st.under++
 		d := w.sample(st.rng, st.under)
@@ -71,7 +72,7 @@ func (w workload) options(opts ...nwt.Option) []nwt.Option {
 	if w.most > 0 {
 		most = w.most
 	}
-	return append([]nwt.Option{nwt.WithBatchSize(batch), nwt.WithMaxWorkers(most), silent, virtual}, opts...)
+	return append([]nwt.Option{nwt.WithBatchSize(batch), nwt.WithMaxWorkers(most), kit.Silent, virtual}, opts...)
 }
 
 // steps returns the step of the workload, and how often it ran.
@@ -87,7 +88,7 @@ func (w workload) steps(seed uint64) (step func(), ran *int) {
 // run trains for so many batches.
 func (w workload) run(t *testing.T, seed uint64, batches int, opts ...nwt.Option) (l *nwt.Loader, took time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
-		l = newLoader(t, w.dataset(seed), w.options(opts...)...)
+		l = kit.NewLoader(t, w.dataset(seed), w.options(opts...)...)
 		step, _ := w.steps(seed)
 		took = train(t, l, batches, step)
 		require.NoError(t, l.Close())

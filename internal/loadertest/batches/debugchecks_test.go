@@ -1,0 +1,190 @@
+package batches_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
+)
+
+// indexed has one field, whose element is the sample's index.
+func indexed(n int) (nwt.Dataset, nwt.Column[int64]) {
+	var schema nwt.Schema
+	x := nwt.AddField[int64](&schema, "x")
+	return nwt.NewDataset(n, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		x.Of(dst)[0] = int64(i)
+		return nil
+	}), x
+}
+
+// endOf runs mistake in a process of its own, with NWT_DEBUG=1, and returns what it wrote.
+func endOf(t *testing.T, mistake func()) string {
+	const variable = "NWT_TEST_MISTAKE"
+	if os.Getenv(variable) == t.Name() {
+		mistake()
+		os.Exit(0)
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	child := exec.Command(self, "-test.run", "^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$")
+	child.Env = append(os.Environ(), variable+"="+t.Name(), "NWT_DEBUG=1")
+	said, err := child.CombinedOutput()
+	if errors.Is(err, syscall.ENOEXEC) {
+		t.Skip("emulated: the system doesn't start programs of this kind:", err)
+	}
+	return string(said)
+}
+
+func TestMemoryThatIsUsedAfterItsIterationStopsTheProgramWithABatchsName(t *testing.T) {
+	if runtime.GOOS == "plan9" || runtime.GOARCH == "wasm" {
+		t.Skip("memory can't be made unreadable")
+	}
+	ds, x := indexed(12)
+	loop := func(opts []nwt.Option, f func(b *nwt.Batch)) {
+		l, err := nwt.NewLoader(ds, append(opts, nwt.WithBatchSize(4))...)
+		if err != nil {
+			panic(err)
+		}
+		defer l.Close()
+		for b, err := range l.Epoch(context.Background(), 0) {
+			if err != nil {
+				panic(err)
+			}
+			f(b)
+		}
+	}
+	const named = "nwt: memory of batch 0 of epoch 0 was used after the batch had gone back to the loader: call Retain"
+	for name, opts := range map[string][]nwt.Option{
+		"workers": nil, "no worker": {nwt.WithWorkers(0)}, "page-locked": {nwt.WithPinned(true)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			said := endOf(t, func() {
+				var kept []int64
+				loop(opts, func(b *nwt.Batch) {
+					if b.Index() == 0 {
+						kept = x.Of(b)
+					}
+					println("sum", kept[0])
+				})
+			})
+			require.Contains(t, said, "sum 0\n")
+			require.NotContains(t, said, "sum 0\nsum")
+			require.Contains(t, said, named)
+			require.Contains(t, said, "debugchecks_test.go", "where it was touched")
+		})
+	}
+	t.Run("a batch instead of its slice, by another goroutine", func(t *testing.T) {
+		said := endOf(t, func() {
+			var kept *nwt.Batch
+			loop(nil, func(b *nwt.Batch) {
+				if kept == nil {
+					kept = b
+				}
+			})
+			done := make(chan int64)
+			go func() { done <- x.Of(kept)[0] }()
+			<-done
+		})
+		require.Contains(t, said, "nwt: batch 0 of epoch 0 was used after the batch had gone back to the loader: call Retain")
+	})
+	t.Run("after the loop", func(t *testing.T) {
+		said := endOf(t, func() {
+			slog.SetLogLoggerLevel(slog.LevelDebug)
+			var kept []int64
+			loop(nil, func(b *nwt.Batch) {
+				if b.Index() == 1 {
+					kept = x.Of(b)
+				}
+			})
+			println(kept[0])
+		})
+		_, after, _ := strings.Cut(said, "nwt: batch 1 of epoch 0 has gone back memory=")
+		require.NotEmpty(t, after, said)
+		require.Contains(t, said, "unexpected fault address "+strings.Fields(after)[0])
+		require.Contains(t, said, "debugchecks_test.go", "where it was touched")
+	})
+}
+
+func TestChecksChangeNothingThatIsDelivered(t *testing.T) {
+	ds, x := indexed(100)
+	var kept []*nwt.Batch
+	for _, opts := range [][]nwt.Option{nil, {nwt.WithWorkers(0)}, {nwt.WithUnordered()}, {nwt.WithPinned(true)}} {
+		l := kit.NewLoader(t, ds, append(opts, nwt.WithBatchSize(8), nwt.WithChecks())...)
+		for b, err := range l.Epochs(t.Context(), 0, 3) {
+			require.NoError(t, err)
+			if b.Index() == 3 {
+				b.Retain()
+				kept = append(kept, b)
+			}
+			requireNumbers(t, b, x)
+		}
+		require.NoError(t, l.Close())
+	}
+	for _, b := range kept {
+		requireNumbers(t, b, x)
+		b.Release()
+		used := fmt.Sprintf("nwt: batch 3 of epoch %d was used after the batch had gone back to the loader: call Retain to keep it past its iteration, or copy what you keep", b.Epoch())
+		require.PanicsWithValue(t, used, func() { x.Of(b) })
+		require.PanicsWithValue(t, used, func() { b.Indices() })
+	}
+}
+
+func requireNumbers(t *testing.T, b *nwt.Batch, x nwt.Column[int64]) {
+	for place, index := range b.Indices() {
+		require.EqualValues(t, index, x.Of(b)[place])
+	}
+}
+
+func TestAPanicOfALoopWithChecksStaysWhatItWas(t *testing.T) {
+	ds, _ := indexed(10)
+	l := kit.NewLoader(t, ds, nwt.WithChecks())
+	mine := errors.New("mine")
+	require.PanicsWithValue(t, mine, func() {
+		for range l.Epoch(t.Context(), 0) {
+			panic(mine)
+		}
+	})
+	require.Panics(t, func() {
+		var none []int
+		for b := range l.Epoch(t.Context(), 0) {
+			_ = none[b.Len()]
+		}
+	})
+}
+
+func TestAnEpochsErrorThatALoopIgnoresIsTold(t *testing.T) {
+	var log bytes.Buffer
+	torn := errors.New("torn")
+	ds := nwt.NewDataset(4, []nwt.Field{{Name: "x", Type: nwt.Int64}}, func(_ context.Context, i int, _ *nwt.Sample) error {
+		if i == 3 {
+			return torn
+		}
+		return nil
+	})
+	l := kit.NewLoader(t, ds, nwt.WithBatchSize(2), nwt.WithChecks(), nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	for range l.Epoch(t.Context(), 0) {
+	}
+	require.Contains(t, log.String(), "the epoch ended with an error")
+	require.Contains(t, log.String(), "torn")
+	defer func() {
+		err, ok := recover().(error)
+		require.True(t, ok)
+		require.ErrorIs(t, err, torn)
+		require.ErrorContains(t, err, "check the error first")
+	}()
+	for b := range l.Epoch(t.Context(), 0) {
+		_ = b.Indices()
+	}
+}

@@ -1,0 +1,286 @@
+package datasets_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
+)
+
+// declare checks the field that AddField declares for T, and that its column
+// sees what was written.
+func declare[T nwt.Element](t *testing.T, dtype nwt.DType, v T) {
+	t.Helper()
+	var s nwt.Schema
+	nwt.AddField[uint8](&s, "odd", 3)
+	c := nwt.AddField[T](&s, "v", 2, 3)
+	require.Equal(t, nwt.Field{Name: "v", Type: dtype, Shape: []int{2, 3}}, s.Fields()[1])
+	require.Equal(t, 1, c.Index())
+	sample, err := one(t, s.Fields(), func(dst *nwt.Sample) error {
+		require.Len(t, c.Of(dst), 6)
+		c.Of(dst)[5] = v
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, v, c.Of(sample)[5])
+	require.Equal(t, v, nwt.Values[T](sample, 1)[5])
+}
+
+func TestAFieldIsDeclaredByItsElementType(t *testing.T) {
+	declare(t, nwt.Bool, true)
+	declare(t, nwt.Uint8, uint8(200))
+	declare(t, nwt.Uint8, grade(3))
+	declare(t, nwt.Int8, int8(-3))
+	declare(t, nwt.Uint16, uint16(math.MaxUint16))
+	declare(t, nwt.Int16, int16(-300))
+	declare(t, nwt.Uint32, uint32(math.MaxUint32))
+	declare(t, nwt.Int32, int32(math.MinInt32))
+	declare(t, nwt.Int64, int64(math.MinInt64))
+	declare(t, nwt.Float16, nwt.F16(0x3c00))
+	declare(t, nwt.BFloat16, nwt.BF16(0x3f80))
+	declare(t, nwt.Float32, float32(1.5))
+	declare(t, nwt.Float64, 1.5)
+}
+
+func TestHalvesAreNotTakenForEachOther(t *testing.T) {
+	fields := []nwt.Field{{Name: "f16", Type: nwt.Float16}, {Name: "bf16", Type: nwt.BFloat16}, {Name: "token", Type: nwt.Uint16}}
+	type half uint16 // as a library defines it
+	_, err := one(t, fields, func(dst *nwt.Sample) error {
+		nwt.Values[nwt.F16](dst, 0)[0] = 1
+		nwt.Values[nwt.BF16](dst, 1)[0] = 2
+		require.EqualValues(t, 1, nwt.Values[uint16](dst, 0)[0])
+		require.EqualValues(t, 1, nwt.Values[half](dst, 0)[0])
+		require.EqualValues(t, 2, nwt.Values[half](dst, 1)[0])
+		require.Panics(t, func() { nwt.Values[nwt.F16](dst, 1) })
+		require.Panics(t, func() { nwt.Values[nwt.BF16](dst, 0) })
+		require.Panics(t, func() { nwt.Values[nwt.F16](dst, 2) })
+		require.Panics(t, func() { nwt.Values[int16](dst, 2) })
+		return nil
+	})
+	require.NoError(t, err)
+}
+
+func TestAColumnDoesByItselfWhatSamplesAndBatchesDoByFieldNumber(t *testing.T) {
+	var s, other nwt.Schema
+	label := nwt.AddField[int64](&s, "label")
+	text := nwt.AddRagged[uint16](&s, "text", 4, 2)
+	alien := nwt.AddRagged[uint16](&other, "alien", 4, 2)
+	l := kit.NewLoader(t, nwt.NewDataset(3, s.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		text.SetLen(dst, i)
+		return nil
+	}))
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		require.Equal(t, []int32{0, 1, 2}, text.Lens(b))
+		require.Equal(t, []int{3, 4, 2}, text.Shape(b))
+		require.Equal(t, []int{3}, label.Shape(b))
+		require.Zero(t, label.DevicePtr(b))
+		require.PanicsWithValue(t, `nwt: Lens(0): field "label" is not ragged (Field.Ragged is false)`, func() { label.Lens(b) })
+		require.Panics(t, func() { alien.Lens(b) })
+		require.Panics(t, func() { alien.Shape(b) })
+		require.Panics(t, func() { alien.DevicePtr(b) })
+	}
+	_, err := one(t, s.Fields(), func(dst *nwt.Sample) error { alien.SetLen(dst, 1); return nil })
+	require.ErrorContains(t, err, `is "alien"`)
+}
+
+func TestARaggedColumnIsSetAndReadByItsIndex(t *testing.T) {
+	var s nwt.Schema
+	text := nwt.AddRagged[uint16](&s, "text", 4)
+	require.True(t, s.Fields()[0].Ragged)
+	l := kit.NewLoader(t, nwt.NewDataset(3, s.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		dst.SetLen(text.Index(), i)
+		for k := range i {
+			text.Of(dst)[k] = uint16(i)
+		}
+		return nil
+	}))
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		require.Equal(t, []int32{0, 1, 2}, b.Lens(text.Index()))
+		require.Equal(t, []uint16{0, 0, 0, 0, 1, 0, 0, 0, 2, 2, 0, 0}, text.Of(b))
+	}
+}
+
+func TestAColumnRefusesAViewOfOtherFields(t *testing.T) {
+	var s, other nwt.Schema
+	image := nwt.AddField[float32](&s, "image", 3, 8)
+	elsewhere := []nwt.Column[float32]{
+		nwt.AddField[float32](&other, "picture", 3, 8),
+		nwt.AddField[float32](&other, "image", 3, 8), // of another number
+		{},
+	}
+	sample, err := one(t, s.Fields(), func(*nwt.Sample) error { return nil })
+	require.NoError(t, err)
+	require.NotPanics(t, func() { image.Of(sample) })
+	for _, c := range elsewhere {
+		require.Panics(t, func() { c.Of(sample) })
+	}
+	require.PanicsWithValue(t, `nwt: field 0 of the schema is "picture" (Float32, 96 bytes), and of the view "image" (Float32, 96 bytes): want a view of the schema's fields`,
+		func() { elsewhere[0].Of(sample) })
+	require.PanicsWithValue(t, `nwt: a Column[float32] that neither AddField nor ColumnOf made, of a view whose field 0 is "image"`, func() { elsewhere[2].Of(sample) })
+
+	var narrow nwt.Schema // of the same name, with another shape or type
+	require.Panics(t, func() { nwt.AddField[float32](&narrow, "image", 3, 4).Of(sample) })
+	var whole nwt.Schema
+	require.Panics(t, func() { nwt.AddField[int32](&whole, "image", 3, 8).Of(sample) })
+}
+
+func TestABadFieldIsNotAdded(t *testing.T) {
+	var s nwt.Schema
+	nwt.AddField[int64](&s, "label")
+	for says, add := range map[string]func(){
+		"must have a name":              func() { nwt.AddField[int64](&s, "") },
+		`field 0 is "label" too`:        func() { nwt.AddRagged[uint8](&s, "label", 2) },
+		"must be at least 1":            func() { nwt.AddField[int64](&s, "x", 2, 0) },
+		"more than":                     func() { nwt.AddField[int64](&s, "y", 1<<30, 1<<30, 1<<30) },
+		"Ragged needs a Shape":          func() { nwt.AddRagged[int64](&s, "z") },
+		"dimension 0 of shape [-1] is ": func() { nwt.AddField[int64](&s, "z", -1) },
+	} {
+		func() {
+			defer func() { require.Contains(t, fmt.Sprint(recover()), says) }()
+			add()
+		}()
+	}
+	require.Len(t, s.Fields(), 1)
+}
+
+func TestTheFieldsOfASchemaAreACopy(t *testing.T) {
+	var s nwt.Schema
+	x := nwt.AddField[int64](&s, "x", 2)
+	f := s.Fields()
+	f[0].Name, f[0].Shape[0] = "y", 9
+	sample, err := one(t, s.Fields(), func(*nwt.Sample) error { return nil })
+	require.NoError(t, err)
+	require.Len(t, x.Of(sample), 2)
+}
+
+func TestTheNumberOfRaggedDimensionsIsOneOrMoreOfTheShape(t *testing.T) {
+	for _, dims := range []int{-1, 0, 3} {
+		var s nwt.Schema
+		require.PanicsWithValue(t, fmt.Sprintf(`nwt: field 0 ("picture") of a schema has %d ragged dimensions: must be 1 … 2, those of shape [4 5]`, dims),
+			func() { nwt.AddRaggedDims[uint8](&s, "picture", dims, 4, 5) })
+		require.Empty(t, s.Fields())
+	}
+}
+
+func TestAColumnIsFoundByItsName(t *testing.T) {
+	ds, err := nwt.FromSlices(nwt.SliceOf("points", []float32{0, 1, 2, 3}, 2), nwt.SliceOf("grades", []grade{7, 8}))
+	require.NoError(t, err)
+	points, err := nwt.ColumnOf[float32](ds, "points")
+	require.NoError(t, err)
+	grades, err := nwt.ColumnOf[grade](ds, "grades")
+	require.NoError(t, err)
+	l := kit.NewLoader(t, ds)
+	same, err := nwt.ColumnOf[uint8](l, "grades")
+	require.NoError(t, err)
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		require.Equal(t, []float32{0, 1, 2, 3}, points.Of(b))
+		require.Equal(t, []int{2, 2}, points.Shape(b))
+		require.Equal(t, []grade{7, 8}, grades.Of(b))
+		require.Equal(t, []uint8{7, 8}, same.Of(b))
+	}
+}
+
+type fieldList []nwt.Field
+
+func (l fieldList) Fields() []nwt.Field { return l }
+
+func TestAColumnThatCannotBeFoundIsAnErrorThatTellsWhy(t *testing.T) {
+	of := fieldList{{Name: "a", Type: nwt.Uint8}, {Name: "b"}, {Name: "c", Type: nwt.Float32, Shape: []int{0}}, {Name: "d", Type: nwt.Int8}, {Name: "d", Type: nwt.Int8}}
+	for name, want := range map[string]string{
+		"":  `nwt: ColumnOf: "": must be one of the fields' names: ["a" "b" "c" "d" "d"]`,
+		"a": "nwt: ColumnOf: a: its elements are Uint8: want ColumnOf[uint8]",
+		"b": "nwt: ColumnOf: b: the type and shape of field 1 can't be used: DType(0) []",
+		"c": "nwt: ColumnOf: c: the type and shape of field 2 can't be used: Float32 [0]",
+		"d": "nwt: ColumnOf: d: fields 3 and 4 have this name",
+	} {
+		c, err := nwt.ColumnOf[int8](of, name)
+		require.EqualError(t, err, want)
+		require.Zero(t, c)
+	}
+	_, err := nwt.ColumnOf[int8](nil, "a")
+	require.EqualError(t, err, "nwt: ColumnOf: the dataset or loader must not be nil")
+}
+
+func TestArraysInMemoryAreADataset(t *testing.T) {
+	const n = 101
+	pixels, labels, halves := make([]uint8, n*6), make([]int64, n), make([]nwt.F16, n)
+	for i := range n {
+		for k := range 6 {
+			pixels[i*6+k] = uint8(i + k)
+		}
+		labels[i], halves[i] = int64(-i), nwt.F16(i)
+	}
+	ds, err := nwt.FromSlices(nwt.SliceOf("image", pixels, 2, 3), nwt.SliceOf("label", labels), nwt.SliceOf("half", halves))
+	require.NoError(t, err)
+	require.Equal(t, n, ds.Len())
+	require.Equal(t, []nwt.Field{
+		{Name: "image", Type: nwt.Uint8, Shape: []int{2, 3}}, {Name: "label", Type: nwt.Int64}, {Name: "half", Type: nwt.Float16},
+	}, ds.Fields())
+
+	concat, err := nwt.Concat(ds, ds) // its calls get samples that don't lie one after the other
+	require.NoError(t, err)
+	for _, ds := range []nwt.Dataset{ds, concat} {
+		for _, workers := range []int{0, 3} {
+			l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithShuffle(1), nwt.WithWorkers(workers))
+			seen := 0
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				for place, index := range b.Indices() {
+					index %= n
+					require.Equal(t, pixels[index*6:index*6+6], nwt.Values[uint8](b, 0)[place*6:place*6+6])
+					require.Equal(t, labels[index], nwt.Values[int64](b, 1)[place])
+					require.Equal(t, halves[index], nwt.Values[nwt.F16](b, 2)[place])
+					seen++
+				}
+			}
+			require.Equal(t, ds.Len(), seen)
+		}
+	}
+	s, err := nwt.LoadSample(t.Context(), ds, 100)
+	require.NoError(t, err)
+	require.Equal(t, []int64{-100}, nwt.Values[int64](s, 1))
+}
+
+func TestArraysThatDoNotFitTogetherAreNamed(t *testing.T) {
+	for _, c := range []struct {
+		columns []nwt.Slice
+		says    []string
+	}{
+		{nil, []string{"at least one field"}},
+		{[]nwt.Slice{{}}, []string{"unknown type"}},
+		{[]nwt.Slice{nwt.SliceOf("x", []int64{})}, []string{`columns[0] = x: must hold at least 1 sample`}},
+		{[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 4)}, []string{`columns[0] = x: has 6 values: must be a multiple of 4`}},
+		{[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 0)}, []string{"must be at least 1"}},
+		{
+			[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 2), nwt.SliceOf("y", make([]uint8, 4)), nwt.SliceOf("x", make([]uint8, 2))},
+			[]string{`columns[1] = y: holds 4 samples: must hold 3, as x`, `columns[2] = x: holds`, "column 0 has this name too"},
+		},
+		{ // each column that can't be used, whatever is wrong with it
+			[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 2), {}, nwt.SliceOf("y", make([]uint8, 7), 3), nwt.SliceOf("z", make([]uint8, 3), 0), nwt.SliceOf("x", make([]uint8, 4))},
+			[]string{`Dataset.Fields[1] = "": unknown type`, `columns[2] = y: has 7 values: must be a multiple of 3`, `Dataset.Fields[3] = "z": dimension 0`,
+				`columns[4] = x: holds 4 samples: must hold 3, as x`, "columns[4] = x: column 0 has this name too"},
+		},
+		{ // the first column that can be used says how many
+			[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 0), nwt.SliceOf("y", make([]uint8, 7)), nwt.SliceOf("z", make([]uint8, 3))},
+			[]string{`Dataset.Fields[0] = "x": dimension 0`, `columns[2] = z: holds 3 samples: must hold 7, as y`},
+		},
+	} {
+		_, err := nwt.FromSlices(c.columns...)
+		var oe *nwt.OptionError
+		require.ErrorAs(t, err, &oe)
+		for _, oe := range kit.OptionErrors(err) {
+			require.Contains(t, oe.Option, "FromSlices")
+		}
+		for _, s := range c.says {
+			require.ErrorContains(t, err, s)
+		}
+	}
+}

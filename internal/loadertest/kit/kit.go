@@ -1,0 +1,333 @@
+package kit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/device"
+	"github.com/nwt-go/nwt/sampler"
+)
+
+// Nowhere is a device that does nothing.
+type Nowhere struct{}
+
+func (Nowhere) String() string                    { return "null" }
+func (Nowhere) AllocHost(n int) ([]byte, error)   { return make([]byte, n), nil }
+func (Nowhere) FreeHost([]byte) error             { return nil }
+func (Nowhere) Alloc(int) (uintptr, error)        { return 1, nil }
+func (Nowhere) Free(uintptr) error                { return nil }
+func (Nowhere) NewEvent() (uintptr, error)        { return 1, nil }
+func (Nowhere) FreeEvent(uintptr) error           { return nil }
+func (Nowhere) Open() (device.Session, error)     { return Nowhere{}, nil }
+func (Nowhere) Copy([]device.Copy, uintptr) error { return nil }
+func (Nowhere) Wait(uintptr) error                { return nil }
+func (Nowhere) Close() error                      { return nil }
+
+// RealGPU returns the GPU of this machine.
+func RealGPU(t testing.TB) nwt.Device {
+	t.Helper()
+	dev, err := nwt.CUDA(0)
+	if err != nil {
+		t.Skipf("needs a GPU: %v", err)
+	}
+	if strings.Contains(dev.String(), "Fake GPU") {
+		t.Skip("needs a GPU: this binary is linked with the tests' driver")
+	}
+	return dev
+}
+
+// RaceDetector reports whether the test runs under the race detector.
+var RaceDetector = false
+
+// MostBytes is how large a batch may be: 1 TiB, or 1 GiB where an int has 32 bits.
+const MostBytes = 1 << (30 + 10*(^uint(0)>>63))
+
+// Numbered returns a dataset whose samples are their index, loaded by load before.
+func Numbered(n int, load func(ctx context.Context, i int, dst *nwt.Sample) error) nwt.Dataset {
+	return nwt.NewDataset(n, []nwt.Field{{Name: "i", Type: nwt.Int64}}, func(ctx context.Context, i int, dst *nwt.Sample) error {
+		if err := load(ctx, i, dst); err != nil {
+			return err
+		}
+		nwt.Values[int64](dst, 0)[0] = int64(i)
+		return nil
+	})
+}
+
+func Values(t *testing.T, l *nwt.Loader, epoch int) (all []int64, err error) {
+	t.Helper()
+	for b, e := range l.Epoch(t.Context(), epoch) {
+		if e != nil {
+			return all, e
+		}
+		all = append(all, nwt.Values[int64](b, 0)...)
+	}
+	return all, nil
+}
+
+func UpTo(n int, without ...int64) (out []int64) {
+	for i := range int64(n) {
+		out = append(out, i)
+		for _, w := range without {
+			if w == i {
+				out = out[:len(out)-1]
+			}
+		}
+	}
+	return out
+}
+
+func EmptyDataset(n int) nwt.Dataset {
+	return nwt.Overwrites(nwt.NewDataset(n, Scalar, func(context.Context, int, *nwt.Sample) error { return nil }))
+}
+
+// Numbers returns a dataset of the numbers from … from+n−1.
+func Numbers(from, n int) nwt.Dataset {
+	return nwt.NewDataset(n, []nwt.Field{{Name: "number", Type: nwt.Int64}}, func(_ context.Context, i int, dst *nwt.Sample) error {
+		nwt.Values[int64](dst, 0)[0] = int64(from + i)
+		return nil
+	})
+}
+
+// Augmented returns a dataset whose samples hold their index, and noise that
+// depends on Sample.Rand.
+func Augmented(n int) nwt.Dataset {
+	fields := []nwt.Field{{Name: "index", Type: nwt.Int64}, {Name: "noise", Type: nwt.Float32, Shape: []int{3, 2}}}
+	return nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+		nwt.Values[int64](dst, 0)[0] = int64(i)
+		for k := range nwt.Values[float32](dst, 1) {
+			nwt.Values[float32](dst, 1)[k] = dst.Rand().Float32()
+		}
+		return nil
+	})
+}
+
+func NewLoader(t testing.TB, ds nwt.Dataset, opts ...nwt.Option) *nwt.Loader {
+	t.Helper()
+	l, err := nwt.NewLoader(ds, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, l.Close())
+		require.Equal(t, l.Stats().Retained, l.Stats().Slots, "a slot was lost")
+	})
+	return l
+}
+
+// Collect returns what an epoch yields: the bytes of every batch.
+func Collect(t testing.TB, l *nwt.Loader, epoch int) (batches [][]byte) {
+	t.Helper()
+	for b, err := range l.Epoch(t.Context(), epoch) {
+		require.NoError(t, err)
+		require.Equal(t, len(batches), b.Index())
+		require.Equal(t, epoch, b.Epoch())
+		batches = append(batches, slices.Concat(b.Bytes(0), b.Bytes(1)))
+	}
+	require.Len(t, batches, l.Len())
+	return batches
+}
+
+func Must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// Drawn is n samples that hold their index and a random number, and their position.
+func Drawn(n int) nwt.Dataset {
+	fields := []nwt.Field{{Name: "drawn", Type: nwt.Int64, Shape: []int{2}}, {Name: "position", Type: nwt.Int64}}
+	return nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+		d := nwt.Values[int64](dst, 0)
+		d[0], d[1] = int64(i), dst.Rand().Int64()
+		nwt.Values[int64](dst, 1)[0] = int64(dst.Position())
+		return nil
+	})
+}
+
+func IndicesUpTo(n int, without ...int) (all []int) {
+	for i := range n {
+		if !slices.Contains(without, i) {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// A Journal is a log that a test reads.
+type Journal struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (j *Journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.Write(p)
+}
+
+func (j *Journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.String()
+}
+
+func (j *Journal) Option() nwt.Option { return nwt.WithLogger(slog.New(slog.NewTextHandler(j, nil))) }
+
+// Promptly fails a test in which f doesn't return.
+func Promptly(t testing.TB, f func()) {
+	t.Helper()
+	guard := time.AfterFunc(Hangs, func() { panic(t.Name() + " hangs") })
+	defer guard.Stop()
+	f()
+}
+
+// NumbersBut returns a dataset of n numbers, of which some are bad.
+func NumbersBut(n int, bad func(i int) bool) nwt.Dataset {
+	return nwt.NewDataset(n, []nwt.Field{{Name: "i", Type: nwt.Int64}}, func(_ context.Context, i int, dst *nwt.Sample) error {
+		if bad != nil && bad(i) {
+			return ErrTorn
+		}
+		nwt.Values[int64](dst, 0)[0] = int64(i)
+		return nil
+	})
+}
+
+// Intact requires that every value of a batch is its sample's.
+func Intact(t testing.TB, b *nwt.Batch) {
+	t.Helper()
+	for p, i := range b.Indices() {
+		require.Equal(t, float32(i+1), nwt.Values[float32](b, 0)[p])
+	}
+}
+
+func Fill(mem []byte, with byte) {
+	for i := range mem {
+		mem[i] = with
+	}
+}
+
+// OptionErrors returns all of them that err joins.
+func OptionErrors(err error) (all []*nwt.OptionError) {
+	switch e := err.(type) {
+	case *nwt.OptionError:
+		return append(all, e)
+	case interface{ Unwrap() []error }:
+		for _, e := range e.Unwrap() {
+			all = append(all, OptionErrors(e)...)
+		}
+	}
+	return all
+}
+
+// Progress returns a state without its order.
+func Progress(s nwt.State) nwt.State {
+	s.Order = 0
+	return s
+}
+
+// Printed is a dataset with a fingerprint.
+type Printed struct {
+	nwt.Dataset
+	Print string
+}
+
+func (p Printed) Fingerprint() string { return p.Print }
+
+// ResumesAnywhere checks the promise of every order: an epoch that is left in the
+// middle and resumed on other ranks, with other batches and workers, delivers the
+// identical rest. Field 0 of ds tells samples apart, augmentation included.
+func ResumesAnywhere(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) {
+	t.Helper()
+	load := func(world, batch, workers, from, steps int) (positions map[int]string, state nwt.State) {
+		positions = map[int]string{}
+		for rank := range world {
+			l := NewLoader(t, ds, append(slices.Clip(opts), nwt.WithRank(rank, world), nwt.WithBatchSize(batch), nwt.WithWorkers(workers))...)
+			done := 0
+			for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 2, Samples: from}) {
+				require.NoError(t, err)
+				size := len(b.Bytes(0)) / b.Len()
+				for place := range b.Len() {
+					position := int(nwt.Values[int64](b, 1)[place])
+					sample := string(b.Bytes(0)[place*size : (place+1)*size])
+					require.Contains(t, []string{"", sample}, positions[position])
+					positions[position] = sample
+				}
+				state = b.State()
+				if done++; done == steps {
+					break
+				}
+			}
+			require.NoError(t, l.Close())
+		}
+		return positions, state
+	}
+	whole, _ := load(1, 16, 0, 0, -1)
+	head, state := load(2, 5, 2, 0, 3)
+	require.Len(t, head, state.Samples)
+	rest, _ := load(3, 7, 1, state.Samples, -1)
+	require.Len(t, rest, len(whole)-len(head), "nothing comes twice")
+	maps.Copy(rest, head)
+	require.Equal(t, whole, rest)
+}
+
+var ErrBad = errors.New("bad")
+
+// RequireNoAllocations is for orders of 2¹⁶ positions.
+func RequireNoAllocations(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) {
+	t.Helper()
+	l := NewLoader(t, ds, append(opts, nwt.WithWorkers(0))...)
+	next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
+	defer stop()
+	next()
+	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
+}
+
+// tokensOf returns the length of a sample: some long ones, many short ones, some empty.
+func tokensOf(i int) int {
+	if i%97 == 0 {
+		return 0
+	}
+	return 1 + int(uint64(i)*2654435761%1000)*int(uint64(i)*40503%1000)/5000
+}
+
+func TokenBatches(t *testing.T, n int, tokens sampler.Tokens) nwt.BatchSampler {
+	t.Helper()
+	s, err := sampler.TokenBatches(n, tokensOf, tokens, 7)
+	require.NoError(t, err)
+	return s
+}
+
+// Sizes is batches of these sizes. A negative size panics.
+type Sizes []int
+
+func (s Sizes) Len() int        { return s.Start(0, len(s)) }
+func (s Sizes) At(_, i int) int { return i }
+func (s Sizes) Batches() int    { return len(s) }
+func (s Sizes) Largest() int    { return 1 } // it doesn't tell
+func (s Sizes) Start(_, batch int) (n int) {
+	for _, size := range s[:batch] {
+		n += max(size, -size)
+	}
+	if batch < len(s) && s[batch] < 0 {
+		panic("no start")
+	}
+	return n
+}
+
+// Apart runs f in a goroutine that it may end.
+func Apart(f func()) {
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	<-done
+}

@@ -1,0 +1,656 @@
+package loading_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"log/slog"
+	"math"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
+)
+
+func TestMain(m *testing.M) { kit.Main(m) }
+
+func TestBatchesAreTheSameWhateverTheWorkerCount(t *testing.T) {
+	ds := kit.Augmented(333)
+	want := kit.NewLoader(t, ds, nwt.WithBatchSize(16), nwt.WithShuffle(7), nwt.WithWorkers(0))
+	var epochs [][][]byte
+	for epoch := range 3 {
+		epochs = append(epochs, kit.Collect(t, want, epoch))
+	}
+	require.NotEqual(t, epochs[0], epochs[1])
+	for _, workers := range []int{1, 2, 5, 33} {
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(16), nwt.WithShuffle(7), nwt.WithWorkers(workers))
+		for epoch := range 3 {
+			require.Equal(t, epochs[epoch], kit.Collect(t, l, epoch), "%d workers, epoch %d", workers, epoch)
+		}
+	}
+}
+
+func TestEpochsInOneSequenceAreTheEpochsOneByOne(t *testing.T) {
+	for _, workers := range []int{0, 3} {
+		l := kit.NewLoader(t, kit.Augmented(50), nwt.WithBatchSize(8), nwt.WithShuffle(7), nwt.WithWorkers(workers))
+		var want [][]byte
+		for epoch := 2; epoch < 6; epoch++ {
+			want = append(want, kit.Collect(t, l, epoch)...)
+		}
+		var got [][]byte
+		for b, err := range l.Epochs(t.Context(), 2, 6) {
+			require.NoError(t, err)
+			require.Equal(t, 2+len(got)/l.Len(), b.Epoch())
+			require.Equal(t, len(got)%l.Len(), b.Index())
+			got = append(got, slices.Concat(b.Bytes(0), b.Bytes(1)))
+		}
+		require.Equal(t, want, got)
+	}
+}
+
+func TestAnEpochOfABillionSamplesStartsAtOnce(t *testing.T) {
+	for _, n := range []int{1e9, math.MaxInt/2 + 1} {
+		l := kit.NewLoader(t, kit.Augmented(n), nwt.WithShuffle(1), nwt.WithWorkers(2))
+		require.Positive(t, l.Len())
+		seen := 0
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			require.Equal(t, 32, b.Len())
+			if seen++; seen == 3 {
+				break
+			}
+		}
+		require.Equal(t, 3, seen)
+	}
+}
+
+func TestEpochsMayBeEndless(t *testing.T) {
+	// With 4 batches per epoch, all batches but the first 4 are 2⁶⁴.
+	for batches, end := range map[int]int{2: math.MaxInt / 2, 4: math.MaxInt/2 + 2, 1: math.MaxInt} {
+		l := kit.NewLoader(t, kit.Augmented(64), nwt.WithBatchSize(64/batches), nwt.WithWorkers(1))
+		seen := 0
+		for b, err := range l.Epochs(t.Context(), 0, end) {
+			require.NoError(t, err)
+			require.Equal(t, seen/batches, b.Epoch())
+			if seen++; seen == 100 {
+				break
+			}
+		}
+		require.Equal(t, 100, seen)
+	}
+}
+
+func TestABatchTellsItsSamplesAndWhereToResume(t *testing.T) {
+	sampler := nwt.Shuffled(20, 3)
+	l := kit.NewLoader(t, kit.Augmented(20), nwt.WithBatchSize(6), nwt.WithShuffle(3), nwt.WithWorkers(2))
+	require.Equal(t, 4, l.Len())
+	delivered := 0
+	for b, err := range l.Epoch(t.Context(), 4) {
+		require.NoError(t, err)
+		require.Equal(t, min(6, 20-delivered), b.Len())
+		for p, index := range b.Indices() {
+			require.Equal(t, sampler.At(4, delivered+p), index)
+			require.Equal(t, int64(index), nwt.Values[int64](b, 0)[p])
+		}
+		require.Len(t, nwt.Values[float32](b, 1), 6*b.Len())
+		delivered += b.Len()
+		require.Equal(t, nwt.State{Epoch: 4, Samples: delivered}, kit.Progress(b.State()))
+	}
+	text, err := json.Marshal(nwt.State{Epoch: 4, Samples: 12})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"epoch":4,"samples":12}`, string(text))
+}
+
+func TestResumeRefusesAStateThatDoesNotFit(t *testing.T) {
+	l := kit.NewLoader(t, kit.Augmented(20))
+	for _, s := range []nwt.State{{Epoch: -1}, {Samples: -1}, {Samples: 21}, {World: -3}} {
+		n := 0
+		for b, err := range l.Resume(t.Context(), s) {
+			n++
+			require.Nil(t, b)
+			var bad *nwt.OptionError
+			require.ErrorAs(t, err, &bad)
+			require.Contains(t, bad.Option, "State")
+		}
+		require.Equal(t, 1, n)
+	}
+	for range l.Resume(t.Context(), nwt.State{Samples: 20}) {
+		require.Fail(t, "nothing is left")
+	}
+	for _, bad := range [][2]int{{-1, 2}, {3, 2}} {
+		n := 0
+		for b, err := range l.Epochs(t.Context(), bad[0], bad[1]) {
+			n++
+			require.Nil(t, b)
+			require.ErrorAs(t, err, new(*nwt.OptionError))
+		}
+		require.Equal(t, 1, n)
+	}
+}
+
+func TestAnEpochThatCannotBeIsNamedWithItsBound(t *testing.T) {
+	l := kit.NewLoader(t, kit.EmptyDataset(3))
+	said := func(epochs iter.Seq2[*nwt.Batch, error]) (last string) {
+		for _, err := range epochs {
+			require.Error(t, err)
+			last = err.Error()
+		}
+		return last
+	}
+	require.Equal(t, "nwt: Epoch: -1: must be at least 0", said(l.Epoch(t.Context(), -1)))
+	require.Equal(t, "nwt: Epochs: -1: first must be at least 0", said(l.Epochs(t.Context(), -1, 2)))
+	require.Equal(t, "nwt: Epochs: 2: end must be at least first, 3", said(l.Epochs(t.Context(), 3, 2)))
+	require.Empty(t, said(l.Epochs(t.Context(), 3, 3)))
+	for b, err := range l.Epoch(t.Context(), math.MaxInt) {
+		require.NoError(t, err)
+		require.Equal(t, math.MaxInt, b.Epoch())
+	}
+}
+
+func TestWithoutWorkersTheCallerLoads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before := new(atomic.Bool)
+		ds := kit.Loads(10, func(context.Context, int, *nwt.Sample) error {
+			require.True(t, before.Load(), "loaded ahead")
+			return nil
+		})
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(0))
+		before.Store(true)
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			before.Store(false)
+			synctest.Wait()
+			require.Equal(t, 1, l.Stats().Slots)
+			before.Store(true)
+		}
+	})
+}
+
+func TestTheWorkersChangeInTheMiddleOfAnEpoch(t *testing.T) {
+	ds := kit.Augmented(400)
+	l := kit.NewLoader(t, ds, nwt.WithBatchSize(7), nwt.WithShuffle(5), nwt.WithWorkers(1))
+	want := kit.Collect(t, l, 1)
+	for _, counts := range [][]int{{0}, {4}, {0, 1}, {1, 0}, {9, 2, 0, 3}, {0, 0, 64, 1}} {
+		var got [][]byte
+		for b, err := range l.Epoch(t.Context(), 1) {
+			require.NoError(t, err)
+			got = append(got, slices.Concat(b.Bytes(0), b.Bytes(1)))
+			n := counts[b.Index()%len(counts)]
+			require.NoError(t, l.SetWorkers(n))
+			require.Equal(t, n, l.Workers())
+		}
+		require.Equal(t, want, got, "%v", counts)
+		require.Zero(t, l.Stats().Retained)
+	}
+	for _, n := range []int{-1, 1025} {
+		require.ErrorAs(t, l.SetWorkers(n), new(*nwt.OptionError))
+	}
+}
+
+func TestTheWorkersChangeFromOtherGoroutinesAtAnyMoment(t *testing.T) {
+	l := kit.NewLoader(t, kit.Augmented(2000), nwt.WithBatchSize(3), nwt.WithShuffle(5), nwt.WithWorkers(1))
+	want := kit.Collect(t, l, 1)
+	var wg sync.WaitGroup
+	over := make(chan struct{})
+	for g := range 2 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-over:
+					return
+				default:
+					require.NoError(t, l.SetWorkers((i*7+g)%6))
+					time.Sleep(time.Duration(i%50) * time.Microsecond)
+				}
+			}
+		})
+	}
+	for range 10 {
+		require.Equal(t, want, kit.Collect(t, l, 1))
+	}
+	close(over)
+	wg.Wait()
+	require.Zero(t, l.Stats().Retained)
+}
+
+// As long as there are workers.
+func TestNoTwoLoadsHaveTheSameWorkerAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var busy [8]atomic.Int32
+		ds := kit.Loads(300, func(_ context.Context, i int, dst *nwt.Sample) error {
+			if n := busy[dst.Worker()].Add(1); n != 1 {
+				t.Errorf("%d loads as worker %d at once", n, dst.Worker())
+			}
+			time.Sleep(time.Duration(1+i%5) * time.Millisecond)
+			busy[dst.Worker()].Add(-1)
+			return nil
+		})
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(3))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for i := range 60 {
+				time.Sleep(time.Duration(i%9) * time.Millisecond)
+				require.NoError(t, l.SetWorkers([]int{2, 1, 8, 5, 3}[i%5]))
+			}
+		})
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+		}
+		wg.Wait()
+	})
+}
+
+func TestWorkersLiveAcrossEpochsAndAreInitializedOnce(t *testing.T) {
+	var mu sync.Mutex
+	inits := map[int]int{}
+	initialize := func(_ context.Context, worker int) error {
+		mu.Lock()
+		defer mu.Unlock()
+		inits[worker]++
+		return nil
+	}
+	ds := kit.Loads(64, func(context.Context, int, *nwt.Sample) error { time.Sleep(50 * time.Microsecond); return nil })
+	for _, workers := range []int{0, 3} {
+		clear(inits)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithWorkerInit(initialize))
+		for epoch := range 5 {
+			for _, err := range l.Epoch(t.Context(), epoch) {
+				require.NoError(t, err)
+			}
+		}
+		mu.Lock()
+		require.NotEmpty(t, inits)
+		for id, n := range inits {
+			require.Less(t, id, max(1, workers))
+			require.Equal(t, 1, n)
+		}
+		mu.Unlock()
+	}
+}
+
+func TestPrefetchBoundsWhatIsLoadedAhead(t *testing.T) {
+	for _, prefetch := range []int{1, 2, 7} {
+		t.Run(fmt.Sprint(prefetch), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var loaded atomic.Int64
+				ds := kit.Loads(400, func(context.Context, int, *nwt.Sample) error { loaded.Add(1); return nil })
+				l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(3), nwt.WithPrefetch(prefetch))
+				for b, err := range l.Epoch(t.Context(), 0) {
+					require.NoError(t, err)
+					synctest.Wait()
+					require.EqualValues(t, min(400, 4*(b.Index()+1+prefetch)), loaded.Load())
+				}
+				require.Equal(t, prefetch+1, l.Stats().Slots)
+			})
+		})
+	}
+}
+
+func TestAnEpochThatBeginsAnewIsToldTheSecondTime(t *testing.T) {
+	pass := func(t *testing.T, seq iter.Seq2[*nwt.Batch, error], batches int) {
+		for _, err := range seq {
+			require.NoError(t, err)
+			if batches--; batches == 0 {
+				break
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		train func(t *testing.T, l *nwt.Loader)
+		opts  []nwt.Option
+		told  int
+	}{
+		"epoch 0 for ever": {func(t *testing.T, l *nwt.Loader) {
+			for range 5 {
+				pass(t, l.Epoch(t.Context(), 0), -1)
+			}
+		}, nil, 1},
+		"its first batches for ever": {func(t *testing.T, l *nwt.Loader) {
+			for range 5 {
+				pass(t, l.Epoch(t.Context(), 0), 3)
+			}
+		}, nil, 1},
+		"by Epochs": {func(t *testing.T, l *nwt.Loader) {
+			for range 3 {
+				pass(t, l.Epochs(t.Context(), 0, 1), -1)
+			}
+		}, nil, 1},
+		"a look at a batch first": {func(t *testing.T, l *nwt.Loader) {
+			pass(t, l.Epoch(t.Context(), 0), 1)
+			pass(t, l.Epochs(t.Context(), 0, 3), -1)
+			pass(t, l.Epoch(t.Context(), 3), -1)
+		}, nil, 0},
+		"the rest of it": {func(t *testing.T, l *nwt.Loader) {
+			pass(t, l.Epoch(t.Context(), 0), 3)
+			pass(t, l.Resume(t.Context(), nwt.State{Samples: 30}), -1)
+		}, nil, 0},
+		"in order": {func(t *testing.T, l *nwt.Loader) {
+			for range 5 {
+				pass(t, l.Epoch(t.Context(), 0), -1)
+			}
+		}, []nwt.Option{nwt.WithSampler(nwt.Sequential(100))}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log kit.Journal
+			opts := []nwt.Option{nwt.WithBatchSize(10), log.Option()}
+			if c.opts == nil {
+				c.opts = []nwt.Option{nwt.WithShuffle(1)}
+			}
+			c.train(t, kit.NewLoader(t, kit.Augmented(100), append(opts, c.opts...)...))
+			require.Equal(t, c.told, strings.Count(log.String(), "begins anew"), log.String())
+		})
+	}
+	var shards, log kit.Journal
+	stream := kit.NewLoader(t, nwt.Streamed(kit.NewShelves(20, 20, 20)), nwt.WithBatchSize(10), nwt.WithShuffle(1), shards.Option())
+	for range 3 {
+		pass(t, stream.Epoch(t.Context(), 0), -1)
+	}
+	require.Equal(t, 1, strings.Count(shards.String(), "begins anew"), shards.String())
+	l, err := nwt.NewTunedLoader(t.Context(), kit.Augmented(100), nwt.WithShuffle(1), nwt.WithIterations(5), nwt.WithMaxWorkers(1), log.Option())
+	require.NoError(t, err)
+	pass(t, l.Epochs(t.Context(), 0, 3), -1)
+	require.NoError(t, l.Close())
+	require.NotContains(t, log.String(), "begins anew", "tuning has begun it more than once")
+	file := filepath.Join(t.TempDir(), "results")
+	for _, d := range []time.Duration{0, time.Millisecond} { // that kept result doesn't hold
+		_, err := nwt.Tune(t.Context(), kit.Sleeping(100, d), nwt.WithShuffle(1), nwt.WithBatchSize(10), nwt.WithIterations(5), nwt.WithMaxWorkers(1), nwt.WithResultCache(file, "other data"), log.Option())
+		require.NoError(t, err)
+	}
+	require.Contains(t, log.String(), "tuning anew")
+	require.NotContains(t, log.String(), "begins anew", "confirming a result has begun it")
+}
+
+func TestWithoutOrderASlowBatchHoldsUpNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rest := make(chan struct{})
+		ds := kit.Numbered(100, func(ctx context.Context, i int, _ *nwt.Sample) error {
+			if i == 11 {
+				<-rest
+			}
+			return nil
+		})
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithUnordered(), nwt.WithPrefetch(3))
+		var batches []int
+		var all []int64
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			require.Equal(t, -1, b.State().Samples)
+			batches = append(batches, b.Index())
+			all = append(all, nwt.Values[int64](b, 0)...)
+			if len(batches) == 9 {
+				close(rest)
+			}
+		}
+		require.Equal(t, 1, batches[9], "the slow batch comes last")
+		slices.Sort(all)
+		require.Equal(t, kit.UpTo(100), all)
+	})
+}
+
+func TestALoaderWithoutOrderSaysThatItCannotResume(t *testing.T) {
+	l := kit.NewLoader(t, kit.Augmented(10), nwt.WithUnordered())
+	require.ErrorContains(t, kit.Refusal(t, l.Resume(t.Context(), nwt.State{Epoch: 0, Samples: 4})), "WithUnordered")
+	ordered := kit.NewLoader(t, kit.Augmented(10))
+	require.ErrorContains(t, kit.Refusal(t, ordered.Resume(t.Context(), nwt.State{Epoch: 0, Samples: -1})), "WithUnordered")
+}
+
+// warnings are the log lines of level Warn, as they come.
+type warnings struct {
+	slog.Handler
+	came chan string
+}
+
+func (l warnings) Handle(_ context.Context, r slog.Record) error {
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
+	l.came <- text
+	return nil
+}
+
+func newWarnings() warnings {
+	return warnings{slog.NewTextHandler(&bytes.Buffer{}, &slog.HandlerOptions{Level: slog.LevelWarn}), make(chan string, 100)}
+}
+
+// collected collects garbage until a line comes.
+func (l warnings) collected() string {
+	for {
+		runtime.GC()
+		select {
+		case line := <-l.came:
+			return line
+		default:
+			runtime.Gosched()
+		}
+	}
+}
+
+// lose makes a loader that has loaded something, and loses it.
+func lose(t *testing.T, log warnings) {
+	for _, err := range kit.Must(nwt.NewLoader(kit.Augmented(4), nwt.WithLogger(slog.New(log)))).Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+	}
+}
+
+func TestALoaderThatIsLostIsClosedWithAWarning(t *testing.T) {
+	for name, opts := range map[string][]nwt.Option{
+		"without workers": {nwt.WithWorkers(0)},
+		"with workers":    {nwt.WithWorkers(3), nwt.WithTimeout(1e12)},
+		"that tunes":      {nwt.WithAutoWorkers()},
+		"with checks":     {nwt.WithWorkers(1), nwt.WithChecks()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dev, log := &kit.FakeDevice{}, newWarnings()
+			func() {
+				l := kit.Must(nwt.NewLoader(kit.Augmented(64), append(opts, nwt.WithBatchSize(4), nwt.WithDevice(dev), nwt.WithLogger(slog.New(log)))...))
+				for b, err := range l.Epoch(t.Context(), 0) {
+					require.NoError(t, err)
+					if b.Index() == 5 {
+						break
+					}
+				}
+				require.NotZero(t, dev.Left())
+			}()
+			line := log.collected()
+			require.Regexp(t, `a loader was lost without Close.* made=\S*loader_test.go:\d+$`, line)
+			for dev.Left() > 0 { // it is being closed
+				runtime.Gosched()
+			}
+			dev.Settled(t)
+			require.NoError(t, kit.Leftover())
+		})
+	}
+}
+
+func TestALoaderThatIsInUseOrClosedIsNotLost(t *testing.T) {
+	sentinel := newWarnings() // of a loader that is lost later
+	log := newWarnings()
+	begin := func() iter.Seq2[*nwt.Batch, error] {
+		l := kit.Must(nwt.NewLoader(kit.Augmented(40), nwt.WithBatchSize(4), nwt.WithWorkers(2), nwt.WithLogger(slog.New(log))))
+		return l.Epochs(t.Context(), 0, 2)
+	}
+	lose := func() { lose(t, sentinel) }
+	epochs := begin()
+	lose()
+	sentinel.collected()
+	var kept *nwt.Batch
+	var was string
+	for b, err := range epochs {
+		require.NoError(t, err)
+		lose()
+		sentinel.collected()
+		if b.Epoch() == 1 && b.Index() == 3 {
+			b.Retain()
+			kept, was = b, strings.Clone(string(b.Bytes(0)))
+		}
+	}
+	require.Empty(t, log.came)
+	epochs = nil
+	require.Contains(t, log.collected(), "lost")
+	require.NoError(t, kit.Leftover(), "nothing waits for a batch that is retained")
+	require.Equal(t, was, string(kept.Bytes(0)))
+	kept.Release()
+
+	closed := kit.Must(nwt.NewLoader(kit.Augmented(4), nwt.WithLogger(slog.New(log))))
+	require.NoError(t, closed.Close())
+	lose()
+	sentinel.collected()
+	require.Empty(t, log.came)
+}
+
+func TestALoaderThatIsLostWhileOthersCloseIsClosedOnce(t *testing.T) {
+	log := newWarnings()
+	var closing sync.WaitGroup
+	for range 20 {
+		l := kit.Must(nwt.NewLoader(kit.Augmented(4), nwt.WithLogger(slog.New(log))))
+		for range 2 {
+			closing.Go(func() { _ = l.Close() })
+		}
+		runtime.GC()
+	}
+	closing.Wait()
+	last := newWarnings()
+	lose(t, last)
+	last.collected()
+	require.Empty(t, log.came)
+}
+
+func TestALoaderThatIsLostInABubbleIsClosedOutsideIt(t *testing.T) {
+	log := newWarnings()
+	synctest.Test(t, func(t *testing.T) {
+		l := kit.Must(nwt.NewLoader(kit.Augmented(8), nwt.WithWorkers(0), nwt.WithTimeout(1e9), nwt.WithLogger(slog.New(log))))
+		for _, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+		}
+	})
+	require.Contains(t, log.collected(), "lost")
+}
+
+func TestStatsTellWhatTheLoaderHasDone(t *testing.T) {
+	l := kit.NewLoader(t, kit.Sleeping(40, time.Millisecond), nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithPrefetch(2))
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		if b.Index() == 2 {
+			break
+		}
+	}
+	s := l.Stats()
+	require.Equal(t, 3, s.Batches)
+	require.EqualValues(t, 30, s.Samples)
+	require.Equal(t, 2, s.Workers)
+	require.Equal(t, 3, s.Slots)
+	require.Equal(t, 3*64, s.SlotBytes)
+	require.Positive(t, s.Wait)
+	require.GreaterOrEqual(t, s.LoadMedian, 900*time.Microsecond)
+	require.GreaterOrEqual(t, s.LoadP99, s.LoadMedian)
+	require.LessOrEqual(t, s.Occupancy, 1.0)
+	shown, err := json.Marshal(s) // as expvar does
+	require.NoError(t, err)
+	require.Contains(t, string(shown), `"Samples":30,`)
+}
+
+func TestWithoutWorkersNoBatchIsReadyWhenAskedFor(t *testing.T) {
+	l := kit.NewLoader(t, kit.Sleeping(40, 0), nwt.WithBatchSize(10), nwt.WithWorkers(0))
+	for _, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+	}
+	require.Zero(t, l.Stats().Occupancy)
+}
+
+func TestTheDifferenceOfTwoSnapshotsIsWhatWasDoneBetweenThem(t *testing.T) {
+	l := kit.NewLoader(t, kit.Sleeping(40, time.Millisecond), nwt.WithBatchSize(10), nwt.WithWorkers(2))
+	var earlier nwt.Stats
+	for epoch := range 2 {
+		earlier = l.Stats()
+		for _, err := range l.Epoch(t.Context(), epoch) {
+			require.NoError(t, err)
+		}
+	}
+	now := l.Stats()
+	done := now.Since(earlier)
+	require.Equal(t, 4, done.Batches)
+	require.Equal(t, int64(40), done.Samples)
+	require.Equal(t, now.Wait-earlier.Wait, done.Wait)
+	require.InDelta(t, now.Occupancy*8, earlier.Occupancy*4+done.Occupancy*4, 1e-9)
+	require.Contains(t, done.String(), "4 batches of 40 samples")
+}
+
+// bulky is a dataset of n samples of 600 kB that says which it is.
+func bulky(n *atomic.Int64) nwt.Dataset {
+	return resizable{n, nwt.NewDataset(1, []nwt.Field{{Name: "x", Type: nwt.Int64, Shape: []int{75_000}}}, func(_ context.Context, i int, dst *nwt.Sample) error {
+		nwt.Values[int64](dst, 0)[74_999] = int64(i)
+		return nil
+	})}
+}
+
+type resizable struct {
+	n *atomic.Int64
+	nwt.Dataset
+}
+
+func (d resizable) Len() int { return int(d.n.Load()) }
+
+func TestASlotHasRoomForNoMoreSamplesThanAnEpochHas(t *testing.T) {
+	var n atomic.Int64
+	n.Store(50)
+	for _, opts := range [][]nwt.Option{{}, {nwt.WithRank(1, 3)}, {nwt.WithSampler(kit.Sizes{20, 25, 5})}, {nwt.WithRank(0, 2), nwt.WithSampler(kit.Sizes{20, 25, 5})}} {
+		l := kit.NewLoader(t, bulky(&n), append(opts, nwt.WithBatchSize(100_000), nwt.WithWorkers(2))...)
+		times := 0
+		for b, err := range l.Epochs(t.Context(), 0, 2) {
+			require.NoError(t, err)
+			for place, i := range b.Indices() {
+				require.EqualValues(t, i, nwt.Values[int64](b, 0)[75_000*place+74_999])
+				times++
+			}
+		}
+		require.Positive(t, times)
+		s := l.Stats()
+		require.LessOrEqual(t, s.SlotBytes, s.Slots*50*600_000)
+	}
+}
+
+func TestAnEpochThatOutgrowsLargeSlotsIsAnError(t *testing.T) {
+	var n atomic.Int64
+	n.Store(50)
+	l := kit.NewLoader(t, bulky(&n), nwt.WithBatchSize(100_000), nwt.WithWorkers(1))
+	epoch := func() (samples int, err error) {
+		for b, err := range l.Epoch(t.Context(), 0) {
+			if err != nil {
+				return samples, err
+			}
+			samples += b.Len()
+		}
+		return samples, nil
+	}
+	want := "a batch may now have 51 samples, but slots have room for 50"
+	require.ErrorContains(t, l.SetSampler(kit.SamplerFunc{N: 51, Order: func(_, i int) int { return i % 50 }}), want)
+	n.Store(51)
+	_, err := epoch()
+	require.ErrorContains(t, err, want)
+	require.ErrorContains(t, err, "Make a new loader")
+	n.Store(49)
+	samples, err := epoch()
+	require.NoError(t, err)
+	require.Equal(t, 49, samples)
+}
+
+func TestSetWorkersWithThePresentNumberEndsAutoModeToo(t *testing.T) {
+	l := kit.NewLoader(t, kit.Augmented(4096), nwt.WithBatchSize(16), nwt.WithWorkers(2), nwt.WithAutoWorkers(), kit.QuietLog)
+	require.NoError(t, l.SetWorkers(2))
+	for _, err := range l.Epochs(t.Context(), 0, 20) {
+		require.NoError(t, err)
+		require.Equal(t, 2, l.Workers())
+	}
+	require.Nil(t, l.Result())
+}

@@ -1,5 +1,0 @@
-//go:build race
-
-package nwt_test
-
-func init() { raceDetector = true }
