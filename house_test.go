@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { kit.Main(m) }
 
-const docsImports = "bufio bytes context crypto/rand encoding/json errors expvar fmt image image/jpeg io iter log log/slog math os os/signal path/filepath runtime runtime/trace strconv sync syscall time " +
-	"github.com/nwt-go/nwt github.com/nwt-go/nwt/folder github.com/nwt-go/nwt/sampler github.com/nwt-go/nwt/split github.com/nwt-go/nwt/vision github.com/nwt-go/nwt/wds"
+const docsImports = "bufio bytes context crypto/rand encoding/json errors expvar fmt image image/jpeg io io/fs iter log log/slog math os os/signal path/filepath runtime runtime/trace strconv sync syscall time " +
+	"github.com/nwt-go/nwt github.com/nwt-go/nwt/folder github.com/nwt-go/nwt/packing github.com/nwt-go/nwt/sampler github.com/nwt-go/nwt/split github.com/nwt-go/nwt/vision github.com/nwt-go/nwt/wds"
 
 const docsGiven = `ctx context.Context, ds nwt.Dataset, stream nwt.Stream, opts []nwt.Option, result *nwt.Result, loader *nwt.Loader,
 		batch *nwt.Batch, epochs int, seed uint64, train func(images []float32, labels []int64), step func(context.Context, *nwt.Batch) error,
