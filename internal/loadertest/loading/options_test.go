@@ -76,7 +76,7 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 // What can be told only of options that are right in themselves comes too: of the
 // sampler's length, what a batch takes, and what a stream can't do.
 func TestWhatOptionsAndDatasetMakeTogetherIsReportedAtOnce(t *testing.T) {
-	huge := nwt.NewDataset(3, []nwt.Field{{Name: "x", Type: nwt.Uint8, Shape: []int{kit.MostBytes / 8}}}, func(context.Context, int, *nwt.Sample) error { return nil })
+	huge := nwt.NewDataset(3, []nwt.Field{{Name: "x", Type: nwt.Uint8, Shape: []int{kit.MostBytes / 2}}}, func(context.Context, int, *nwt.Sample) error { return nil })
 	for name, c := range map[string]struct {
 		ds   nwt.Dataset
 		opts []nwt.Option
