@@ -427,7 +427,7 @@ func (w *weaver) weave(names []string, n, layers int) cloth {
 }
 
 func (w *weaver) options() []nwt.Option {
-	opts := []nwt.Option{nwt.WithErrorBudget(1000), nwt.WithRetry(0, 0), kit.QuietLog}
+	opts := []nwt.Option{nwt.WithErrorBudget(1000), nwt.WithRetry(0, 0), kit.Silent}
 	if w.timeout {
 		opts = append(opts, nwt.WithTimeout(time.Second))
 	}

@@ -302,7 +302,7 @@ func TestRandomStreamsWithTailsAreReadInOrder(t *testing.T) {
 		}
 		opts := []nwt.Option{
 			nwt.WithBatchSize(1 + rng.IntN(40)), nwt.WithRank(p.rank, p.world), nwt.WithInterleave(p.interleave), nwt.WithShuffleWindow(p.window),
-			nwt.WithTimeout(time.Minute), nwt.WithErrorBudget(1 << 20), nwt.NewVirtualMachine(64).Option(), kit.QuietLog,
+			nwt.WithTimeout(time.Minute), nwt.WithErrorBudget(1 << 20), nwt.NewVirtualMachine(64).Option(), kit.Silent,
 		}
 		if p.shuffle {
 			opts = append(opts, nwt.WithShuffle(p.seed))

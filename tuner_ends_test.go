@@ -243,7 +243,7 @@ func TestTuningEndsIfNoSampleCanBeLoaded(t *testing.T) {
 	} {
 		for _, opt := range []nwt.Option{nwt.WithTuningTime(time.Hour), nwt.WithIterations(100), nwt.WithUnordered(), nwt.WithDevice(kit.Nowhere{})} {
 			kit.Promptly(t, func() {
-				_, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(2), nwt.WithErrorBudget(20), nwt.WithIterations(100), kit.QuietLog, opt)
+				_, err := nwt.Tune(t.Context(), ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(2), nwt.WithErrorBudget(20), nwt.WithIterations(100), kit.Silent, opt)
 				require.ErrorContains(t, err, "could be loaded, so there is no batch to measure; the last: ", name)
 				require.ErrorIs(t, err, kit.ErrBoom)
 			})

@@ -336,7 +336,7 @@ func TestABatchIsFinishedWithoutItsBadSamples(t *testing.T) {
 				return errors.New("nothing is left of it")
 			}
 			return sum(ctx, b)
-		}), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(17), kit.QuietLog)
+		}), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(17), kit.Silent)
 		samples := 0
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)

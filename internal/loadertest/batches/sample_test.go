@@ -116,7 +116,7 @@ func TestASampleThatHangsAfterCreateIsGivenUp(t *testing.T) {
 			}
 			return err
 		})
-		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithTimeout(200*time.Millisecond), nwt.WithErrorBudget(1), kit.QuietLog)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithTimeout(200*time.Millisecond), nwt.WithErrorBudget(1), kit.Silent)
 		batches, err := kit.Epoch(t.Context(), l, 0)
 		require.NoError(t, err)
 		require.Len(t, slices.Concat(batches...), 15)
@@ -137,7 +137,7 @@ func TestACreateThatHangsIsGivenUp(t *testing.T) {
 			})
 			return err
 		})
-		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), kit.QuietLog)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), kit.Silent)
 		batches, err := kit.Epoch(t.Context(), l, 0)
 		require.NoError(t, err)
 		require.Len(t, slices.Concat(batches...), 15)

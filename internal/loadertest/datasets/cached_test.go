@@ -430,7 +430,7 @@ func TestACacheServesWorkersOfAnyNumber(t *testing.T) {
 			}
 			return nil
 		}), 1<<20)
-		l := kit.NewLoader(t, ds, nwt.WithBatchSize(workers), nwt.WithWorkers(workers), nwt.WithPrefetch(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), kit.QuietLog)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(workers), nwt.WithWorkers(workers), nwt.WithPrefetch(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), kit.Silent)
 		got, err := kit.Values(t, l, 0)
 		require.NoError(t, err)
 		require.Len(t, got, 4*workers-1)

@@ -479,7 +479,7 @@ func TestPrecomputeTriesAllSamplesAndTheNextCallLoadsTheRest(t *testing.T) {
 			ds = oneCall{ds}
 		}
 		try := func(budget int) (string, error) {
-			p, err := nwt.Precompute(t.Context(), ds, path, "v1", nwt.WithBatchSize(16), nwt.WithWorkers(3), nwt.WithErrorBudget(budget), kit.QuietLog)
+			p, err := nwt.Precompute(t.Context(), ds, path, "v1", nwt.WithBatchSize(16), nwt.WithWorkers(3), nwt.WithErrorBudget(budget), kit.Silent)
 			if err != nil {
 				return err.Error(), err
 			}
@@ -525,7 +525,7 @@ func (d oneCall) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample
 func TestWhereNothingCanBePrecomputedNothingIsLeft(t *testing.T) {
 	ds, _ := spoilt(1000, func(int) error { return kit.ErrBad })
 	path := filepath.Join(t.TempDir(), "samples")
-	_, err := nwt.Precompute(t.Context(), ds, path, "v1", kit.QuietLog)
+	_, err := nwt.Precompute(t.Context(), ds, path, "v1", kit.Silent)
 	require.ErrorIs(t, err, kit.ErrBad)
 	require.ErrorContains(t, err, "1000 samples can't be loaded, WithErrorBudget allows 0")
 	require.NoFileExists(t, path+".partial")
@@ -538,7 +538,7 @@ func TestADiskThatIsTooSmallIsSeenBeforeTheFirstSampleIsLoaded(t *testing.T) {
 		return nil
 	})
 	path := filepath.Join(t.TempDir(), "samples")
-	_, err := nwt.Precompute(t.Context(), huge, path, "v1", nwt.WithBatchSize(1), kit.QuietLog)
+	_, err := nwt.Precompute(t.Context(), huge, path, "v1", nwt.WithBatchSize(1), kit.Silent)
 	require.ErrorContains(t, err, "the disk has ")
 	require.ErrorContains(t, err, " left, and at least 1.13 PB are needed")
 	require.NoFileExists(t, path+".partial")
@@ -556,7 +556,7 @@ func TestWhatIsInterruptedAnywhereGoesOnThere(t *testing.T) {
 				}
 				return nil
 			})
-			opts := []nwt.Option{nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(budget), kit.QuietLog}
+			opts := []nwt.Option{nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(budget), kit.Silent}
 			_, err := nwt.Precompute(ctx, ds, path, "v1", opts...)
 			require.ErrorIs(t, err, context.Canceled)
 			before := counts(loads)

@@ -156,7 +156,7 @@ func TestAContextThatBreaksEndsEveryEpochWithItsErrorAndNothingHangs(t *testing.
 					other, err := nwt.CUDA(1)
 					require.NoError(t, err)
 					unharmed := kit.NewLoader(t, kit.Augmented(100), nwt.WithBatchSize(7), nwt.WithShuffle(3), nwt.WithDevice(other))
-					l, err := nwt.NewLoader(kit.Augmented(100), append(deviceOptions(t, workers), kit.QuietLog)...)
+					l, err := nwt.NewLoader(kit.Augmented(100), append(deviceOptions(t, workers), kit.Silent)...)
 					require.NoError(t, err)
 					gpu.Break(gpu.Primary(0), code, copies)
 					kit.Promptly(t, func() {
@@ -292,7 +292,7 @@ func TestACancelledEpochOnADeviceHasNoBadSamples(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		})
-		l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithPrefetch(16), nwt.WithDevice(&kit.FakeDevice{}), nwt.WithErrorBudget(64), kit.QuietLog)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithPrefetch(16), nwt.WithDevice(&kit.FakeDevice{}), nwt.WithErrorBudget(64), kit.Silent)
 		var last error
 		for _, err := range l.Epoch(ctx, 0) {
 			last = err

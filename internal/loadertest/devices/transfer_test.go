@@ -299,7 +299,7 @@ func TestADeviceThatIsShortOfMemoryHasFewerBatchesAtOnce(t *testing.T) {
 // only after the next.
 func TestMemoryThatIsShortForRetainedBatchesIsAnError(t *testing.T) {
 	gpu := cudatest.Load(t)
-	l := kit.NewLoader(t, kit.Augmented(100), append(deviceOptions(t, 2), kit.QuietLog)...)
+	l := kit.NewLoader(t, kit.Augmented(100), append(deviceOptions(t, 2), kit.Silent)...)
 	want := kit.Collect(t, l, 0)
 	size := l.Stats().DeviceBytes / 3
 	gpu.Limit(cudatest.DeviceMemory, uint64(5*size))

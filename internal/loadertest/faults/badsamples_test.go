@@ -131,7 +131,7 @@ func TestTheBadSamplesOfAPartAreThoseOfTheWhole(t *testing.T) {
 		"Zip":              {must(nwt.Zip(part(3), nwt.Map(part(5), kit.Scalar, func(context.Context, *nwt.Sample, *nwt.Sample) error { return nil }))), kit.UpTo(20, 3, 5)},
 	} {
 		for _, workers := range []int{0, 3} {
-			l := kit.NewLoader(t, c.ds, nwt.WithBatchSize(16), nwt.WithWorkers(workers), nwt.WithShuffle(4), nwt.WithErrorBudget(20), kit.QuietLog)
+			l := kit.NewLoader(t, c.ds, nwt.WithBatchSize(16), nwt.WithWorkers(workers), nwt.WithShuffle(4), nwt.WithErrorBudget(20), kit.Silent)
 			var got []int64
 			for b, err := range l.Epoch(t.Context(), 0) {
 				require.NoError(t, err)
@@ -399,7 +399,7 @@ func TestEveryEpochHasItsBudgetHoweverManyThereAre(t *testing.T) {
 			}
 			return nil
 		})
-		l := kit.NewLoader(t, ds, nwt.WithBatchSize(2), nwt.WithWorkers(0), nwt.WithErrorBudget(1), kit.QuietLog)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(2), nwt.WithWorkers(0), nwt.WithErrorBudget(1), kit.Silent)
 		batches := 0
 		var err error
 		for _, err = range l.Epochs(t.Context(), 0, 3000) {
@@ -561,7 +561,7 @@ func TestEveryEpochHasItsBudgetWithoutOrderToo(t *testing.T) {
 		}
 		return nil
 	})
-	l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithPrefetch(40), nwt.WithUnordered(), nwt.WithErrorBudget(15), kit.QuietLog)
+	l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithPrefetch(40), nwt.WithUnordered(), nwt.WithErrorBudget(15), kit.Silent)
 	var last error
 	delivered := map[int]int{}
 	for b, err := range l.Epochs(t.Context(), 0, 2) {

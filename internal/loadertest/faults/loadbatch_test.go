@@ -78,7 +78,7 @@ func TestScratchIsMadeAnewAfterAPanicInLoadBatch(t *testing.T) {
 		}
 		return err
 	}
-	l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(0), kit.QuietLog)
+	l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(0), kit.Silent)
 	_, err := kit.Epoch(t.Context(), l, 0)
 	require.NoError(t, err)
 	require.True(t, used[0].Closed.Load())
@@ -116,7 +116,7 @@ func TestALoadBatchThatFailsIsHalvedUntilTheBadSamplesAreFound(t *testing.T) {
 			return nil
 		},
 	}
-	l := kit.NewLoader(t, ds, nwt.WithBatchSize(1024), nwt.WithWorkers(0), nwt.WithErrorBudget(1), kit.QuietLog)
+	l := kit.NewLoader(t, ds, nwt.WithBatchSize(1024), nwt.WithWorkers(0), nwt.WithErrorBudget(1), kit.Silent)
 	require.Equal(t, kit.IndicesUpTo(4096, 1717), requirePages(t, l, 0))
 	require.Equal(t, 1, alone, "Load is left the bad one")
 	require.LessOrEqual(t, calls, 4+2*10)

@@ -35,7 +35,7 @@ func TestCallsOfAPausedProcessAreNotGivenUp(t *testing.T) {
 	}
 	datasets := map[string]func() nwt.Dataset{"samples": samples, "shards": shards}
 	if ds := datasets[os.Getenv(child)]; ds != nil {
-		l := kit.NewLoader(t, ds(), nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithTimeout(2*time.Second), nwt.WithErrorBudget(40), kit.QuietLog)
+		l := kit.NewLoader(t, ds(), nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithTimeout(2*time.Second), nwt.WithErrorBudget(40), kit.Silent)
 		n := 0
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)

@@ -256,7 +256,7 @@ func TestASampleThatStaysTemporarilyBadIsBad(t *testing.T) {
 			}
 			return nil
 		})
-		l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithRetry(2, time.Microsecond), nwt.WithErrorBudget(1), kit.QuietLog)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithRetry(2, time.Microsecond), nwt.WithErrorBudget(1), kit.Silent)
 		got, err := kit.Values(t, l, 0)
 		require.NoError(t, err)
 		require.Equal(t, kit.UpTo(20, 7), got)

@@ -66,7 +66,7 @@ func TestACallThatWasGivenUpHarmsNobodyHoweverItEnds(t *testing.T) {
 					}
 					return nil
 				}}
-				l := kit.NewLoader(t, nwt.NewDataset(64, ds.Fields(), ds.Load), nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(10), kit.QuietLog)
+				l := kit.NewLoader(t, nwt.NewDataset(64, ds.Fields(), ds.Load), nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(10), kit.Silent)
 				require.Equal(t, kit.IndicesUpTo(64, 3, 13, 23, 33, 43, 53, 63), requirePages(t, l, 0))
 				kept := requireKept(t, l)
 				for epoch := 1; epoch < 20; epoch++ {
@@ -121,7 +121,7 @@ func TestAHungLoadBatchKeepsItsSamplesAndIndices(t *testing.T) {
 			}
 			panic("too late")
 		}}
-		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithShuffle(1), nwt.WithTimeout(time.Second), kit.QuietLog)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithShuffle(1), nwt.WithTimeout(time.Second), kit.Silent)
 		for epoch := range 10 {
 			if epoch == 5 {
 				close(release)
@@ -182,7 +182,7 @@ func writeOn(t *testing.T, whole bool, budget int) {
 	if !whole {
 		pages = oneByOne{ds}
 	}
-	l := kit.NewLoader(t, pages, nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(5*time.Millisecond), nwt.WithErrorBudget(budget), nwt.WithRetry(0, 0), kit.QuietLog)
+	l := kit.NewLoader(t, pages, nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(5*time.Millisecond), nwt.WithErrorBudget(budget), nwt.WithRetry(0, 0), kit.Silent)
 	for epoch := range 4 {
 		var got []int
 		for b, err := range l.Epoch(t.Context(), epoch) {
@@ -235,7 +235,7 @@ func TestOfALoadBatchThatHangsOnlyTheSampleThatHangsIsBad(t *testing.T) {
 				return hang(slices.Contains(indices, 5))
 			},
 		}
-		l := kit.NewLoader(t, ds, nwt.WithBatchSize(16), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(2), kit.QuietLog)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(16), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(2), kit.Silent)
 		require.Equal(t, kit.IndicesUpTo(64, 5, 6), requirePages(t, l, 0))
 		close(release)
 		require.NoError(t, l.Close())
@@ -288,7 +288,7 @@ func TestNoTwoWorkersHaveANumberAtATime(t *testing.T) {
 			mu.Unlock()
 			return nil
 		})
-		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(10), kit.QuietLog)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(10), kit.Silent)
 		for epoch := range 4 {
 			require.NoError(t, l.SetWorkers([]int{3, 2, 5, 1}[epoch]))
 			_, err := kit.Values(t, l, epoch)
@@ -318,7 +318,7 @@ func TestAHungCallOfAStreamKeepsItsRecord(t *testing.T) {
 				r.Data = append(r.Data[:0], "too late, too late"...)
 			}
 		}}
-		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(5), kit.QuietLog)
+		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(5), kit.Silent)
 		got, err := kit.Values(t, l, 0)
 		require.NoError(t, err)
 		require.Len(t, got, 145)
@@ -357,7 +357,7 @@ func TestALoopLeftWithSamplesLoadedElsewhereLeavesNoneOfThem(t *testing.T) {
 			}
 			return nil
 		}}
-		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithPrefetch(2), nwt.WithShuffle(1), nwt.WithTimeout(time.Second), kit.QuietLog)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithPrefetch(2), nwt.WithShuffle(1), nwt.WithTimeout(time.Second), kit.Silent)
 		for _, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
 			time.Sleep(time.Hour)
@@ -387,7 +387,7 @@ func TestABatchThatCannotBeMovedFromAHungCallIsAnError(t *testing.T) {
 				})
 				dev := kit.NewFrugal(2, 3)
 				l := kit.NewLoader(t, ds, append(opts, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithPrefetch(1), nwt.WithTimeout(time.Second),
-					nwt.WithErrorBudget(1), nwt.WithDevice(dev), kit.QuietLog)...)
+					nwt.WithErrorBudget(1), nwt.WithDevice(dev), kit.Silent)...)
 				batches, err := kit.Epoch(t.Context(), l, 0)
 				require.Len(t, batches, 1)
 				require.ErrorIs(t, err, kit.ErrFull)
@@ -409,7 +409,7 @@ func TestTheMemoryOfSamplesLoadedElsewhereIsGivenBack(t *testing.T) {
 	const batches, size = 16, 16 << 20
 	synctest.Test(t, func(t *testing.T) {
 		ds := &large{kit.InBatches{Dataset: kit.Numbered(8*batches, func(context.Context, int, *nwt.Sample) error { return nil })}, size / 8}
-		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithPrefetch(1), nwt.WithTimeout(time.Second), kit.QuietLog)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithPrefetch(1), nwt.WithTimeout(time.Second), kit.Silent)
 		before := mappedInLargePieces(t, size)
 		samples := 0
 		for b, err := range l.Epoch(t.Context(), 0) {
@@ -483,14 +483,14 @@ func TestOnlyLoadIsBoundedByATimeout(t *testing.T) {
 		bad []int
 	}{
 		"sampler":    {ds: kit.EmptyDataset(16), opt: nwt.WithSampler(kit.SamplerFunc{N: 16, Order: func(_, i int) int { slow(i == 9); return i }})},
-		"Sizes":      {ds: kit.Words{N: 16, Tell: func(i int, sizes []int) { slow(i == 9); kit.Words{}.Sizes(i, sizes) }}, opt: kit.QuietLog},
+		"Sizes":      {ds: kit.Words{N: 16, Tell: func(i int, sizes []int) { slow(i == 9); kit.Words{}.Sizes(i, sizes) }}, opt: kit.Silent},
 		"WorkerInit": {ds: kit.EmptyDataset(16), opt: nwt.WithWorkerInit(func(context.Context, int) error { slow(true); return nil })},
 		"Finish":     {ds: kit.EmptyDataset(16), opt: nwt.WithBatchTransform(func(_ context.Context, b *nwt.Batch) error { slow(b.Index() == 1); return nil })},
-		"Scratch":    {ds: scratch, opt: kit.QuietLog, bad: []int{9}},
+		"Scratch":    {ds: scratch, opt: kit.Silent, bad: []int{9}},
 	} {
 		for _, workers := range []int{1, 3} {
 			synctest.Test(t, func(t *testing.T) {
-				l := kit.NewLoader(t, c.ds, nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(16), kit.QuietLog, c.opt)
+				l := kit.NewLoader(t, c.ds, nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(16), kit.Silent, c.opt)
 				var got []int
 				for b, err := range l.Epoch(t.Context(), 0) {
 					require.NoError(t, err)
@@ -514,7 +514,7 @@ func TestACallThatHangsBeneathACacheIsGivenUp(t *testing.T) {
 			}
 			return ctx.Err()
 		})
-		l := kit.NewLoader(t, nwt.Cached(slow, 1<<20), nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(4), kit.QuietLog)
+		l := kit.NewLoader(t, nwt.Cached(slow, 1<<20), nwt.WithBatchSize(8), nwt.WithWorkers(3), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(4), kit.Silent)
 		for epoch := range 3 {
 			got, err := kit.Values(t, l, epoch)
 			require.NoError(t, err)
@@ -583,7 +583,7 @@ func TestACallThatWasGivenUpIsToldSoByItsContextWhileTheEpochGoesOn(t *testing.T
 			}
 			return nil
 		})
-		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), kit.QuietLog)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), kit.Silent)
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
 			synctest.Wait()
@@ -605,7 +605,7 @@ func TestTheNumberOfACallThatHasReturnedIsTakenAgain(t *testing.T) {
 			}
 			return nil
 		})
-		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), kit.QuietLog)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), kit.Silent)
 		for epoch := range 10 {
 			got, err := kit.Values(t, l, epoch)
 			require.NoError(t, err)
@@ -628,7 +628,7 @@ func TestCallsThatNeverReturnEndTheEpochBeforeTheyTakeTheMemory(t *testing.T) {
 					}
 					return nil
 				})
-				l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(64), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(4000), kit.QuietLog)
+				l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(64), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(4000), kit.Silent)
 				got, err := kit.Values(t, l, 0)
 				if hanging == 1023 {
 					require.NoError(t, err)
@@ -655,7 +655,7 @@ func TestWhatHangsAfterAPauseIsGivenUpToo(t *testing.T) {
 			}
 			return ctx.Err()
 		})
-		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(time.Millisecond), nwt.WithErrorBudget(1), kit.QuietLog)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(time.Millisecond), nwt.WithErrorBudget(1), kit.Silent)
 		for epoch := range 2 {
 			n := 0
 			for b, err := range l.Epoch(t.Context(), epoch) {
@@ -676,7 +676,7 @@ func TestALoadThatIgnoresItsContextIsToldOfAfterFiveSeconds(t *testing.T) {
 		"Close":  func(l *nwt.Loader, _ func()) bool { _ = l.Close(); return false },
 	} {
 		for _, takes := range []time.Duration{4 * time.Second, 20 * time.Second} {
-			for _, opt := range []nwt.Option{kit.QuietLog, nwt.WithTimeout(time.Hour)} {
+			for _, opt := range []nwt.Option{kit.Silent, nwt.WithTimeout(time.Hour)} {
 				synctest.Test(t, func(t *testing.T) {
 					ctx, cancel := context.WithCancel(t.Context())
 					defer cancel()

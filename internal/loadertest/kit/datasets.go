@@ -54,6 +54,7 @@ func (d InOneCall) LoadBatch(_ context.Context, indices []int, dst []*nwt.Sample
 	return d.Call(indices, dst)
 }
 
+// ErrBoom is the error of something else that fails.
 var ErrBoom = errors.New("boom")
 
 // Epoch runs an epoch to its end: the batches before the error, and the error.
@@ -68,6 +69,7 @@ func Epoch(ctx context.Context, l *nwt.Loader, n int) (batches [][]int, err erro
 	return batches, err
 }
 
+// SamplerFunc is a sampler of N positions whose order is a function.
 type SamplerFunc struct {
 	N     int
 	Order func(epoch, i int) int
@@ -96,8 +98,10 @@ type frugal struct {
 	Slots, Buffers atomic.Int32 // that are left
 }
 
+// ErrFull is the error of a frugal device that has no memory left.
 var ErrFull = errors.New("the memory is full")
 
+// NewFrugal returns a device with memory for so many slots and buffers. It takes a second to refuse more.
 func NewFrugal(slots, buffers int32) *frugal {
 	d := &frugal{}
 	d.Slots.Store(slots)
@@ -138,6 +142,7 @@ func Summed(n int) nwt.Dataset {
 	})
 }
 
+// Scalar is the fields of a sample of one number.
 var Scalar = []nwt.Field{{Name: "x", Type: nwt.Float32}}
 
 // EmptyBatches is an emptyDataset that is asked for many samples at once.
@@ -191,6 +196,7 @@ func BatchesOf[T nwt.Element](t *testing.T, l *nwt.Loader) (batches [][]T) {
 	return batches
 }
 
+// NumbersTo returns a dataset of the numbers 0 … n−1, made of a slice.
 func NumbersTo(t *testing.T, n int) nwt.Dataset {
 	t.Helper()
 	numbers := make([]int64, n)
@@ -202,8 +208,10 @@ func NumbersTo(t *testing.T, n int) nwt.Dataset {
 	return ds
 }
 
+// Quiet is a logger that drops everything.
 var Quiet = slog.New(slog.DiscardHandler)
 
+// Silent makes a loader log nothing.
 var Silent = nwt.WithLogger(Quiet)
 
 // Sleeping returns a dataset whose samples wait.
@@ -421,6 +429,7 @@ func (p *Pages) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample)
 	return nil
 }
 
+// WritePage writes the sample of Pages at an index.
 func WritePage(i int, dst *nwt.Sample) {
 	nwt.Values[int64](dst, 0)[0] = int64(i)
 	dst.SetLen(1, i%4)
@@ -428,8 +437,6 @@ func WritePage(i int, dst *nwt.Sample) {
 		nwt.Values[int16](dst, 1)[k] = int16(i)
 	}
 }
-
-var QuietLog = nwt.WithLogger(slog.New(slog.DiscardHandler))
 
 // Goroutine names the one it is called in.
 func Goroutine() string {

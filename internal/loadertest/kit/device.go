@@ -48,6 +48,7 @@ type fakeCopy struct {
 	err  error
 }
 
+// ErrFake is the error of a FakeDevice that fails.
 var ErrFake = errors.New("burnt")
 
 func (d *FakeDevice) call(name string) error {

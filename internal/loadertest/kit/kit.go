@@ -1,3 +1,5 @@
+// Package kit has what the tests of several packages under internal/loadertest, or of root, share: datasets,
+// streams and devices that do as they are told, and what is asked of every loader.
 package kit
 
 import (
@@ -65,6 +67,7 @@ func Numbered(n int, load func(ctx context.Context, i int, dst *nwt.Sample) erro
 	})
 }
 
+// Values returns the numbers of an epoch, and the error that ended it.
 func Values(t *testing.T, l *nwt.Loader, epoch int) (all []int64, err error) {
 	t.Helper()
 	for b, e := range l.Epoch(t.Context(), epoch) {
@@ -76,6 +79,7 @@ func Values(t *testing.T, l *nwt.Loader, epoch int) (all []int64, err error) {
 	return all, nil
 }
 
+// UpTo returns the numbers 0 … n−1 without some.
 func UpTo(n int, without ...int64) (out []int64) {
 	for i := range int64(n) {
 		out = append(out, i)
@@ -88,6 +92,7 @@ func UpTo(n int, without ...int64) (out []int64) {
 	return out
 }
 
+// EmptyDataset returns a dataset of n samples of which nothing is loaded.
 func EmptyDataset(n int) nwt.Dataset {
 	return nwt.Overwrites(nwt.NewDataset(n, Scalar, func(context.Context, int, *nwt.Sample) error { return nil }))
 }
@@ -113,6 +118,7 @@ func Augmented(n int) nwt.Dataset {
 	})
 }
 
+// NewLoader returns a loader that is closed at the end of the test. No slot may be lost by then.
 func NewLoader(t testing.TB, ds nwt.Dataset, opts ...nwt.Option) *nwt.Loader {
 	t.Helper()
 	l, err := nwt.NewLoader(ds, opts...)
@@ -137,6 +143,7 @@ func Collect(t testing.TB, l *nwt.Loader, epoch int) (batches [][]byte) {
 	return batches
 }
 
+// Must returns v, and panics if there is an error.
 func Must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -155,6 +162,7 @@ func Drawn(n int) nwt.Dataset {
 	})
 }
 
+// IndicesUpTo returns the indices 0 … n−1 without some.
 func IndicesUpTo(n int, without ...int) (all []int) {
 	for i := range n {
 		if !slices.Contains(without, i) {
@@ -211,6 +219,7 @@ func Intact(t testing.TB, b *nwt.Batch) {
 	}
 }
 
+// Fill sets each byte of mem.
 func Fill(mem []byte, with byte) {
 	for i := range mem {
 		mem[i] = with
@@ -281,6 +290,7 @@ func ResumesAnywhere(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) {
 	require.Equal(t, whole, rest)
 }
 
+// ErrBad is the error of a bad sample.
 var ErrBad = errors.New("bad")
 
 // RequireNoAllocations is for orders of 2¹⁶ positions.
@@ -301,6 +311,7 @@ func tokensOf(i int) int {
 	return 1 + int(uint64(i)*2654435761%1000)*int(uint64(i)*40503%1000)/5000
 }
 
+// TokenBatches returns a sampler of n samples in batches of about as many tokens each.
 func TokenBatches(t *testing.T, n int, tokens sampler.Tokens) nwt.BatchSampler {
 	t.Helper()
 	s, err := sampler.TokenBatches(n, tokensOf, tokens, 7)

@@ -14,6 +14,7 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
+// MixedOf returns a mixture of streams.
 func MixedOf(t *testing.T, m nwt.Mix, streams ...nwt.Stream) nwt.Dataset {
 	t.Helper()
 	ds, err := nwt.MixedStreams(m, 7, streams...)
@@ -83,6 +84,7 @@ func (s *Shelves) Load(_ context.Context, r *nwt.Record, dst *nwt.Sample) error 
 	return nil
 }
 
+// NewShelves returns a stream of shards of these lengths that can all be read.
 func NewShelves(lengths ...int) *Shelves { return &Shelves{Lengths: lengths, FailAt: -1} }
 
 // Wide is a stream whose records have more bytes than needed.
@@ -113,6 +115,7 @@ func (s *Wide) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) error {
 // Ahead returns how many records were read and not loaded.
 func (s *Wide) Ahead() int { return int(s.Read.Load() - s.Loaded.Load()) }
 
+// WideReader reads a shard of Wide.
 type WideReader struct {
 	nwt.ShardReader
 	s          *Wide
@@ -146,6 +149,7 @@ type CountedShelves struct {
 	Skips bool
 }
 
+// NewCounted returns shelves that tell how long their shards are.
 func NewCounted(lengths ...int) *CountedShelves {
 	return &CountedShelves{Shelves: NewShelves(lengths...)}
 }
@@ -234,6 +238,7 @@ func (s *Tallies) Load(_ context.Context, r *nwt.Record, dst *nwt.Sample) error 
 	return nil
 }
 
+// TallyReader reads a shard of Tallies.
 type TallyReader struct {
 	Stream  *Tallies
 	At, End int
@@ -284,6 +289,7 @@ func (s *shelf) Next(_ context.Context, r *nwt.Record) error {
 	return nil
 }
 
+// ErrTorn is the error of a record that cannot be read.
 var ErrTorn = errors.New("torn")
 
 func (s *shelf) Close() error { s.s.Opened.Add(-1); return nil }

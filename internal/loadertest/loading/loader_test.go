@@ -646,7 +646,7 @@ func TestAnEpochThatOutgrowsLargeSlotsIsAnError(t *testing.T) {
 }
 
 func TestSetWorkersWithThePresentNumberEndsAutoModeToo(t *testing.T) {
-	l := kit.NewLoader(t, kit.Augmented(4096), nwt.WithBatchSize(16), nwt.WithWorkers(2), nwt.WithAutoWorkers(), kit.QuietLog)
+	l := kit.NewLoader(t, kit.Augmented(4096), nwt.WithBatchSize(16), nwt.WithWorkers(2), nwt.WithAutoWorkers(), kit.Silent)
 	require.NoError(t, l.SetWorkers(2))
 	for _, err := range l.Epochs(t.Context(), 0, 20) {
 		require.NoError(t, err)

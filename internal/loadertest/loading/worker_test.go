@@ -520,7 +520,7 @@ func TestALoadThatEndsItsGoroutineEndsTheEpochAndSaysSo(t *testing.T) {
 		for _, opts := range [][]nwt.Option{nil, {nwt.WithErrorBudget(64)}, {nwt.WithTimeout(time.Hour)}, {nwt.WithDevice(kit.Nowhere{})}} {
 			for _, workers := range []int{0, 1, 4} {
 				kit.Promptly(t, func() {
-					l, err := nwt.NewLoader(ds, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(workers), kit.QuietLog)...)
+					l, err := nwt.NewLoader(ds, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(workers), kit.Silent)...)
 					require.NoError(t, err)
 					var last error
 					returned := false

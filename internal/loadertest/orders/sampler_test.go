@@ -468,7 +468,7 @@ func TestASamplersMethodThatNearlyFitsIsAnError(t *testing.T) {
 	order := nwt.Sequential(10)
 	for want, s := range map[string]nwt.Sampler{
 		"orders_test.last64: has the method LastIndex, func(*orders_test.last64) int64, but isn't a BoundedSampler": last64{order},
-		"isn't a BoundedSampler: pass a pointer to it":                                                        lastByPtr{order},
+		"isn't a BoundedSampler: pass a pointer to it":                                                              lastByPtr{order},
 		"isn't a SortingSampler": step64{order},
 		"isn't a SamplerFiller":  fill32{order},
 	} {

@@ -74,7 +74,7 @@ func TestAShardThatHangsIsAnErrorInOrderAndTheOthersAreRead(t *testing.T) {
 		"end":   func(s *kit.Breaking, wait func()) { s.OnNext = at2(1, 5, func() error { wait(); return nil }) },
 	} {
 		for _, interleave := range []int{1, 2, 3} {
-			opts := []nwt.Option{nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithInterleave(interleave), nwt.WithErrorBudget(1), kit.QuietLog}
+			opts := []nwt.Option{nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithInterleave(interleave), nwt.WithErrorBudget(1), kit.Silent}
 			failing := &kit.Breaking{Shelves: kit.NewShelves(5, 5, 5, 5)}
 			hang(failing, func() { panic("torn") })
 			like := kit.NewLoader(t, nwt.Streamed(failing), opts...)
@@ -150,7 +150,7 @@ func TestALoopLeftWhileAShardHangsEndsWithinTheTimeout(t *testing.T) {
 			} else {
 				s.OnClose = func(int) error { return wait() }
 			}
-			l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), kit.QuietLog)
+			l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), kit.Silent)
 			began := time.Now()
 			for b, err := range l.Epoch(t.Context(), 0) {
 				require.NoError(t, err)
@@ -202,7 +202,7 @@ func TestEachCallOfAShardHasItsTime(t *testing.T) {
 		require.Empty(t, log.String())
 
 		s.OnOpen = func(int) error { time.Sleep(400 * time.Millisecond); return briefly{} }
-		l = kit.NewLoader(t, nwt.Streamed(s), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithRetry(2, 0), kit.QuietLog)
+		l = kit.NewLoader(t, nwt.Streamed(s), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithRetry(2, 0), kit.Silent)
 		began := time.Now()
 		_, err := kit.Values(t, l, 0)
 		require.ErrorIs(t, err, briefly{})
@@ -215,7 +215,7 @@ func TestACallOfAShardThatWasGivenUpIsToldSoByItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cause atomic.Value
 		s := &toldByContext{Shelves: kit.NewShelves(20), cause: &cause}
-		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), kit.QuietLog)
+		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), kit.Silent)
 		for _, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
 		}
@@ -264,7 +264,7 @@ func TestCallsOfShardsThatNeverReturnEndTheEpochAndThoseThatHaveReturnedDoNot(t 
 			case "Close":
 				s.OnClose = wait
 			}
-			l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1<<20), kit.QuietLog)
+			l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1<<20), kit.Silent)
 			_, err := kit.Values(t, l, 0)
 			require.ErrorContains(t, err, "calls that WithTimeout(1s) gave up haven't returned, the bound is 1024", where)
 			close(release)
@@ -304,7 +304,7 @@ func TestFewerCallsOfShardsThanTheBoundEndNoEpoch(t *testing.T) {
 				case "Close":
 					s.OnClose = late
 				}
-				l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1<<20), kit.QuietLog)
+				l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(1), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1<<20), kit.Silent)
 				got, err := kit.Values(t, l, 0)
 				require.NoError(t, err, "%s, %s", name, where)
 				if where == "Close" {
@@ -325,7 +325,7 @@ func TestFewerCallsOfShardsThanTheBoundEndNoEpoch(t *testing.T) {
 func TestACallOfNextThatWasGivenUpKeepsItsRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &kit.Breaking{Shelves: kit.NewShelves(30, 30, 30), OnNext: at2(1, 3, func() error { time.Sleep(90 * time.Second); return nil })}
-		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithTimeout(time.Minute), nwt.WithErrorBudget(1), kit.QuietLog)
+		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithTimeout(time.Minute), nwt.WithErrorBudget(1), kit.Silent)
 		var got []int64
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
@@ -361,7 +361,7 @@ func TestALoopThatPausesLongerThanTheTimeoutLosesNothing(t *testing.T) {
 
 func TestALostShardIsNamedWithTheRecordFromWhichItIsLost(t *testing.T) {
 	s := &kit.Breaking{Shelves: kit.NewShelves(5, 5, 5), OnNext: at2(1, 3, func() error { return kit.ErrTorn }), OnOpen: at(2, io.ErrNoProgress)}
-	l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithErrorBudget(2), nwt.WithWorkers(2), kit.QuietLog)
+	l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithErrorBudget(2), nwt.WithWorkers(2), kit.Silent)
 	_, err := kit.Values(t, l, 0)
 	require.NoError(t, err)
 	lost := map[int]*nwt.ShardError{}

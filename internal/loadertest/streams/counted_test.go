@@ -205,7 +205,7 @@ func TestAWrongCountNamesTheShardAndBothNumbers(t *testing.T) {
 func TestEachLostRecordOfACountedStreamIsABadSample(t *testing.T) {
 	s := kit.NewCounted(10, 10, 10)
 	s.FailAt = 13
-	l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(30), nwt.WithWorkers(2), nwt.WithErrorBudget(7), kit.QuietLog)
+	l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(30), nwt.WithWorkers(2), nwt.WithErrorBudget(7), kit.Silent)
 	var got []int64
 	for b, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
@@ -446,7 +446,7 @@ func TestAShardOfACountedStreamThatHangsLosesItsRecordsAlone(t *testing.T) {
 					release := make(chan struct{})
 					s := &kit.Breaking{Shelves: kit.NewShelves(5, 5, 5, 5)}
 					s.OnNext = at2(1, at, func() error { <-release; return nil })
-					l := kit.NewLoader(t, nwt.Streamed(withCounts{s, []int{5, 5, 5, 5}}), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithInterleave(interleave), nwt.WithErrorBudget(5), nwt.WithTimeout(time.Second), kit.QuietLog)
+					l := kit.NewLoader(t, nwt.Streamed(withCounts{s, []int{5, 5, 5, 5}}), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithInterleave(interleave), nwt.WithErrorBudget(5), nwt.WithTimeout(time.Second), kit.Silent)
 					got, err := kit.Values(t, l, 0)
 					require.NoError(t, err)
 					lost := min(5-at, 5)

@@ -156,7 +156,7 @@ func at2(shard, record int, f func() error) func(int, int) error {
 func TestGoexitInAReaderEndsTheEpochWithAnError(t *testing.T) {
 	leaves := func() error { runtime.Goexit(); return nil }
 	s := &kit.Breaking{Shelves: kit.NewShelves(50, 50, 50), OnNext: at2(1, 30, leaves)}
-	l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithErrorBudget(1), kit.QuietLog)
+	l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithErrorBudget(1), kit.Silent)
 	kit.Promptly(t, func() {
 		_, err := kit.Values(t, l, 0)
 		require.ErrorContains(t, err, "a stream's reader: runtime.Goexit was called")
@@ -418,7 +418,7 @@ func TestAShardIsOpenedOnceMoreWhenTooManyFilesAreOpen(t *testing.T) {
 			}
 			return nil
 		}}
-		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(workers), nwt.WithRetry(0, time.Microsecond), kit.QuietLog)
+		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(workers), nwt.WithRetry(0, time.Microsecond), kit.Silent)
 		got, err := kit.Values(t, l, 0)
 		require.NoError(t, err)
 		slices.Sort(got)
@@ -526,7 +526,7 @@ func TestARecordOfWhichNoSampleCanBeMadeIsABadSampleAndTheOthersOfItsShardAreNot
 					ds, err = nwt.MixedStreams(mix, 7, s)
 					require.NoError(t, err)
 				}
-				return kit.NewLoader(t, ds, append(opts, nwt.WithBatchSize(2), nwt.WithWorkers(workers), nwt.WithEpochSamples(10), kit.QuietLog)...)
+				return kit.NewLoader(t, ds, append(opts, nwt.WithBatchSize(2), nwt.WithWorkers(workers), nwt.WithEpochSamples(10), kit.Silent)...)
 			}
 			got, err := kit.Values(t, loader(func() error { return kit.ErrTorn }), 0)
 			require.ErrorIs(t, err, kit.ErrTorn)
@@ -573,7 +573,7 @@ func TestARecordThatCannotBeReadIsNotAskedForAgain(t *testing.T) {
 	asked := 0
 	s := &kit.Breaking{Shelves: kit.NewShelves(6)}
 	s.OnNext = at2(0, 3, func() error { asked++; return briefly{} })
-	l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithErrorBudget(1), nwt.WithRetry(4, time.Nanosecond), kit.QuietLog)
+	l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithErrorBudget(1), nwt.WithRetry(4, time.Nanosecond), kit.Silent)
 	for b, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
 		require.Equal(t, 3, b.Len())
@@ -749,7 +749,7 @@ func TestAShardWhoseCloseHangsBeforeItIsOpenedAgainLosesNothing(t *testing.T) {
 			}
 			return nil
 		}
-		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithTimeout(time.Second), kit.QuietLog)
+		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithTimeout(time.Second), kit.Silent)
 		got, err := kit.Values(t, l, 0)
 		require.NoError(t, err)
 		require.Equal(t, kit.UpTo(9), got)

@@ -408,7 +408,7 @@ func TestALostShardOfMixedStreamsIsCountedOverAll(t *testing.T) {
 	all := sources([]int{10, 10}, []int{3, 4, 5})
 	all[1].Torn[2001] = "error"
 	m := nwt.Mix{Block: 10, Phases: []nwt.Phase{{Weights: []float64{1, 1}}}}
-	l := kit.NewLoader(t, mixedStreams(t, m, all), nwt.WithEpochSamples(20), nwt.WithErrorBudget(9), kit.QuietLog)
+	l := kit.NewLoader(t, mixedStreams(t, m, all), nwt.WithEpochSamples(20), nwt.WithErrorBudget(9), kit.Silent)
 	for _, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
 	}

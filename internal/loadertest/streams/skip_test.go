@@ -434,7 +434,7 @@ func TestACallThatReturnsWhenItIsGivenUpLosesNoRecordByItself(t *testing.T) {
 	for range 300 {
 		synctest.Test(t, func(t *testing.T) {
 			s := &kit.Breaking{Shelves: kit.NewShelves(30, 30), OnNext: at2(1, 7, func() error { time.Sleep(time.Second); return nil })}
-			l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), kit.QuietLog)
+			l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), kit.Silent)
 			got, err := kit.Values(t, l, 0)
 			require.NoError(t, err)
 			own := slices.DeleteFunc(got, func(n int64) bool { return n < 30 })

@@ -508,7 +508,7 @@ func TestABadRecordIsNamedByItsPlaceInItsShard(t *testing.T) {
 	require.NoError(t, err)
 	for name, ds := range map[string]nwt.Dataset{"plain": nwt.Streamed(s), "counted": nwt.Streamed(countedLines{s}), "mixed": mixed} {
 		synctest.Test(t, func(t *testing.T) {
-			opts := []nwt.Option{nwt.WithWorkers(2), nwt.WithShuffle(1), nwt.WithBatchSize(3), nwt.WithErrorBudget(50), nwt.WithTimeout(time.Minute), nwt.WithRetry(0, 0), kit.QuietLog}
+			opts := []nwt.Option{nwt.WithWorkers(2), nwt.WithShuffle(1), nwt.WithBatchSize(3), nwt.WithErrorBudget(50), nwt.WithTimeout(time.Minute), nwt.WithRetry(0, 0), kit.Silent}
 			if name == "mixed" {
 				opts = append(opts, nwt.WithEpochSamples(40))
 			}
