@@ -60,8 +60,8 @@ func TestLastTellsTheLastBatchOfEachEpoch(t *testing.T) {
 					l := kit.NewLoader(t, c.ds, opts...)
 					check := requireLast
 					if also == "unordered" {
-						if strings.HasPrefix(name, "a stream") {
-							t.Skip("its end isn't known before")
+						if strings.HasPrefix(name, "a stream") || strings.HasPrefix(name, "bad") {
+							t.Skip("the end isn't known before, or the batch that comes last may be all bad")
 						}
 						check = requireLastUnordered
 					}
