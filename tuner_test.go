@@ -440,7 +440,7 @@ func TestFewIterationsMeasureWholeWavesToo(t *testing.T) {
 
 func TestWorkersAreMeasuredWarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := tune(t, connecting(time.Millisecond, 19*time.Millisecond), nwt.WithMaxWorkers(32), stepOf(2*time.Millisecond))
+		r := tune(t, connecting(time.Millisecond, 19*time.Millisecond), nwt.WithMaxWorkers(32), nwt.WithRelativeAlpha(0.05), stepOf(2*time.Millisecond))
 		require.GreaterOrEqual(t, r.Workers, 12, "%v", r)
 		require.LessOrEqual(t, r.Workers, 24, "%v", r)
 		shows(t, r, 32*time.Millisecond, 2*time.Millisecond)
