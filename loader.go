@@ -277,7 +277,7 @@ func (l *Loader) Stats() Stats {
 		Batches: int(l.counters.batches.Load()),
 		Samples: l.counters.samples.Load(),
 		Wait:    time.Duration(l.counters.wait.Load()),
-		Workers: l.Workers(), Prefetch: l.depth() - 1,
+		Workers: l.Workers(), Prefetch: l.depth() - 1, elapsed: time.Duration(l.now()),
 	}
 	if s.Batches > 0 {
 		s.Occupancy = float64(ready) / float64(s.Batches)

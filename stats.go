@@ -28,6 +28,8 @@ type Stats struct {
 	Retained            int // batches retained past their iteration
 	DatasetBytes        int // bytes of memory of cached samples (see [Cached])
 	WindowBytes         int // bytes of Data in a stream's shuffle window now
+
+	elapsed time.Duration // since the loader was made
 }
 
 // Since returns what the loader has done since an earlier snapshot. The figures for memory, depth and
@@ -35,7 +37,7 @@ type Stats struct {
 func (s Stats) Since(earlier Stats) Stats {
 	ready := s.Occupancy*float64(s.Batches) - earlier.Occupancy*float64(earlier.Batches)
 	s.Batches, s.Samples, s.Bad = s.Batches-earlier.Batches, s.Samples-earlier.Samples, s.Bad-earlier.Bad
-	s.Wait, s.Transfer = s.Wait-earlier.Wait, s.Transfer-earlier.Transfer
+	s.Wait, s.Transfer, s.elapsed = s.Wait-earlier.Wait, s.Transfer-earlier.Transfer, s.elapsed-earlier.elapsed
 	s.Copied, s.CopiedBytes = s.Copied-earlier.Copied, s.CopiedBytes-earlier.CopiedBytes
 	s.Occupancy = min(1, max(0, ready/float64(max(1, s.Batches))))
 	return s
@@ -43,8 +45,11 @@ func (s Stats) Since(earlier Stats) Stats {
 
 // String returns the most useful figures in one line.
 func (s Stats) String() string {
-	line := fmt.Sprintf("%d batches of %d samples, %s of them waited for, %s in all, %s",
-		s.Batches, s.Samples, human.Share(1-s.Occupancy), human.Duration(s.Wait), countWorkers(s.Workers))
+	waits := fmt.Sprintf("%s of them waited for, %s in all", human.Share(1-s.Occupancy), human.Duration(s.Wait))
+	if s.Wait < s.elapsed/100 { // many short waits aren't worth a share
+		waits = "hardly waited for, " + human.Duration(s.Wait) + " in all"
+	}
+	line := fmt.Sprintf("%d batches of %d samples, %s, %s", s.Batches, s.Samples, waits, countWorkers(s.Workers))
 	if s.Bad > 0 {
 		line += fmt.Sprintf(", %d bad samples left out", s.Bad)
 	}

@@ -47,7 +47,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	number("batch", nwt.WithBatchSize, "`images` per batch (default 128)")
 	number("iterations", nwt.WithIterations, "`batches` to measure at a worker count (default about 100)")
 	number("max-workers", nwt.WithMaxWorkers, "highest `count` to try (default: as long as more win)")
-	flags.Func("alpha", "`difference` over all iterations that the choice ignores (default 500ms, at most 10 %)", func(s string) error {
+	flags.Func("alpha", "`difference` over all iterations that the choice ignores (default 500ms, at most 2 %)", func(s string) error {
 		d, err := time.ParseDuration(s)
 		opts = append(opts, nwt.WithAlpha(d))
 		return err

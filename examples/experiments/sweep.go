@@ -37,8 +37,8 @@ func sweep(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	fmt.Fprintln(stdout, result)
-	if few := fewest(result, 0.1); few != result.Workers {
-		fmt.Fprintf(stdout, "%v is what was asked to be ignored; within 10 %% of the fastest, nwt's own bound, the fewest workers are %d.\n", *alpha, few)
+	if few := fewest(result, 0.02); few != result.Workers {
+		fmt.Fprintf(stdout, "%v is what was asked to be ignored; within 2 %% of the fastest, nwt's own bound, the fewest workers are %d.\n", *alpha, few)
 	}
 	return drawTo(*o.plot, sweepFigures(result)...)
 }

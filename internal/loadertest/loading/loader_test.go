@@ -654,3 +654,17 @@ func TestSetWorkersWithThePresentNumberEndsAutoModeToo(t *testing.T) {
 	}
 	require.Nil(t, l.Result())
 }
+
+func TestWaitsThatTakeNextToNothingAreNotCountedAsAShare(t *testing.T) {
+	for step, want := range map[time.Duration]string{time.Second: "10 batches of 40 samples, hardly waited for, ", time.Millisecond: "100 % of them waited for, "} {
+		synctest.Test(t, func(t *testing.T) {
+			l := kit.NewLoader(t, kit.Sleeping(40, time.Millisecond), nwt.WithBatchSize(4), nwt.WithWorkers(0))
+			for _, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				time.Sleep(step)
+			}
+			require.Contains(t, l.Stats().String(), want)
+			require.NoError(t, l.Close())
+		})
+	}
+}
