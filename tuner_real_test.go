@@ -85,10 +85,10 @@ func realWorkloads(t *testing.T, cpus int) []realWorkload {
 		time.Sleep(ms / 5)
 	}
 	from := make([]byte, 1<<20)
-	memory := sync.Pool{New: func() any { return make([]byte, len(from)) }}
+	memory := sync.Pool{New: func() any { return new([1 << 20]byte) }}
 	each := turnsOf(ms/50, func() { copy(make([]byte, 1<<14), from) }) // of 16 kB
 	copying := func() {
-		to := memory.Get().([]byte)
+		to := memory.Get().(*[1 << 20]byte)
 		for i := range each {
 			copy(to[i<<14%len(to):][:1<<14], from)
 		}
