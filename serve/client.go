@@ -65,7 +65,9 @@ type sized struct {
 func (d *sized) Sizes(index int, sizes []int) {
 	n := ragged(d.about.Fields)
 	for dim := range n {
-		sizes[dim] = int(int32(binary.LittleEndian.Uint32(d.lens[4*(index*n+dim):])))
+		if sizes[dim] = int(int32(binary.LittleEndian.Uint32(d.lens[4*(index*n+dim):]))); sizes[dim] == noSize {
+			panic(fmt.Sprintf("Sizes(%d) fails on server %s, whose log says why", index, d.about.Server))
+		}
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"log/slog"
+	"math"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -90,10 +92,14 @@ func (f *flights) DoAction(a *flight.Action, stream flight.FlightService_DoActio
 	defer watch.end()
 	sizes, portion := make([]int, ragged(f.s.about.Fields)), []byte(nil)
 	for index := range f.s.about.Samples {
-		clear(sizes)
-		ds.Sizes(index, sizes)
+		if err := askSizes(ds, index, sizes); err != nil {
+			f.s.unsized.Do(func() {
+				slog.Error("nwt/serve: Sizes fails for a sample, which clients take for a bad one; this is logged once", "error", err)
+			})
+			sizes[0] = noSize
+		}
 		for _, size := range sizes {
-			portion = binary.LittleEndian.AppendUint32(portion, uint32(size))
+			portion = binary.LittleEndian.AppendUint32(portion, uint32(int32(size)))
 		}
 		if len(portion) >= 1<<18 || index == f.s.about.Samples-1 {
 			if err := stream.Send(&flight.Result{Body: portion}); err != nil {
@@ -104,6 +110,30 @@ func (f *flights) DoAction(a *flight.Action, stream flight.FlightService_DoActio
 		}
 	}
 	return nil
+}
+
+// noSize stands for sizes that the dataset can't tell, or that 4 bytes can't hold.
+const noSize = math.MinInt32
+
+func askSizes(ds nwt.SizedDataset, index int, sizes []int) (err error) {
+	returned := false
+	defer func() {
+		if !returned { // or the panic would end the server
+			err = fmt.Errorf("Sizes(%d): panic: %v", index, recover())
+		}
+	}()
+	for dim := range sizes {
+		sizes[dim] = -1 // if it isn't told, the sample is bad, as in a loader
+	}
+	ds.Sizes(index, sizes)
+	returned = true
+	for dim, size := range sizes {
+		if size <= noSize || size > math.MaxInt32 {
+			err = fmt.Errorf("Sizes(%d) tells %d for dimension %d: must be 0 … %d", index, size, dim, math.MaxInt32)
+			sizes[dim] = noSize
+		}
+	}
+	return err
 }
 
 // A watch hangs up on the client of a call that takes nothing for long. Each part that the client takes

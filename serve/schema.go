@@ -2,7 +2,9 @@ package serve
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -49,6 +51,20 @@ func bytesPerSample(fields []nwt.Field) (total int) {
 		total += bytes + 4*raggedDims(f)
 	}
 	return total
+}
+
+// fitsArrow returns an error if a field has more elements than Arrow's type of tensors can hold.
+func fitsArrow(fields []nwt.Field) (err error) {
+	for _, f := range fields {
+		elements := 1 // nwt bounds a sample's bytes
+		for _, n := range f.Shape {
+			elements *= n
+		}
+		if elements > math.MaxInt32 {
+			err = errors.Join(err, fmt.Errorf("serve: New: field %q of shape %v has %d elements: must be at most %d to be served, however few samples have; declare a smaller longest length", f.Name, f.Shape, elements, math.MaxInt32))
+		}
+	}
+	return err
 }
 
 // bytesOf is lengths as memory.

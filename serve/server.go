@@ -49,6 +49,8 @@ type Server struct {
 	loading chan struct{} // has one for each batch that is being loaded or sent
 	held    chan struct{} // has one for each batch that a client in shared memory has, but not for those it waited for
 
+	unsized sync.Once // logs the first sample for which Sizes fails
+
 	batches, samples, bad, bytes, holding atomic.Int64 // of Stats
 
 	mu    sync.Mutex
@@ -57,7 +59,7 @@ type Server struct {
 
 // New makes a server of a dataset; ctx bounds tuning. The errors are those of nwt.NewLoader and, with
 // WithTuning, of nwt.Tune; an *nwt.OptionError names an option out of bounds. A stream is an error: it
-// has no sample by number.
+// has no sample by number. So is a field of more than 2³¹−1 elements, which Arrow can't tell.
 func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, error) {
 	host, _ := os.Hostname()
 	o := &serverOptions{slots: 16, grace: 10 * time.Second, name: fmt.Sprintf("%s:%d", host, os.Getpid())}
@@ -85,6 +87,9 @@ func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, er
 	s.work = max(1, l.Workers())
 	first, after, left, err := s.source.Places(nil, 0, 1, batchserver.State{}, 0)
 	if err != nil {
+		return nil, errors.Join(err, s.source.Close())
+	}
+	if err := fitsArrow(l.Fields()); err != nil {
 		return nil, errors.Join(err, s.source.Close())
 	}
 	size := s.source.BatchSize()
