@@ -33,8 +33,8 @@ func WithClasses(names []string) Option {
 	return func(o *options) { o.Classes = append([]string{}, names...) }
 }
 
-// WithoutStrayFiles skips files that are in no class's folder. Without it, they are an error. A log line
-// counts them.
+// WithoutStrayFiles skips files that are in no class's folder, and links beside the classes that lead to
+// nothing. Without it, they are an error: such a link may be a class. A log line counts them.
 func WithoutStrayFiles() Option { return func(o *options) { o.SkipStray = true } }
 
 // WithContentFingerprint makes the dataset's fingerprint depend on the first and the last 4 kB of each file
@@ -68,7 +68,7 @@ func Open(ctx context.Context, dir string, extensions []string, opts ...Option) 
 // Len returns the number of files.
 func (f *Folder) Len() int { return f.files.Len() }
 
-// Classes returns the names of the classes, sorted. The slice must not be changed.
+// Classes returns the names of the classes, sorted or in the order of [WithClasses]. The slice must not be changed.
 func (f *Folder) Classes() []string { return f.files.Classes }
 
 // Class returns the class of a file, as an index in Classes.

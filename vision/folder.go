@@ -50,8 +50,8 @@ func WithClasses(names []string) FolderOption {
 	return func(o *folderOptions) { o.Classes = append([]string{}, names...) }
 }
 
-// WithoutStrayFiles skips pictures that are in no class's folder. Without it, they are an error. A log line
-// counts them.
+// WithoutStrayFiles skips pictures that are in no class's folder, and links beside the classes that lead to
+// nothing. Without it, they are an error: such a link may be a class. A log line counts them.
 func WithoutStrayFiles() FolderOption { return func(o *folderOptions) { o.SkipStray = true } }
 
 // WithContentFingerprint makes [Folder.Fingerprint] depend on the first and the last 4 kB of each file
@@ -113,7 +113,7 @@ func checkAlone(name string, p *Pipeline) error {
 	return nil
 }
 
-// Classes returns the names of the classes, sorted. The slice must not be changed.
+// Classes returns the names of the classes, sorted or in the order of [WithClasses]. The slice must not be changed.
 func (f *Folder) Classes() []string { return f.files.Classes }
 
 // Class returns the class of a file, as an index in Classes.

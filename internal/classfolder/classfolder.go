@@ -25,7 +25,7 @@ import (
 // name.
 type Files struct {
 	dir     string
-	Classes []string // sorted
+	Classes []string // sorted, or those of Options
 
 	// names holds the names of all files, relative to dir and with slashes, one after the other: name i
 	// is names[ends[i-1]:ends[i]].
@@ -197,11 +197,21 @@ func (l *listing) list(folder string, depth int, down bool) error {
 				continue
 			}
 			name := path.Join(folder, e.Name()) // sorts alike on all systems
-			switch kind := e.Type(); {
-			case kind.IsDir():
+			kind, leads := e.Type(), error(nil)
+			isFolder := kind.IsDir()
+			if kind&fs.ModeSymlink != 0 && (!down || len(l.extensions) == 0 || !l.takes(e.Name())) {
+				var info fs.FileInfo
+				if info, leads = os.Stat(filepath.Join(l.dir, name)); leads == nil {
+					isFolder = info.IsDir()
+				} else if !errors.Is(leads, fs.ErrNotExist) {
+					return leads
+				}
+			}
+			switch {
+			case isFolder:
 				below = append(below, name)
-			case kind&fs.ModeSymlink != 0 && (!down || len(l.extensions) == 0 || !l.takes(e.Name())) && isFolder(filepath.Join(l.dir, name)):
-				below = append(below, name)
+			case !down && leads != nil: // it may be a class on a disk that isn't there
+				l.files = append(l.files, name)
 			case l.takes(e.Name()) && (kind.IsRegular() || kind&fs.ModeSymlink != 0):
 				l.files = append(l.files, name)
 			default:
@@ -238,11 +248,6 @@ var leftovers = []string{"__macosx", "@eadir", "#recycle", "#snapshot", "$recycl
 // isLeftover reports whether files or folders of this name are never made on purpose.
 func isLeftover(name string) bool {
 	return name[0] == '.' || slices.Contains(leftovers, strings.ToLower(name))
-}
-
-func isFolder(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.IsDir()
 }
 
 func (l *listing) takes(name string) bool {
