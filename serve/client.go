@@ -245,7 +245,7 @@ func (d *remote) patiently(ctx context.Context, f func(ctx context.Context) erro
 		case code == codes.Aborted:
 			return nwt.Retryable(errors.New(status.Convert(err).Message()))
 		case code == codes.FailedPrecondition && d.about.Server != "":
-			return serverError{fmt.Errorf("serve: %s, as server %s has: all must serve the same", status.Convert(err).Message(), d.about.Server), false}
+			return serverError{fmt.Errorf("serve: %s; server %s has %s: all must serve the same", status.Convert(err).Message(), d.about.Server, d.about.dataset()), false}
 		case code != codes.Unavailable && code != codes.Canceled && code != codes.DeadlineExceeded:
 			return serverError{fmt.Errorf("serve: %w", err), false}
 		}

@@ -138,18 +138,39 @@ type description struct {
 	Fields  []nwt.Field     `json:"fields"`
 	Sized   bool            `json:"sized"`
 	About   json.RawMessage `json:"about,omitempty"` // of WithAbout
+
+	Fingerprint string `json:"fingerprint,omitempty"` // of the dataset, cut
+}
+
+// dataset says what a dataset is, so that two that should be equal can be compared.
+func (d *description) dataset() string {
+	text := fmt.Appendf(nil, "the dataset %s (%d samples", d.Data, d.Samples)
+	for _, f := range d.Fields {
+		text = fmt.Appendf(text, ", %s %v %v", f.Name, f.Type, f.Shape)
+	}
+	if d.Sized {
+		text = append(text, ", sizes are told"...)
+	}
+	fingerprint := "no fingerprint"
+	if d.Fingerprint != "" {
+		fingerprint = "fingerprint " + d.Fingerprint
+	}
+	return fmt.Sprintf("%.1024s, %s)", text, fingerprint)
 }
 
 // identityOf tells a dataset from others. Whether it tells sizes is a part of it: batches are padded
 // otherwise.
 func identityOf(ds nwt.Dataset) string {
 	fields, _ := json.Marshal(ds.Fields()) // of names and numbers
-	own := ""
-	if f, ok := ds.(nwt.Fingerprinter); ok {
-		own = f.Fingerprint()
-	}
 	_, sized := ds.(nwt.SizedDataset)
-	return hashOf(ds.Len(), string(fields), own, sized)
+	return hashOf(ds.Len(), string(fields), fingerprintOf(ds), sized)
+}
+
+func fingerprintOf(ds nwt.Dataset) string {
+	if f, ok := ds.(nwt.Fingerprinter); ok {
+		return f.Fingerprint()
+	}
+	return ""
 }
 
 func hashOf(what ...any) string {

@@ -9,8 +9,12 @@ import (
 	"iter"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/stretchr/testify/require"
@@ -19,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/folder"
 	"github.com/nwt-go/nwt/sampler"
 	"github.com/nwt-go/nwt/serve"
 )
@@ -196,6 +201,57 @@ func TestServersOfOtherDatasetsAreAnErrorThatNamesBoth(t *testing.T) {
 		last = err
 	}
 	require.ErrorContains(t, last, "all must serve the same")
+	require.ErrorContains(t, last, "(21 samples, draws Float32 [3 2], ", "what differs")
+	require.ErrorContains(t, last, "(20 samples, draws Float32 [3 2], ")
+}
+
+func TestTheErrorOfTwoServersSaysWhatDiffersInTheirFolders(t *testing.T) {
+	write := func(dir, name, data string) {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, "a"), 0o755))
+		at := filepath.Join(dir, "a", name)
+		require.NoError(t, os.WriteFile(at, []byte(data), 0o644))
+		require.NoError(t, os.Chtimes(at, time.Time{}, time.Unix(1e9, 0)))
+	}
+	one := t.TempDir()
+	write(one, "1.wav", "one")
+	for differs, change := range map[string]func(dir string){
+		"names": func(dir string) { write(dir, "2.wav", "one") },
+		"sizes": func(dir string) { write(dir, "1.wav", "longer") },
+		"times": func(dir string) {
+			write(dir, "1.wav", "one")
+			require.NoError(t, os.Chtimes(filepath.Join(dir, "a", "1.wav"), time.Time{}, time.Unix(2e9, 0)))
+		},
+		"ends": func(dir string) { write(dir, "1.wav", "two") },
+	} {
+		t.Run(differs, func(t *testing.T) {
+			var addresses []string
+			two := t.TempDir()
+			change(two)
+			for i, dir := range []string{one, two} {
+				var opts []folder.Option
+				if differs == "ends" {
+					opts = append(opts, folder.WithContentFingerprint())
+				}
+				f, err := folder.Open(t.Context(), dir, nil, opts...)
+				require.NoError(t, err)
+				ds := f.Dataset([]nwt.Field{{Name: "x", Type: nwt.Bool}}, func(context.Context, string, *nwt.Sample) error { return nil })
+				addresses = append(addresses, startAt(t, "tcp", "127.0.0.1:0", ds, serve.WithName(fmt.Sprint("host", i))))
+			}
+			var last error
+			for _, err := range loader(t, open(t, addresses), nwt.WithBatchSize(1), nwt.WithLogger(slog.New(slog.DiscardHandler))).Epochs(t.Context(), 0, 100_000) {
+				last = err
+			}
+			for _, part := range []string{"names", "sizes", "times", "ends"} {
+				said := regexp.MustCompile(part+" ([0-9a-f]+)").FindAllStringSubmatch(last.Error(), -1)
+				if len(said) > 0 {
+					require.Len(t, said, 2, last)
+					require.Equal(t, part == differs, said[0][1] != said[1][1], last)
+				} else {
+					require.NotEqual(t, differs, part, last)
+				}
+			}
+		})
+	}
 }
 
 func TestWhoDoesNotKnowTheTokenGetsNothing(t *testing.T) {

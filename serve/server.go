@@ -95,7 +95,7 @@ func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, er
 	size := s.source.BatchSize()
 	_, sized := ds.(nwt.SizedDataset)
 	s.about = description{
-		Version: version, Server: o.name, Data: identityOf(ds), Samples: ds.Len(), Batches: left + 1, Batch: size, Fields: l.Fields(), Sized: sized, About: o.about,
+		Version: version, Server: o.name, Data: identityOf(ds), Samples: ds.Len(), Batches: left + 1, Batch: size, Fields: l.Fields(), Sized: sized, About: o.about, Fingerprint: fmt.Sprintf("%.1024s", fingerprintOf(ds)),
 		Order: hashOf(after.Order, size, left, first), // first has the seed of what is drawn at random
 	}
 	total := bytesPerSample(s.about.Fields) * size
@@ -221,7 +221,7 @@ func (s *Server) load(ctx context.Context, ticket []byte, alloc func(int) ([]byt
 			a.After = (*nwt.State)(&after)
 		}
 	case data != s.about.Data:
-		return nil, a, status.Errorf(codes.FailedPrecondition, "server %s has the dataset %s, not %s", s.opts.name, s.about.Data, data)
+		return nil, a, status.Error(codes.FailedPrecondition, said(fmt.Errorf("server %s has %s, not %s", s.opts.name, s.about.dataset(), data), maxSaid))
 	case len(places) > s.about.Batch:
 		err = fmt.Errorf("%d places: at most %d, the batch size", len(places), s.about.Batch)
 	}
