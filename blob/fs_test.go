@@ -249,3 +249,29 @@ func TestRefusalsOfS3ThatPassAreTemporary(t *testing.T) {
 		require.False(t, temporary, code)
 	}
 }
+
+func TestGlobOfABucketHasAllShardsOrAnError(t *testing.T) {
+	eachFileSystem(t, 1, func(t *testing.T, name string, s *server, bucket *gcblob.Bucket, fsys fs.FS, shards []string) {
+		put(t, bucket, "more/0.tar", nil)
+		all := append([]string{"more/0.tar"}, shards...)
+		for _, pattern := range []string{"*/*.tar", "{more,train}/*.tar"} {
+			for _, status := range []int{503, 429} {
+				s.refusing("list-type", 3, status, "SlowDown")
+				got, err := wds.Glob(fsys, pattern)
+				require.NoError(t, err)
+				require.Equal(t, all, got)
+			}
+		}
+		for status, code := range map[int]string{503: "SlowDown", 403: "AccessDenied"} {
+			s.refusing("prefix=train", 1<<30, status, code)
+			_, err := wds.Glob(fsys, "*/*.tar")
+			require.ErrorContains(t, err, code)
+			require.NotErrorIs(t, err, fs.ErrNotExist)
+		}
+		s.refusing("", 0, 0, "")
+		require.NoError(t, bucket.Delete(t.Context(), "train/1.tar")) // since Glob named it
+		_, err := wds.Index(t.Context(), fsys, shards)
+		require.ErrorIs(t, err, fs.ErrNotExist)
+		require.ErrorContains(t, err, "train/1.tar")
+	})
+}

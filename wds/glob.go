@@ -91,11 +91,14 @@ func (g *globber) match(folder, pattern string, named bool) (names []string, err
 		}
 		name, isFolder := path.Join(folder, e.Name()), e.IsDir()
 		if e.Type()&fs.ModeSymlink != 0 {
-			info, err := fs.Stat(g.fsys, name)
+			err := repeated(context.Background(), func() error {
+				info, err := fs.Stat(g.fsys, name)
+				isFolder = err == nil && info.IsDir()
+				return err
+			})
 			if err != nil {
 				return nil, err
 			}
-			isFolder = info.IsDir()
 		}
 		if deeper && isFolder {
 			more, err := g.match(name, rest, false)

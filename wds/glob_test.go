@@ -121,3 +121,28 @@ func TestAFolderThatCannotBeListedIsAnErrorOfGlob(t *testing.T) {
 	}
 	require.NoError(t, os.Chmod(filepath.Join(dir, "0"), 0o755))
 }
+
+// linking is a file system whose links can't be followed for so many attempts.
+type linking struct {
+	fstest.MapFS
+	times int
+}
+
+func (l *linking) Stat(name string) (fs.FileInfo, error) {
+	if l.times--; l.times >= 0 {
+		return nil, nwt.Retryable(errors.New("503"))
+	}
+	return l.MapFS.Stat(name)
+}
+
+func TestALinkThatCannotBeFollowedForAMomentIsFollowedByGlob(t *testing.T) {
+	m := tree("a.tar")
+	m["b.tar"] = &fstest.MapFile{Data: []byte("a.tar"), Mode: fs.ModeSymlink}
+	fsys := &linking{m, 3}
+	got, err := wds.Glob(fsys, "*.tar")
+	require.NoError(t, err)
+	require.Equal(t, []string{"a.tar", "b.tar"}, got)
+	fsys.times = 4
+	_, err = wds.Glob(fsys, "*.tar")
+	require.ErrorContains(t, err, "503")
+}
