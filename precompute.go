@@ -32,7 +32,8 @@ import (
 // rest.
 //
 // Each dataset needs a path of its own. If this process has the file open for another dataset, up to 16 of
-// its samples are loaded and compared: a difference is an error.
+// its samples are loaded and compared: a difference is an error. Later, or in another process, a dataset
+// without a fingerprint isn't told from another one of the same length, fields and version.
 //
 // The samples are what [LoadSample] returns: augment in a [Map] over the result. Only loading options and
 // [WithProgress] take effect. If several processes call it, one writes and the others wait. ds must not
