@@ -198,6 +198,12 @@ func (d *sized) ask(ctx context.Context) error {
 		if err == io.EOF || len(d.lens) > want {
 			return fmt.Errorf("server %s: the sizes of %d samples take %d bytes, not %d", d.about.Server, d.about.Samples, want, len(d.lens))
 		}
+		if status.Code(err) == codes.InvalidArgument {
+			return fmt.Errorf("serve: server %s tells sizes, another doesn't: all must serve the same: %w", d.about.Server, err)
+		}
+		if status.Code(err) == codes.InvalidArgument {
+			return fmt.Errorf("server %s tells sizes, another doesn't: all must serve the same: %w", d.about.Server, err)
+		}
 		if err != nil {
 			return err
 		}

@@ -385,8 +385,12 @@ func TestAnotherVersionIsTold(t *testing.T) {
 
 func TestServersThatPadDifferentlyAreNotEqual(t *testing.T) {
 	plain := drawing{n: 20, longest: 3, bad: -1}
-	remote := open(t, append(start(t, plain, 1), start(t, sizedDrawing{plain}, 1)...))
-	var last error
+	remote, last := serve.Open(t.Context(), append(start(t, plain, 1), start(t, sizedDrawing{plain}, 1)...))
+	if last != nil { // it asked the one for its sizes, and the other for the rest
+		require.ErrorContains(t, last, "all must serve the same")
+		return
+	}
+	t.Cleanup(func() { require.NoError(t, remote.Close()) })
 	for _, err := range loader(t, remote, nwt.WithBatchSize(1), nwt.WithLogger(slog.New(slog.DiscardHandler))).Epochs(t.Context(), 0, 100_000) {
 		last = err
 	}
