@@ -136,7 +136,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	all := &listener{Listener: l, conns: make(map[*conn]bool)}
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(maxTicket), grpc.WaitForHandlers(true),
-		grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(handshake), grpc.SharedWriteBuffer(true),
+		grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(handshake),
 		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(2 * window), grpc.WriteBufferSize(window / 16),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: ping / 2, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: ping, Timeout: ping}),
