@@ -85,10 +85,3 @@ func (p *Pace) Took(d time.Duration, n int) {
 	}
 	p.perSample.Store(max(1, per))
 }
-
-// Notes reports whether to publish when a claim of n places began. It returns false if many samples take
-// less than a microsecond, because there it would cost noticeable time.
-func (p *Pace) Notes(n int) bool {
-	per := p.perSample.Load()
-	return n <= 16 || per == 0 || per >= int64(time.Microsecond)
-}

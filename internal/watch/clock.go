@@ -47,7 +47,7 @@ type Clock struct {
 
 	own   uint64 // value of word, as far as the owner knows
 	parts int    // see Begin; written before word
-	used  int64  // how much time a call had used when it was paused; written before word
+	used  int64  // how much time a call had used when it was paused
 }
 
 // Begin records that a call begins at now. The call may take the timeout multiplied by parts.
@@ -116,19 +116,12 @@ func (c *Clock) notAfter(now int64) {
 // isOn reports whether a call is under way and nobody is looking at it.
 func isOn(word uint64) bool { return stateOf(word) == running || stateOf(word) == paused }
 
-// Idle reports whether no call is under way.
-func (c *Clock) Idle() bool { return c.word.Load() == 0 }
-
 // A Call describes a call that is under way.
 type Call struct {
 	Since  int64 // when the call began or, if it is paused, when the pause began
 	Paused bool
 	parts  int
-	used   int64 // time used before the pause, if it is paused
 }
-
-// Took returns how long the call has been running, without earlier pauses.
-func (c Call) Took(now int64) time.Duration { return time.Duration(now - c.Since + c.used) }
 
 // pauseTime is the longest pause, as a multiple of the timeout.
 const pauseTime = 10
@@ -159,9 +152,6 @@ func (c *Clock) Look(f func(Call) (giveUp bool)) bool {
 		return false // the call has returned
 	}
 	call := Call{Since: sinceOf(w), Paused: stateOf(w) == paused, parts: c.parts}
-	if call.Paused {
-		call.used = c.used
-	}
 	givenUp := f(call)
 	if givenUp {
 		w = pack(lost, 0)

@@ -145,9 +145,6 @@ func TestWhateverTheOrderACallThatIsLookedAtStandsStillAndIsGivenUpOnce(t *testi
 					if between != was {
 						fail("a call that is looked at goes on")
 					}
-					if call.Paused && call.used != 5 && call.used != 7 || !call.Paused && call.used != 0 {
-						fail("it had used %d", call.used)
-					}
 					looking--
 					return gives
 				})
@@ -185,7 +182,7 @@ func TestWhateverTheOrderACallThatIsLookedAtStandsStillAndIsGivenUpOnce(t *testi
 				if given > 1 || told != given {
 					fail("%d calls were given up, %d of which know it", given, told)
 				}
-				if _, ok := clock.Since(); given == 0 && (ok || !clock.Idle()) {
+				if _, ok := clock.Since(); given == 0 && ok {
 					fail("a call is under way, though all have returned")
 				}
 			}
