@@ -58,10 +58,10 @@ func (t *tuning) explain(r *Result, others host.Use, unseen string) {
 	}
 	switch {
 	case len(r.Trials) < 2:
-	case r.Confidence == 0:
+	case r.Repeatability == 0:
 		add("nothing was measured twice, so how sure the choice is can't be told")
-	case r.Confidence < unsure && chosen.OtherCPU <= mostOthers:
-		add(seldomSame, human.Share(r.Confidence))
+	case r.Repeatability < unsure && chosen.OtherCPU <= mostOthers:
+		add(seldomSame, human.Share(r.Repeatability))
 	}
 	switch d := drift(t.Seen()); {
 	case d > muchDrift:

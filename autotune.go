@@ -89,8 +89,8 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 	if over != "" {
 		r.Warnings = append(r.Warnings, "no worker count fits into memory: "+over)
 	}
-	if r.Confidence < unsure && chosen.OtherCPU <= mostOthers {
-		r.Warnings = append(r.Warnings, fmt.Sprintf(seldomSame, human.Share(r.Confidence)))
+	if r.Repeatability < unsure && chosen.OtherCPU <= mostOthers {
+		r.Warnings = append(r.Warnings, fmt.Sprintf(seldomSame, human.Share(r.Repeatability)))
 	}
 	if chosen.OtherCPU > busyOthers {
 		r.Warnings = append(r.Warnings, fmt.Sprintf(othersBusy, human.Share(chosen.OtherCPU)))

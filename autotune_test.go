@@ -108,7 +108,7 @@ func TestAStreamsLoaderTunesItselfToo(t *testing.T) {
 		}
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
-			require.Equal(t, want[b.Index()], b.Bytes(0))
+			require.Equal(t, want[b.Number()], b.Bytes(0))
 			time.Sleep(2 * time.Millisecond)
 		}
 		require.NotNil(t, l.Result())
@@ -300,7 +300,7 @@ func TestALiveResultTellsWhatABatchCostAndNoMoreThanItKnows(t *testing.T) {
 		require.InEpsilon(t, 3*time.Millisecond, r.Floor, 0.02)
 		require.InEpsilon(t, 6*time.Millisecond, r.Alpha, 0.05, "2 % of 100 batches")
 		require.Less(t, r.Elapsed, 3*time.Second)
-		require.Positive(t, r.Confidence)
+		require.Positive(t, r.Repeatability)
 		for workers, mean := range map[int]time.Duration{1: 4 * time.Millisecond, 2: 3 * time.Millisecond} {
 			trial := trialOf(t, r, workers)
 			require.InEpsilon(t, mean, trial.Mean, 0.05, "%v", r)
@@ -447,7 +447,7 @@ func TestALoaderTunesItselfBesidePauses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fields := []nwt.Field{{Name: "x", Type: nwt.Uint8, Shape: c.shape}}
-				ds := nwt.Overwrites(nwt.NewDataset(c.per*32, fields, func(context.Context, int, *nwt.Sample) error { time.Sleep(msec); return nil }))
+				ds := nwt.WritesAll(nwt.NewDataset(c.per*32, fields, func(context.Context, int, *nwt.Sample) error { time.Sleep(msec); return nil }))
 				run := func(l *nwt.Loader) time.Duration {
 					began, n := time.Now(), 0
 					for epoch := 0; n < batches; epoch++ {

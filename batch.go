@@ -18,7 +18,7 @@ import (
 type Batch struct {
 	l     *engine
 	*slot       // its own slot; another slot once the batch has been moved there
-	spare *slot // the watchdog's until the batch is loaded; nil if no LoadBatch was given up
+	spare *slot // the watchdog's until the batch is loaded; nil if no LoadMany was given up
 	bad   faults
 
 	portion
@@ -87,8 +87,8 @@ const held = 1 << 28
 // Len returns the number of samples.
 func (b *Batch) Len() int { return b.size }
 
-// Index returns the number of the batch in its epoch, from 0 to [Loader.Len] − 1.
-func (b *Batch) Index() int { return b.index }
+// Number returns the number of the batch in its epoch, from 0 to [Loader.Len] − 1.
+func (b *Batch) Number() int { return b.index }
 
 // Last reports whether the batch is the last of its epoch on this rank, as far as positions tell: if all
 // samples after it turn out to be bad, no batch is Last. Nor is one of a stream whose length isn't known,
@@ -171,20 +171,11 @@ func (b *Batch) panicNoColumn(field int) {
 	panicOutOfRange(b.l.layout.Layout, field)
 }
 
-// Lens returns the length of each sample in a ragged field. It panics for other fields.
-func (b *Batch) Lens(field int) []int32 {
+// Lens returns the length of each sample in ragged dimension dim of a field. The first dimension has
+// number 0. It panics if the dimension isn't ragged.
+func (b *Batch) Lens(field, dim int) []int32 {
 	c := b.column(field)
-	if c.Free == 0 {
-		panic(fmt.Sprintf("nwt: Lens(%d): field %q is not ragged (Field.Ragged is false)", field, c.Name))
-	}
-	return b.places.LensOf(c.Ragged)[:b.size]
-}
-
-// LensOf returns the length of each sample in ragged dimension dim of a field; the first ragged dimension
-// has number 0.
-func (b *Batch) LensOf(field, dim int) []int32 {
-	c := b.column(field)
-	checkRagged(c, "LensOf", field, dim)
+	checkRagged(c, "Lens", field, dim)
 	return b.places.LensOf(c.Ragged + dim)[:b.size]
 }
 

@@ -148,7 +148,7 @@ func BenchmarkEmptySamples(b *testing.B) {
 			benchBatches(b, kit.EmptyDataset(1_281_167), nwt.WithBatchSize(128), nwt.WithWorkers(workers), nwt.WithShuffle(1))
 		})
 		b.Run(fmt.Sprintf("workers=%d/loader=nwt/order=shuffled/load=batch", workers), func(b *testing.B) {
-			ds := nwt.Overwrites(kit.EmptyBatches{Dataset: kit.EmptyDataset(1_281_167)})
+			ds := nwt.WritesAll(kit.EmptyBatches{Dataset: kit.EmptyDataset(1_281_167)})
 			benchBatches(b, ds, nwt.WithBatchSize(128), nwt.WithWorkers(workers), nwt.WithShuffle(1))
 		})
 	}
@@ -226,7 +226,7 @@ func BenchmarkCopiedSamples(b *testing.B) {
 				copy(dst.Bytes(0), image(i))
 				return nil
 			})
-		benchBatches(b, nwt.Overwrites(ds), nwt.WithBatchSize(batch), nwt.WithWorkers(workers), nwt.WithShuffle(1))
+		benchBatches(b, nwt.WritesAll(ds), nwt.WithBatchSize(batch), nwt.WithWorkers(workers), nwt.WithShuffle(1))
 	})
 	b.Run("loader=bare", func(b *testing.B) {
 		order := rand.Perm(samples)

@@ -40,7 +40,7 @@ func (c *Cache) cache() *Cache    { return c }
 func (c *Cache) invalid() error   { return c.err }
 func (c *Cache) parts() []Dataset { return []Dataset{c.ds} }
 
-// WritesAll implements what [Overwrites] describes.
+// WritesAll implements what [WritesAll] describes.
 func (c *Cache) WritesAll(asked Dataset) bool { return asked == Dataset(c) }
 
 func (c *Cache) tells() func(index int, sizes []int) { return sizesOf(c.ds) }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strconv"
 	"unsafe"
 
 	"github.com/nwt-go/nwt/internal/layout"
@@ -83,7 +84,7 @@ func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 		there[i] = d.at(index)
 	}
 	defer renumber(dst, there)()
-	return d.ds.(BatchDataset).LoadBatch(ctx, there, dst)
+	return d.ds.(BatchDataset).LoadMany(ctx, there, dst)
 }
 
 // Concat returns the samples of several datasets, one after the other. Their fields, names included, must
@@ -208,16 +209,16 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 		}
 		return nil
 	case adjoin(dst):
-		return b.LoadBatch(ctx, indices, dst)
+		return b.LoadMany(ctx, indices, dst)
 	}
 	src := scratchFor(d.layout.Layout, !bool(overwrites(ds)), dst...)
 	for _, s := range src {
 		s.scope = s.outer.scope // the Scratch values of the dataset, wherever its samples lie
 	}
-	if err := b.LoadBatch(ctx, indices, src); err != nil {
+	if err := b.LoadMany(ctx, indices, src); err != nil {
 		return err
 	}
-	for _, s := range src { // LoadBatch may have sorted them
+	for _, s := range src { // LoadMany may have sorted them
 		if err := s.copyTo(s.outer); err != nil {
 			return err
 		}
@@ -275,10 +276,10 @@ func (d *mapped) Load(ctx context.Context, index int, dst *Sample) error {
 
 func (d *mapped) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
 	src := scratchFor(d.src.Layout, d.clears, dst...)
-	if err := d.ds.(BatchDataset).LoadBatch(ctx, indices, src); err != nil {
+	if err := d.ds.(BatchDataset).LoadMany(ctx, indices, src); err != nil {
 		return err
 	}
-	for _, s := range src { // LoadBatch may have sorted them
+	for _, s := range src { // LoadMany may have sorted them
 		if err := d.apply(ctx, s); err != nil {
 			return err
 		}
@@ -354,14 +355,14 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 	return len(p.list) - 1, nil
 }
 
-// Overwrites returns ds with the promise that Load writes every element, of a ragged field up to its
+// WritesAll returns ds with the promise that Load writes every element, of a ragged field up to its
 // length. The loader then needn't clear the place first. If the promise is broken, elements that aren't
 // written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's Folder make
 // this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets do. A
 // dataset of another package makes it by a method WritesAll(asked Dataset) bool, which returns whether
 // asked, the dataset in use, is the method's receiver: so a type that embeds the dataset, with a Load of
 // its own, promises nothing.
-func Overwrites(ds Dataset) Dataset {
+func WritesAll(ds Dataset) Dataset {
 	if ds == nil || bool(overwrites(ds)) {
 		return ds
 	}
@@ -381,7 +382,7 @@ func Overwrites(ds Dataset) Dataset {
 	}
 	o := offer{tell: sizesOf(ds)}
 	if b, ok := ds.(BatchDataset); ok {
-		o.load = b.LoadBatch
+		o.load = b.LoadMany
 	}
 	if s, ok := ds.(SubsetDataset); ok {
 		o.index = s.Index
@@ -389,7 +390,7 @@ func Overwrites(ds Dataset) Dataset {
 	return o.by(&promised{ds})
 }
 
-// promised is a dataset on which Overwrites was called.
+// promised is a dataset on which WritesAll was called.
 type promised struct{ Dataset }
 
 func (d *promised) parts() []Dataset    { return []Dataset{d.Dataset} }
@@ -523,7 +524,7 @@ func (d *zipped) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	for i, ds := range d.ds {
 		views := d.views(i, dst...)
 		if b, ok := ds.(BatchDataset); ok {
-			if err := b.LoadBatch(ctx, slices.Clone(indices), views); err != nil {
+			if err := b.LoadMany(ctx, slices.Clone(indices), views); err != nil {
 				return err
 			}
 			continue
@@ -563,7 +564,7 @@ func (s *Sample) loadAs(ctx context.Context, ds Dataset, index int) error {
 	return ds.Load(ctx, index, s)
 }
 
-// renumber does what loadAs does, for a LoadBatch, which may sort both slices.
+// renumber does what loadAs does, for a LoadMany, which may sort both slices.
 func renumber(dst []*Sample, indices []int) (restore func()) {
 	dst = slices.Clone(dst)
 	was := make([]int, len(dst))
@@ -584,15 +585,25 @@ type Slice struct {
 }
 
 // SliceOf returns an array for [FromSlices] that holds the samples one after the other, each row-major
-// with the given shape; without a shape each sample is a scalar. The array isn't copied: it must not
-// change.
-func SliceOf[T Element](name string, values []T, shape ...int) Slice {
-	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(*new(T))))
-	return Slice{Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)}, bytes}
+// with the given shape; without a shape each sample is a scalar. Values of type int make a field of type
+// Int64. The array isn't copied, except a []int whose elements have 32 bits: it must not change.
+func SliceOf[T Element | ~int](name string, values []T, shape ...int) Slice {
+	field := Field{Name: name, Type: Int64, Shape: slices.Clone(shape)}
+	first := unsafe.Pointer(unsafe.SliceData(values))
+	if reflect.TypeFor[T]().Kind() != reflect.Int {
+		field.Type = dtypeOf[T]()
+	} else if strconv.IntSize == 32 {
+		long := make([]int64, len(values))
+		for i, v := range unsafe.Slice((*int)(first), len(values)) {
+			long[i] = int64(v)
+		}
+		return SliceOf(name, long, shape...)
+	}
+	return Slice{field, unsafe.Slice((*byte)(first), len(values)*int(unsafe.Sizeof(*new(T))))}
 }
 
 // FromSlices makes a [BatchDataset] of arrays in memory, one field per array. The error joins an
-// *[OptionError] for each array that can't be used.
+// *[ArgumentError] for each array that can't be used.
 func FromSlices(columns ...Slice) (Dataset, error) {
 	d := &arrays{}
 	for _, c := range columns {
@@ -653,7 +664,7 @@ func (d *arrays) Load(_ context.Context, index int, dst *Sample) error {
 	return nil
 }
 
-func (d *arrays) LoadBatch(ctx context.Context, indices []int, dst []*Sample) error {
+func (d *arrays) LoadMany(ctx context.Context, indices []int, dst []*Sample) error {
 	if !adjoin(dst) {
 		for i, index := range indices {
 			_ = d.Load(ctx, index, dst[i]) // never fails

@@ -101,7 +101,7 @@ func TestAProfileTellsLoadingFromTheProgram(t *testing.T) {
 		l := kit.NewLoader(t, kit.NumbersTo(t, 64), nwt.WithBatchSize(4), nwt.WithWorkers(2), nwt.WithDevice(kit.Nowhere{}), nwt.WithTimeout(time.Minute))
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
-			if b.Index() > 0 {
+			if b.Number() > 0 {
 				break
 			}
 			want := []string{`{"device":"null", "nwt":"transfer"}`, `{"mine":"yes"}`, `{"nwt":"load", "worker":"0"}`, `{"nwt":"load", "worker":"1"}`, `{"nwt":"load"}`}

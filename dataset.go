@@ -9,7 +9,7 @@ import (
 
 // A Dataset loads samples by their index. Many goroutines call Load at once, even for places in the same
 // batch. Load must not keep dst or slices of it, and must not close the loader. Elements that Load
-// doesn't write are zero; see [Overwrites].
+// doesn't write are zero; see [WritesAll].
 type Dataset interface {
 	// Len returns the number of samples, the same on all ranks. The loader calls it at the beginning of
 	// each epoch. Neither Len nor the sample that an index means may change until the epoch is over, even
@@ -22,10 +22,10 @@ type Dataset interface {
 // A BatchDataset loads many samples per call, as databases do.
 type BatchDataset interface {
 	Dataset
-	// LoadBatch loads sample indices[i] into dst[i], for each i, under the rules of Load. It gets at most
+	// LoadMany loads sample indices[i] into dst[i], for each i, under the rules of Load. It gets at most
 	// a batch of samples, contiguous in memory: see [ValuesOf]. It may sort both slices. If it fails, the
 	// loader logs that once, and finds the bad samples by calling Load.
-	LoadBatch(ctx context.Context, indices []int, dst []*Sample) error
+	LoadMany(ctx context.Context, indices []int, dst []*Sample) error
 }
 
 // NewDataset makes a dataset of n samples. load is its Load, under the rules of [Dataset]. [NewLoader]
@@ -257,7 +257,7 @@ func (b base) made() composed                { return b.composed }
 func (b base) overwrites() bool              { return bool(overwrites(b.composed)) }
 func (s sizer) Sizes(index int, sizes []int) { s.tell(index, sizes) }
 func (x indexer) Index(i int) int            { return x.at(i) }
-func (b batcher) LoadBatch(ctx context.Context, indices []int, dst []*Sample) error {
+func (b batcher) LoadMany(ctx context.Context, indices []int, dst []*Sample) error {
 	return b.load(ctx, indices, dst)
 }
 
@@ -318,7 +318,7 @@ func (d *sized) Load(ctx context.Context, index int, dst *Sample) error {
 }
 
 func (d *sized) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
-	return d.ds.(BatchDataset).LoadBatch(ctx, indices, dst)
+	return d.ds.(BatchDataset).LoadMany(ctx, indices, dst)
 }
 
 // sizesOf returns the Sizes function of a dataset, or nil if it has none.
@@ -360,7 +360,7 @@ func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index 
 //
 // If a dataset's fingerprint has changed, [Precompute] makes its file anew, and [Loader.Resume] in
 // mid-epoch returns an error, as it does if a sampler's has changed. [Subset], [Split], [Concat], [Zip],
-// [Map], [Sized], [Overwrites], [Cached], [Precompute], [Streamed], [MixedStreams] and package packing pass
+// [Map], [Sized], [WritesAll], [Cached], [Precompute], [Streamed], [MixedStreams] and package packing pass
 // on the fingerprints of their datasets or streams. Subset, Split, Concat and packing add their own
 // arguments, even if there is no fingerprint to pass on. No fingerprint says what the function of a Map does.
 type Fingerprinter interface{ Fingerprint() string }

@@ -44,7 +44,7 @@ const (
 	extraBytes = 256 << 20
 
 	extraWorth = 100 * time.Microsecond // a loader deepens only if a batch takes at least this much work
-	// If LoadBatch works at least this long per batch, each call gets a whole batch, provided the ring
+	// If LoadMany works at least this long per batch, each call gets a whole batch, provided the ring
 	// can become deep enough to give each worker one.
 	wholeCalls = time.Millisecond
 )

@@ -75,7 +75,7 @@ type calledOnce struct {
 	takes func(index int) time.Duration
 }
 
-func (d calledOnce) LoadBatch(_ context.Context, indices []int, _ []*nwt.Sample) error {
+func (d calledOnce) LoadMany(_ context.Context, indices []int, _ []*nwt.Sample) error {
 	time.Sleep(d.takes(indices[0]))
 	return nil
 }
@@ -360,7 +360,7 @@ type calls struct {
 	took time.Duration
 }
 
-func (c calls) LoadBatch(context.Context, []int, []*nwt.Sample) error {
+func (c calls) LoadMany(context.Context, []int, []*nwt.Sample) error {
 	time.Sleep(c.took)
 	return nil
 }

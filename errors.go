@@ -58,14 +58,14 @@ func (e *ShardError) Error() string {
 
 func (e *ShardError) Unwrap() error { return e.Err }
 
-// An OptionError says which argument can't be used, and why.
-type OptionError struct {
-	Option string // e.g. "WithBatchSize"; "Split: shares[0]" if a part of the value can't be used
+// An ArgumentError says which argument can't be used, and why.
+type ArgumentError struct {
+	Name   string // e.g. "WithBatchSize"; "Split: shares[0]" if a part of the value can't be used
 	Value  any    // the value given, or the part; nil if Reason contains it
 	Reason string // what is wrong, and the bounds
 }
 
-func (e *OptionError) Error() string {
+func (e *ArgumentError) Error() string {
 	const most = 200 // bytes of a value to print; it may be a slice of a million
 	value := fmt.Sprint(e.Value)
 	if len(value) > most {
@@ -76,18 +76,18 @@ func (e *OptionError) Error() string {
 	}
 	switch {
 	case e.Value == nil:
-		return fmt.Sprintf("nwt: %s: %s", e.Option, e.Reason)
-	case strings.HasSuffix(e.Option, "]"):
-		return fmt.Sprintf("nwt: %s = %s: %s", e.Option, value, e.Reason)
+		return fmt.Sprintf("nwt: %s: %s", e.Name, e.Reason)
+	case strings.HasSuffix(e.Name, "]"):
+		return fmt.Sprintf("nwt: %s = %s: %s", e.Name, value, e.Reason)
 	}
-	return fmt.Sprintf("nwt: %s: %s: %s", e.Option, value, e.Reason)
+	return fmt.Sprintf("nwt: %s: %s: %s", e.Name, value, e.Reason)
 }
 
 func optionError(option string, value any, format string, args ...any) error {
-	return &OptionError{option, value, fmt.Sprintf(format, args...)}
+	return &ArgumentError{option, value, fmt.Sprintf(format, args...)}
 }
 
-// part returns the name of the i-th of several values, for OptionError.Option.
+// part returns the name of the i-th of several values, for ArgumentError.Option.
 func part(of string, i int) string { return fmt.Sprintf("%s[%d]", of, i) }
 
 // within adds to an error the place where it was found: "Map", "Concat: dataset 2".
@@ -99,8 +99,8 @@ func within(what string, err error) error {
 		}
 		return errors.Join(errs...)
 	}
-	if e, ok := err.(*OptionError); ok {
-		return &OptionError{what + ": " + e.Option, e.Value, e.Reason}
+	if e, ok := err.(*ArgumentError); ok {
+		return &ArgumentError{what + ": " + e.Name, e.Value, e.Reason}
 	}
 	return fmt.Errorf("nwt: %s: %w", what, usercall.Cause(err))
 }

@@ -73,7 +73,7 @@ func ExampleTune() {
 		log.Fatal(err)
 	}
 	for _, trial := range res.Trials {
-		log.Printf("%d workers: %v per batch, %v of it waiting %s", trial.Workers, trial.Mean, trial.Wait, res.Mark(trial.Workers))
+		log.Printf("%d workers: %v per batch, %v of it waiting", trial.Workers, trial.Mean, trial.Wait)
 	}
 	fmt.Println("perfect loading leaves the step:", res.Floor >= 2*time.Millisecond)
 

@@ -20,16 +20,7 @@ type Field struct {
 	Name       string // must be unique for [AddField], [FromSlices] and [Zip]
 	Type       DType
 	Shape      []int // of one sample, in row-major order; nil means a scalar
-	Ragged     bool  // the first dimension differs from sample to sample, up to that of Shape: Load calls [Sample.SetLen], and the loader sets the rest to 0
-	RaggedDims int   `json:",omitempty"` // how many dimensions differ if Ragged; 0 means 1. If it is 2 or more, Load calls [Sample.SetShape]
-}
-
-// raggedDims returns how many dimensions differ from sample to sample.
-func (f *Field) raggedDims() int {
-	if !f.Ragged {
-		return 0
-	}
-	return max(1, f.RaggedDims)
+	RaggedDims int   `json:",omitempty"` // how many of the first dimensions differ from sample to sample, up to those of Shape: Load calls [Sample.SetLen] or, for 2 or more, [Sample.SetShape]; the loader sets the rest to 0
 }
 
 // A DType is the type of a field's elements.
@@ -177,18 +168,15 @@ func newFieldSet(fields []Field) (*fieldSet, error) {
 		if !f.Type.valid() {
 			bad(i, f, "unknown type %v: must be one of Bool … Float64", f.Type)
 		}
-		if f.Ragged && len(f.Shape) == 0 {
-			bad(i, f, "Ragged needs a Shape whose first dimension is the longest length")
-		}
-		if f.RaggedDims < 0 || f.RaggedDims > 0 && (!f.Ragged || f.RaggedDims > len(f.Shape)) {
-			bad(i, f, "RaggedDims is %d: must be 0 … %d, the dimensions of shape %v, and 0 unless the field is Ragged", f.RaggedDims, len(f.Shape), f.Shape)
+		if f.RaggedDims < 0 || f.RaggedDims > len(f.Shape) {
+			bad(i, f, "RaggedDims is %d: must be 0 … %d, the dimensions of shape %v", f.RaggedDims, len(f.Shape), f.Shape)
 		}
 		size, wrong := f.bytes()
 		if wrong != "" {
 			bad(i, f, "%s", wrong)
 		}
 		free := 0
-		if dims := f.raggedDims(); wrong == "" && dims <= len(f.Shape) {
+		if dims := f.RaggedDims; wrong == "" && 0 <= dims && dims <= len(f.Shape) {
 			for _, n := range f.Shape[:dims] {
 				if n > math.MaxInt32 {
 					bad(i, f, "the longest length is %d: must be at most %d", n, math.MaxInt32)
@@ -252,10 +240,8 @@ func difference(want, got []Field) string {
 			return fmt.Sprintf("field %d (%q) has the type %v, want %v", i, g.Name, g.Type, w.Type)
 		case !slices.Equal(g.Shape, w.Shape):
 			return fmt.Sprintf("field %d (%q) has the shape %v, want %v", i, g.Name, g.Shape, w.Shape)
-		case g.Ragged != w.Ragged:
-			return fmt.Sprintf("field %d (%q) has Ragged %t, want %t", i, g.Name, g.Ragged, w.Ragged)
-		case g.raggedDims() != w.raggedDims():
-			return fmt.Sprintf("field %d (%q) has %d ragged dimensions, want %d", i, g.Name, g.raggedDims(), w.raggedDims())
+		case g.RaggedDims != w.RaggedDims:
+			return fmt.Sprintf("field %d (%q) has %d ragged dimensions, want %d", i, g.Name, g.RaggedDims, w.RaggedDims)
 		}
 	}
 	return ""
@@ -270,7 +256,7 @@ func cloneFields(fields []Field) []Field {
 }
 
 // dtypeOf returns the type of the fields whose elements are T.
-func dtypeOf[T Element]() DType {
+func dtypeOf[T Element | ~int]() DType {
 	switch any(*new(T)).(type) {
 	case F16:
 		return Float16
@@ -292,7 +278,7 @@ func (l *fieldSet) String() string {
 		if len(f.Shape) > 0 {
 			s += fmt.Sprint(f.Shape)
 		}
-		s += strings.Repeat("…", f.raggedDims())
+		s += strings.Repeat("…", f.RaggedDims)
 		fields = append(fields, s)
 	}
 	return strings.Join(fields, ", ")

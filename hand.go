@@ -19,14 +19,14 @@ import (
 type loading struct {
 	sample      func(ctx context.Context, index int, dst *Sample) error
 	intoCleared func(ctx context.Context, index int, dst *Sample) error       // loads into a place that is already clear
-	together    func(ctx context.Context, indices []int, dst []*Sample) error // nil if the dataset has no LoadBatch
+	together    func(ctx context.Context, indices []int, dst []*Sample) error // nil if the dataset has no LoadMany
 	mustClear   bool                                                          // places are cleared before loading
 	ragged      bool
 	size        int // bytes of a sample
 
 	retry  retry.Policy
 	strict bool            // no sample may be bad, so those after a bad one needn't be loaded
-	failed func(err error) // told of an error of LoadBatch
+	failed func(err error) // told of an error of LoadMany
 }
 
 // loadingOf finds out how samples are loaded. The check whether places must be cleared isn't in the
@@ -40,7 +40,7 @@ func loadingOf(ds Dataset, l *layout.Layout, policy retry.Policy) *loading {
 		how.sample = ds.load
 	}
 	if d, ok := ds.(BatchDataset); ok {
-		how.together = d.LoadBatch
+		how.together = d.LoadMany
 	}
 	how.intoCleared = how.sample
 	if overwrites(ds) {
@@ -61,7 +61,7 @@ func loadingOf(ds Dataset, l *layout.Layout, policy retry.Policy) *loading {
 	return how
 }
 
-// A hand calls Load and LoadBatch, for whatever loads samples: it clears their places, repeats temporary
+// A hand calls Load and LoadMany, for whatever loads samples: it clears their places, repeats temporary
 // errors, has a clock for calls that take too long, and makes what fails or panics a bad sample. It belongs
 // to one goroutine. If a call is given up, the watchdog reads the hand while the call can't end.
 type hand struct {
@@ -76,20 +76,20 @@ type hand struct {
 	bad  *faults
 	n    int // indices must be below it
 
-	samples []*Sample // passed to LoadBatch; grows on demand
-	indices []int     // passed to LoadBatch, which may change them
+	samples []*Sample // passed to LoadMany; grows on demand
+	indices []int     // passed to LoadMany, which may change them
 
 	call
 }
 
-// A call is what the watchdog sees of a call of Load or LoadBatch.
+// A call is what the watchdog sees of a call of Load or LoadMany.
 type call struct {
 	watchdog *watch.Watchdog // nil: no call is bounded
 	clock    watch.Clock
 
 	// Written before the clock begins.
 	upto    int  // the place after the last one that the call loads
-	ofBatch bool // the call is one of LoadBatch
+	ofBatch bool // the call is one of LoadMany
 
 	parent context.Context // what ctx was made of
 	ctx    context.Context
@@ -225,7 +225,7 @@ func (h *hand) forget() {
 	}
 }
 
-// together loads the places before end in one call of LoadBatch. If the call fails, it tries each half,
+// together loads the places before end in one call of LoadMany. If the call fails, it tries each half,
 // then the halves of these, and so on. Load is then called only for the bad samples, and its errors name
 // them.
 func (h *hand) together(ctx context.Context, end int) {
@@ -248,7 +248,7 @@ func (h *hand) together(ctx context.Context, end int) {
 // isBeyondError reports whether a bad sample before place next will end the epoch.
 func (h *hand) isBeyondError() bool { return h.how.strict && h.next > int(h.bad.first.Load()) }
 
-// callTogether calls LoadBatch for the places that gather has readied.
+// callTogether calls LoadMany for the places that gather has readied.
 func (h *hand) callTogether(ctx context.Context, end int) (ok bool) {
 	samples, returned := h.samples[:end-h.next], false
 	failed := func(err error) {
@@ -297,7 +297,7 @@ func (h *hand) callTogether(ctx context.Context, end int) (ok bool) {
 	return true
 }
 
-// gather prepares the samples and indices for a LoadBatch of the places next … end−1. It returns false if
+// gather prepares the samples and indices for a LoadMany of the places next … end−1. It returns false if
 // one of them is known to be bad: Load is then called for the others.
 func (h *hand) gather(end int) (ok bool) {
 	n, indices := end-h.next, h.slot.indices[h.next:end]
@@ -322,7 +322,7 @@ func (h *hand) gather(end int) (ok bool) {
 
 // LoadSample loads one sample, as at position index of epoch 0 with seed 0. Temporary errors are repeated
 // as often as [WithRetry] does by default. The sample stays valid. The errors are *[LoadError],
-// *[OptionError], and those of [NewLoader].
+// *[ArgumentError], and those of [NewLoader].
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	n, l, err := checkDataset(ds)
 	if err != nil {

@@ -57,7 +57,7 @@ func TestARankReadsItsShareOfTheStreamThatHasTheMostShards(t *testing.T) {
 
 // lines returns a dataset of ragged samples: sample i is i%5 bytes of value i.
 func lines(n int) Dataset {
-	return NewDataset(n, []Field{{Name: "line", Type: Uint8, Shape: []int{4}, Ragged: true}}, func(_ context.Context, i int, dst *Sample) error {
+	return NewDataset(n, []Field{{Name: "line", Type: Uint8, Shape: []int{4}, RaggedDims: 1}}, func(_ context.Context, i int, dst *Sample) error {
 		dst.SetLen(0, i%5)
 		copy(dst.Bytes(0), bytes.Repeat([]byte{byte(i)}, 4))
 		return nil

@@ -27,7 +27,7 @@ type Loader struct {
 
 // NewLoader makes a loader. It has workers and memory from its first epoch until [Loader.Close]. If the
 // program loses a loader without Close, it is closed, with a warning, when the garbage collector finds
-// it. The error joins an *[OptionError] for each bad argument, including those of functions that return
+// it. The error joins an *[ArgumentError] for each bad argument, including those of functions that return
 // no error, such as [NewDataset].
 func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSource(ds, opts)

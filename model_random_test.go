@@ -29,7 +29,7 @@ var trials = flag.Int("trials", 0, "so many random loaders of TestRandomLoadersD
 type trial struct {
 	// The dataset: a map of n samples, or streams of shards.
 	n       int
-	whole   bool         // it has a LoadBatch
+	whole   bool         // it has a LoadMany
 	sized   bool         // it tells sizes
 	ends    []int        // where batches end, of a BatchSampler; nil: all are equally large
 	streams [][]int      // the length of each shard; nil: it is a map
@@ -295,7 +295,7 @@ func (j *judge) loadBatch(indices []int, dst []*nwt.Sample) error {
 	return nil
 }
 
-var trialFields = []nwt.Field{{Name: "id", Type: nwt.Int64}, {Name: "text", Type: nwt.Uint8, Shape: []int{5}, Ragged: true}, {Name: "noise", Type: nwt.Int64}}
+var trialFields = []nwt.Field{{Name: "id", Type: nwt.Int64}, {Name: "text", Type: nwt.Uint8, Shape: []int{5}, RaggedDims: 1}, {Name: "noise", Type: nwt.Int64}}
 
 func (j *judge) dataset() (nwt.Dataset, error) {
 	if j.streams == nil {
@@ -512,7 +512,7 @@ func (j *judge) finish(_ context.Context, b *nwt.Batch) error {
 		}
 		noise[p]++
 	}
-	time.Sleep(5 * time.Millisecond * time.Duration(b.Index()%3))
+	time.Sleep(5 * time.Millisecond * time.Duration(b.Number()%3))
 	if calls := j.finished.Add(1); calls == j.unfinished {
 		if calls%2 == 0 {
 			panic(errUnfinished)
@@ -547,8 +547,8 @@ func (j *judge) same(k retained) error {
 	}
 	for p, id := range d.id {
 		text := append(slices.Repeat([]byte{byte(id)}, textOf(id)), make([]byte, length-textOf(id))...)
-		if got := b.Bytes(1)[length*p:][:length]; nwt.Values[int64](b, 0)[p] != int64(id) || b.Lens(1)[p] != int32(textOf(id)) || !slices.Equal(got, text) {
-			return fmt.Errorf("place %d of %v holds sample %d, %v of %d; want %d", p, d.index, nwt.Values[int64](b, 0)[p], got, b.Lens(1)[p], id)
+		if got := b.Bytes(1)[length*p:][:length]; nwt.Values[int64](b, 0)[p] != int64(id) || b.Lens(1, 0)[p] != int32(textOf(id)) || !slices.Equal(got, text) {
+			return fmt.Errorf("place %d of %v holds sample %d, %v of %d; want %d", p, d.index, nwt.Values[int64](b, 0)[p], got, b.Lens(1, 0)[p], id)
 		}
 		want := noiseOf(5, d.epoch, d.position[p]) &^ 3
 		if j.finishes {
@@ -858,7 +858,7 @@ func runRandomly(t *testing.T, rng *rand.Rand) {
 			} else {
 				dev.Overwrite(b)
 			}
-			if b.Index() == leave {
+			if b.Number() == leave {
 				break
 			}
 		}

@@ -114,8 +114,8 @@ func sizesOf(id int) [3]int { return [3]int{id % 6, id / 2 % 4, id / 3 % 5} }
 
 func threadFields(names []string) (fields []nwt.Field) {
 	for _, name := range names {
-		fields = append(fields, nwt.Field{Name: name + "id", Type: nwt.Int64}, nwt.Field{Name: name + "text", Type: nwt.Uint8, Shape: []int{5}, Ragged: true},
-			nwt.Field{Name: name + "noise", Type: nwt.Int64}, nwt.Field{Name: name + "image", Type: nwt.Int16, Shape: []int{3, 4, 2}, Ragged: true, RaggedDims: 2})
+		fields = append(fields, nwt.Field{Name: name + "id", Type: nwt.Int64}, nwt.Field{Name: name + "text", Type: nwt.Uint8, Shape: []int{5}, RaggedDims: 1},
+			nwt.Field{Name: name + "noise", Type: nwt.Int64}, nwt.Field{Name: name + "image", Type: nwt.Int16, Shape: []int{3, 4, 2}, RaggedDims: 2})
 	}
 	return fields
 }
@@ -153,7 +153,7 @@ type yarn struct {
 	w        *weaver
 	names    []string
 	n, first int
-	together string // what its LoadBatch does with bad samples: "": it has none
+	together string // what its LoadMany does with bad samples: "": it has none
 	bad      map[int]string
 }
 
@@ -437,7 +437,7 @@ func (w *weaver) options() []nwt.Option {
 // looks compares a batch with what a plain loop would have put in it.
 func looks(b *nwt.Batch, indices []int, want [][]thread) error {
 	if !slices.Equal(b.Indices(), indices) {
-		return fmt.Errorf("batch %d of epoch %d holds %v; want %v", b.Index(), b.Epoch(), b.Indices(), indices)
+		return fmt.Errorf("batch %d of epoch %d holds %v; want %v", b.Number(), b.Epoch(), b.Indices(), indices)
 	}
 	for p, threads := range want {
 		for k, t := range threads {
@@ -447,7 +447,7 @@ func looks(b *nwt.Batch, indices []int, want [][]thread) error {
 				return fmt.Errorf("sample %d, place %d of epoch %d has %v; want %v", indices[p], p, b.Epoch(), got, t)
 			}
 			text := append(bytes.Repeat([]byte{byte(t.id)}, sizes[0]), make([]byte, length-sizes[0])...)
-			if b.Lens(4*k + 1)[p] != int32(sizes[0]) || !bytes.Equal(b.Bytes(4*k + 1)[length*p:][:length], text) {
+			if b.Lens(4*k+1, 0)[p] != int32(sizes[0]) || !bytes.Equal(b.Bytes(4*k + 1)[length*p:][:length], text) {
 				return fmt.Errorf("sample %d has the text %v", indices[p], b.Bytes(4*k + 1)[length*p:][:length])
 			}
 			height, width := b.Shape(4*k + 3)[1], b.Shape(4*k + 3)[2]

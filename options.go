@@ -305,7 +305,7 @@ func WithErrorBudget(maxBad int) Option {
 }
 
 // WithTimeout gives up a call of Load that takes longer than perSample, at least 1 ms. The time includes
-// the repetitions of [WithRetry]. LoadBatch gets perSample for each of its samples; each Open, Next, Skip
+// the repetitions of [WithRetry]. LoadMany gets perSample for each of its samples; each Open, Next, Skip
 // and Close of a shard gets perSample for its own call. The sample is then bad, with
 // [context.DeadlineExceeded]. By default there is no bound.
 //
@@ -510,7 +510,7 @@ var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 // [io.ErrUnexpectedEOF], ESTALE and EIO of a network file system, and an HTTP status of 408, 429 or 5xx
 // that a method HTTPStatusCode() int returns, or another status with one of S3's codes that pass, such as
 // ExpiredToken or RequestTimeTooSkewed, from a method ErrorCode() string. Other errors aren't retried,
-// except by package blob, which knows that it reads a store. To prevent retries, return an error whose
+// except by package objects, which knows that it reads a store. To prevent retries, return an error whose
 // Temporary() is false.
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {

@@ -148,7 +148,7 @@ func (p *Precomputed) parts() []Dataset { return []Dataset{p.ds} }
 
 func (p *Precomputed) tells() func(index int, sizes []int) { return sizesOf(p.ds) }
 
-// WritesAll implements what [Overwrites] describes.
+// WritesAll implements what [WritesAll] describes.
 func (p *Precomputed) WritesAll(asked Dataset) bool { return asked == Dataset(p) }
 
 // Load copies a sample from the file. After Close its error is [os.ErrClosed].

@@ -115,7 +115,7 @@ func (r *Result) writeTable(b *strings.Builder) {
 	row(func(c column) string { return c.title }, "")
 	row(func(c column) string { return c.unit }, "")
 	for _, t := range r.Trials {
-		mark := r.Mark(t.Workers)
+		mark := r.mark(t.Workers)
 		if mark != "" {
 			mark = " ◄ " + mark
 		}
@@ -129,8 +129,8 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	note := func(word, format string, args ...any) {
 		fmt.Fprintf(b, "%13s  %s\n", word, fmt.Sprintf(format, args...))
 	}
-	if r.Confidence > 0 && !r.fallback && r.trial(r.Workers).OtherCPU <= mostOthers {
-		note("repeatability", "%s of runs would choose the same", human.Share(r.Confidence))
+	if r.Repeatability > 0 && !r.fallback && r.trial(r.Workers).OtherCPU <= mostOthers {
+		note("repeatability", "%s of runs would choose the same", human.Share(r.Repeatability))
 	}
 	if r.Step {
 		note("floor", "%s per batch, if training never waited for data", human.Duration(r.Floor))
@@ -172,9 +172,9 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	}
 }
 
-// Mark returns what the report says beside a count: "chosen", "fastest", both, why a count can't be chosen
+// mark returns what the report says beside a count: "chosen", "fastest", both, why a count can't be chosen
 // ("CPUs full") or called the fastest ("hardly measured"), or "".
-func (r *Result) Mark(workers int) string {
+func (r *Result) mark(workers int) string {
 	var marks []string
 	one, fastest := r.trial(workers), r.trial(r.Fastest)
 	if workers == r.Workers {
@@ -299,12 +299,12 @@ func margin(t Trial) string {
 
 // A Result is what [Tune] found. In JSON durations are whole nanoseconds.
 type Result struct {
-	Workers    int           `json:"workers"`    // the choice: the fewest workers within Alpha of the fastest, as far as could be measured
-	Fastest    int           `json:"fastest"`    // the count with the shortest time, of those that may be chosen and were measured twice, to within half of their time
-	Trials     []Trial       `json:"trials"`     // one per worker count measured, ascending, except counts that memory rules out
-	Alpha      time.Duration `json:"alpha_ns"`   // the difference that the choice ignores, over Iterations iterations
-	Iterations int           `json:"iterations"` // the number of iterations over which Alpha and Trial.Total accumulate
-	Confidence float64       `json:"confidence"` // repeatability: the share of runs that would choose the same, 0 … 1; 0: not known. It doesn't say whether the choice is right
+	Workers       int           `json:"workers"`       // the choice: the fewest workers within Alpha of the fastest, as far as could be measured
+	Fastest       int           `json:"fastest"`       // the count with the shortest time, of those that may be chosen and were measured twice, to within half of their time
+	Trials        []Trial       `json:"trials"`        // one per worker count measured, ascending, except counts that memory rules out
+	Alpha         time.Duration `json:"alpha_ns"`      // the difference that the choice ignores, over Iterations iterations
+	Iterations    int           `json:"iterations"`    // the number of iterations over which Alpha and Trial.Total accumulate
+	Repeatability float64       `json:"repeatability"` // the share of runs that would choose the same, 0 … 1; 0: not known. It doesn't say whether the choice is right
 
 	Floor    time.Duration `json:"floor_ns"`            // time of an iteration without waiting and copying
 	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // ascending: counts that take too much memory, or are faster only by taking CPUs from other programs; count 0 also with WithTimeout and for a stream

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,7 +23,7 @@ import (
 // paperResult is Table 2 of the paper, with figures made up where it has none.
 func paperResult() *nwt.Result {
 	r := &nwt.Result{
-		Workers: 14, Fastest: 16, Alpha: 141 * time.Millisecond, Iterations: 100, Confidence: 0.976,
+		Workers: 14, Fastest: 16, Alpha: 141 * time.Millisecond, Iterations: 100, Repeatability: 0.976,
 		Strategy: "greedy", Device: "cuda:0 (GeForce RTX 3090)", BatchSize: 128, BatchBytes: 128 * (3*32*32*4 + 8),
 		Hardware: nwt.Hardware{CPU: "AMD EPYC 7502", Logical: 128, Physical: 64, Affinity: 64, GOMAXPROCS: 64, Memory: 270e9},
 		Reason:   "14 workers: 5.7 % slower than 16, the fastest; 8 take 42 % longer.",
@@ -79,7 +80,7 @@ repeatability  98 % of runs would choose the same
 
 	r.Trials = r.Trials[3:4]
 	r.Trials[0].CollectorCPU, r.Trials[0].Memory = 0.06, 0 // then the peak is shown
-	r.Fastest, r.Step, r.Floor, r.Cached, r.BatchSize, r.Confidence = 14, true, 12*time.Millisecond, true, 1, 0
+	r.Fastest, r.Step, r.Floor, r.Cached, r.BatchSize, r.Repeatability = 14, true, 12*time.Millisecond, true, 1, 0
 	r.RuledOut, r.Warnings, r.Advice = nil, nil, nil
 	require.Equal(t, strings.TrimPrefix(`
 14 workers: 5.7 % slower than 16, the fastest; 8 take 42 % longer.
@@ -102,7 +103,7 @@ func TestNamesInJSONStay(t *testing.T) {
 	data, err := json.Marshal(r)
 	require.NoError(t, err)
 	require.JSONEq(t, `{
-		"workers": 14, "fastest": 16, "alpha_ns": 141000000, "iterations": 100, "confidence": 0.976, "floor_ns": 0,
+		"workers": 14, "fastest": 16, "alpha_ns": 141000000, "iterations": 100, "repeatability": 0.976, "floor_ns": 0,
 		"trials": [{"workers": 14, "iterations": 100, "mean_ns": 14900000, "low_ns": 14602000, "high_ns": 15198000,
 			"median_ns": 14900000, "p99_ns": 29800000, "total_ns": 1490000000, "wait_ns": 14600000, "transfer_ns": 300000, "step_ns": 0,
 			"first_batch_ns": 44700000, "prefetch": 2, "memory": 1012660000, "peak_rss": 2025320000, "peak_exact": true, "system_used": 9000000000, "cpu": 0.21, "collector_cpu": 0, "other_cpu": 0.12}],
@@ -284,7 +285,7 @@ func TestTrainingWaitsForTheShareThatAdviceSays(t *testing.T) {
 	})
 }
 
-func TestMarkSaysWhatTheReportSaysOfACount(t *testing.T) {
+func TestTheReportMarksWhatIsChosenFastestAndRuledOut(t *testing.T) {
 	r := &nwt.Result{
 		Workers: 2, Fastest: 4,
 		RuledOut: []nwt.RuledOut{{Workers: 16, Reason: "more workers only take CPUs from other programs"}},
@@ -297,8 +298,9 @@ func TestMarkSaysWhatTheReportSaysOfACount(t *testing.T) {
 	} {
 		r.Trials = append(r.Trials, nwt.Trial{Workers: row.workers, Mean: row.mean * us, Low: (row.mean - row.margin) * us, High: (row.mean + row.margin) * us})
 	}
-	for workers, mark := range map[int]string{1: "", 2: "chosen", 3: "", 4: "fastest", 6: "hardly measured", 8: "hardly measured", 16: "CPUs full"} {
-		require.Equal(t, mark, r.Mark(workers))
+	for workers, mark := range map[int]string{1: "", 2: "◄ chosen", 3: "", 4: "◄ fastest", 6: "◄ hardly measured", 8: "◄ hardly measured", 16: "◄ CPUs full"} {
+		row := regexp.MustCompile(fmt.Sprintf(`(?m)^ *%d [^◄\n]*(.*)$`, workers)).FindStringSubmatch(r.String())
+		require.Equal(t, mark, strings.TrimSpace(row[1]), "%v", r)
 	}
 }
 

@@ -31,9 +31,9 @@ const (
 // holds returns how long a result holds.
 func (s *source) holds(r *Result) time.Duration {
 	switch {
-	case r.Confidence < byChance, slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.OtherCPU > busyOthers }):
+	case r.Repeatability < byChance, slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.OtherCPU > busyOthers }):
 		return forgetAtOnce
-	case r.Confidence < unsure, s.opts.maxMemory == 0 && slices.ContainsFunc(r.RuledOut, RuledOut.forMemory):
+	case r.Repeatability < unsure, s.opts.maxMemory == 0 && slices.ContainsFunc(r.RuledOut, RuledOut.forMemory):
 		return forgetDoubtful
 	}
 	return math.MaxInt64

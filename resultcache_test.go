@@ -220,7 +220,7 @@ func TestAKeptResultThatCannotBeOrMayNotHoldIsMeasuredAnew(t *testing.T) {
 	}
 	bounded := func(reason string) func(map[string]any) {
 		return func(r map[string]any) {
-			r["confidence"], r["ruled_out"] = 0.95, []any{map[string]any{"workers": 2, "reason": reason}}
+			r["repeatability"], r["ruled_out"] = 0.95, []any{map[string]any{"workers": 2, "reason": reason}}
 		}
 	}
 	for name, c := range map[string]struct {
@@ -234,15 +234,15 @@ func TestAKeptResultThatCannotBeOrMayNotHoldIsMeasuredAnew(t *testing.T) {
 		"a fastest not tried": {figure("fastest", 3), 0, false},
 		"nothing measured":    {trial("iterations", 0), 0, false},
 		"a negative time":     {trial("mean_ns", -1), 0, false},
-		"unsure":              {figure("confidence", 0.89), 23 * time.Hour, true},
-		"unsure for a day":    {figure("confidence", 0.89), 25 * time.Hour, false},
-		"unsure, of tomorrow": {figure("confidence", 0.89), -25 * time.Hour, false},
-		"by chance":           {figure("confidence", 0.79), 9 * time.Minute, true},
-		"by chance, long ago": {figure("confidence", 0.79), 11 * time.Minute, false},
+		"unsure":              {figure("repeatability", 0.89), 23 * time.Hour, true},
+		"unsure for a day":    {figure("repeatability", 0.89), 25 * time.Hour, false},
+		"unsure, of tomorrow": {figure("repeatability", 0.89), -25 * time.Hour, false},
+		"by chance":           {figure("repeatability", 0.79), 9 * time.Minute, true},
+		"by chance, long ago": {figure("repeatability", 0.79), 11 * time.Minute, false},
 		"crowded":             {trial("other_cpu", 0.11), 9 * time.Minute, true},
 		"crowded, long ago":   {trial("other_cpu", 0.11), 11 * time.Minute, false},
 		"hardly crowded":      {trial("other_cpu", 0.09), 25_000 * time.Hour, true},
-		"sure for years":      {figure("confidence", 0.90), 25_000 * time.Hour, true},
+		"sure for years":      {figure("repeatability", 0.90), 25_000 * time.Hour, true},
 		"bounded":             {bounded("2 workers would take too much"), 23 * time.Hour, true},
 		"bounded for a day":   {bounded("2 workers would take too much"), 25 * time.Hour, false},
 		"by an option":        {bounded("0 workers weren't tried: WithTimeout holds only with workers"), 25 * time.Hour, true},

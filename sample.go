@@ -47,7 +47,7 @@ func (s *span) position(place int) int {
 
 // common holds what is the same for all samples that one worker loads into one slot. Only place and index
 // must then be set for each sample. common doesn't change while any of them is being loaded, since a
-// LoadBatch may load them in several goroutines.
+// LoadMany may load them in several goroutines.
 type common struct {
 	mem     layout.Memory // the slot's memory
 	records []*record     // the batch's records, for a stream
@@ -152,7 +152,7 @@ func (s *Sample) setLen(field int, c *layout.Column, dim, n int) {
 func (s *Sample) panicNotRagged(method string, c *layout.Column, field int, dims ...int) {
 	call := fmt.Sprintf("nwt: %s(%d, %s)", method, field, strings.Trim(fmt.Sprint(slices.Clone(dims)), "[]"))
 	if c.Free == 0 {
-		panic(fmt.Sprintf("%s: field %q is not ragged (Field.Ragged is false)", call, c.Name))
+		panic(fmt.Sprintf("%s: field %q has no ragged dimension", call, c.Name))
 	}
 	panic(fmt.Sprintf("%s: field %q has %d ragged dimensions: want SetShape with a length for each", call, c.Name, c.Free))
 }
@@ -169,27 +169,18 @@ func (s *Sample) panicTooLong(field int, c *layout.Column, dim, n, longest int) 
 	panic(fmt.Sprintf("%s: length %d of field %q is out of range 0 … %d", call, n, c.Name, longest))
 }
 
-// Len returns the length that was set for a ragged field, or −1 before SetLen.
-func (s *Sample) Len(field int) int {
+// Len returns the length that was set in ragged dimension dim of a field, or −1 before SetLen. The first
+// dimension has number 0.
+func (s *Sample) Len(field, dim int) int {
 	c := s.column(field)
-	if c.Free == 0 {
-		panic(fmt.Sprintf("nwt: Len(%d): field %q is not ragged (Field.Ragged is false)", field, c.Name))
-	}
-	return int(*s.mem.Len(c, 0, s.place))
-}
-
-// LenOf returns the length in ragged dimension dim of a field, as Len does; the first ragged dimension
-// has number 0.
-func (s *Sample) LenOf(field, dim int) int {
-	c := s.column(field)
-	checkRagged(c, "LenOf", field, dim)
+	checkRagged(c, "Len", field, dim)
 	return int(*s.mem.Len(c, dim, s.place))
 }
 
 // checkRagged panics if a dimension isn't ragged.
 func checkRagged(c *layout.Column, method string, field, dim int) {
 	if dim < 0 || dim >= c.Free {
-		panic(fmt.Sprintf("nwt: %s(%d, %d): dimension %d of field %q is not ragged, its first %d are", method, field, dim, dim, c.Name, c.Free))
+		panic(fmt.Sprintf("nwt: %s(%d, %d): field %q has %d ragged dimensions", method, field, dim, c.Name, c.Free))
 	}
 }
 

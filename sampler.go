@@ -257,7 +257,7 @@ func startsOf(b BatchSampler) func(epoch, batch int) (position int, err error) {
 // orderError turns an error of package order into one of this package.
 func orderError(err error) error {
 	if e, ok := err.(*order.Error); ok {
-		return &OptionError{e.Option, e.Value, e.Bound}
+		return &ArgumentError{e.Option, e.Value, e.Bound}
 	}
 	return err
 }

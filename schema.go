@@ -25,14 +25,14 @@ func Values[T Element](v View, field int) []T {
 	return elements[T](b)
 }
 
-// ValuesOf returns what [Values] does for several samples that [BatchDataset].LoadBatch got, in the order
+// ValuesOf returns what [Values] does for several samples that [BatchDataset].LoadMany got, in the order
 // in which it got them: sample after sample in one slice.
 func ValuesOf[T Element](samples []*Sample, field int) []T {
 	if len(samples) == 0 {
 		return nil
 	}
 	if !adjoin(samples) {
-		panic(fmt.Sprintf("nwt: ValuesOf of %d samples that don't lie one after the other: want those that LoadBatch was given, or a run of them", len(samples)))
+		panic(fmt.Sprintf("nwt: ValuesOf of %d samples that don't lie one after the other: want those that LoadMany was given, or a run of them", len(samples)))
 	}
 	Values[T](samples[0], field) // panics for another type
 	return elements[T](samples[0].mem.Places(field, samples[0].place, len(samples)))
@@ -52,18 +52,13 @@ func AddField[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
 }
 
-// AddRagged does what [AddField] does, for a field whose first dimension differs from sample to sample:
-// see [Field].
-func AddRagged[T Element](s *Schema, name string, shape ...int) Column[T] {
-	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape), Ragged: true})
-}
-
-// AddRaggedDims does what [AddRagged] does, for a field whose first dims dimensions differ.
-func AddRaggedDims[T Element](s *Schema, name string, dims int, shape ...int) Column[T] {
+// AddRagged does what [AddField] does, for a field whose first dims dimensions differ from sample to
+// sample, up to those of shape: see [Field].
+func AddRagged[T Element](s *Schema, name string, dims int, shape ...int) Column[T] {
 	if dims < 1 || dims > len(shape) {
-		panic(fmt.Sprintf("nwt: field %d (%q) of a schema has %d ragged dimensions: must be 1 … %d, those of shape %v", len(s.fields), name, dims, len(shape), slices.Clone(shape)))
+		panic(fmt.Sprintf("nwt: AddRagged: field %q has %d ragged dimensions: must be 1 … %d, those of shape %v", name, dims, len(shape), slices.Clone(shape)))
 	}
-	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape), Ragged: true, RaggedDims: dims})
+	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape), RaggedDims: dims})
 }
 
 func addColumn[T Element](s *Schema, f Field) Column[T] {
@@ -84,7 +79,7 @@ func addColumn[T Element](s *Schema, f Field) Column[T] {
 }
 
 // ColumnOf returns the column of a field by its name, for datasets that no [Schema] declared. It returns
-// an *[OptionError] if not exactly one field has the name, or if T isn't its element type.
+// an *[ArgumentError] if not exactly one field has the name, or if T isn't its element type.
 func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[T], error) {
 	var c Column[T]
 	var names []string
@@ -120,8 +115,8 @@ type Column[T Element] struct {
 	full  int // size of the longest sample allowed, in bytes
 }
 
-// Index returns the number of the field, for methods that take one.
-func (c Column[T]) Index() int { return c.index }
+// Field returns the number of the field, for methods that take one.
+func (c Column[T]) Field() int { return c.index }
 
 // Of returns the column's elements in a *[Sample] or a *[Batch], row-major, without a copy. It panics
 // if the view has no such field.
@@ -134,8 +129,14 @@ func (c Column[T]) Of(v View) []T {
 // SetLen calls [Sample.SetLen] for the column.
 func (c Column[T]) SetLen(s *Sample, n int) { s.SetLen(c.in(s), n) }
 
+// SetShape calls [Sample.SetShape] for the column.
+func (c Column[T]) SetShape(s *Sample, dims ...int) { s.SetShape(c.in(s), dims...) }
+
+// Len calls [Sample.Len] for the column.
+func (c Column[T]) Len(s *Sample, dim int) int { return s.Len(c.in(s), dim) }
+
 // Lens calls [Batch.Lens] for the column.
-func (c Column[T]) Lens(b *Batch) []int32 { return b.Lens(c.in(b)) }
+func (c Column[T]) Lens(b *Batch, dim int) []int32 { return b.Lens(c.in(b), dim) }
 
 // Shape calls [Batch.Shape] for the column.
 func (c Column[T]) Shape(b *Batch) []int { return b.Shape(c.in(b)) }

@@ -48,7 +48,7 @@ func find[T any](s *Sample) *T {
 // locals holds the values that Scratch keeps for a worker, and the context of its call. It belongs to the
 // worker's goroutine.
 type locals struct {
-	ctx   context.Context // of the call of Load or LoadBatch under way
+	ctx   context.Context // of the call of Load or LoadMany under way
 	list  []local
 	clock interface { // pauses while a value is made; nil unless WithTimeout bounds calls
 		pause()

@@ -79,8 +79,7 @@ type served struct {
 // Memory, Lens and what a Batch has make a served batch a [batchserver.Batch].
 type servedBatch struct{ *Batch }
 
-func (b servedBatch) Memory() []byte              { return b.places.Bytes[:b.places.Used] }
-func (b servedBatch) Lens(field, dim int) []int32 { return b.LensOf(field, dim) }
+func (b servedBatch) Memory() []byte { return b.places.Bytes[:b.places.Used] }
 
 func (s *serving) BatchSize() int { return s.l.places }
 

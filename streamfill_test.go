@@ -134,7 +134,7 @@ func mostAhead(t *testing.T, s *kit.Wide, step time.Duration, opts ...nwt.Option
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
 			time.Sleep(step)
-			if b.Index() > 0 { // whose successor is being filled
+			if b.Number() > 0 { // whose successor is being filled
 				synctest.Wait()
 				most = max(most, s.Ahead())
 			}
@@ -336,7 +336,7 @@ func TestRandomStreamsWithTailsAreReadInOrder(t *testing.T) {
 				for b, err := range l.Epoch(t.Context(), epoch) {
 					require.NoError(t, err)
 					got = append(got, nwt.Values[int64](b, 0)...)
-					if b.Index() == cut {
+					if b.Number() == cut {
 						state, from = b.State(), len(got)
 					}
 				}
@@ -389,10 +389,10 @@ func TestAStreamReadsNoMoreBytesAheadThanItsBound(t *testing.T) {
 						if len(opts) > 2 {
 							ahead -= 6 // the window's
 						}
-						if b.Index() >= 10 && (b.Index() < 20 || b.Epoch() == 3) { // else the next epoch's shards begin
+						if b.Number() >= 10 && (b.Number() < 20 || b.Epoch() == 3) { // else the next epoch's shards begin
 							require.LessOrEqual(t, ahead, c.most)
 						}
-						if b.Index() >= 10 && b.Index() < 20 {
+						if b.Number() >= 10 && b.Number() < 20 {
 							require.GreaterOrEqual(t, ahead, c.least, "it does read ahead")
 						}
 					}
@@ -419,11 +419,11 @@ func TestMemoryThatIsNotUsedTakesNoRoomFromLargerRecords(t *testing.T) {
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
 			synctest.Wait()
-			if b.Index() >= 10 && b.Index() < 16 {
-				require.Equal(t, 32, s.Ahead(), "batch %d", b.Index())
+			if b.Number() >= 10 && b.Number() < 16 {
+				require.Equal(t, 32, s.Ahead(), "batch %d", b.Number())
 			}
-			if b.Index() >= 32 && b.Index() < 90 {
-				require.Equal(t, 2, s.Ahead(), "batch %d", b.Index())
+			if b.Number() >= 32 && b.Number() < 90 {
+				require.Equal(t, 2, s.Ahead(), "batch %d", b.Number())
 			}
 		}
 		require.NoError(t, l.Close())
@@ -439,8 +439,8 @@ func TestEveryPassOverTheShardsIsReadAhead(t *testing.T) {
 			for b, err := range l.Epoch(t.Context(), 0) {
 				require.NoError(t, err)
 				synctest.Wait()
-				if at := b.Index() % 50; at > 5 && at < 25 {
-					require.Equal(t, ahead, s.Read.Load()-s.Loaded.Load(), "batch %d", b.Index())
+				if at := b.Number() % 50; at > 5 && at < 25 {
+					require.Equal(t, ahead, s.Read.Load()-s.Loaded.Load(), "batch %d", b.Number())
 				}
 			}
 			require.NoError(t, l.Close())
@@ -492,7 +492,7 @@ func TestAShuffleWindowThatTakesMuchOfTheMemoryIsToldOnce(t *testing.T) {
 				}
 				for b := range l.Resume(t.Context(), nwt.State{Samples: 80}) {
 					most = max(most, l.Stats().WindowBytes)
-					if b.Index() > 30 {
+					if b.Number() > 30 {
 						break
 					}
 				}
@@ -562,8 +562,8 @@ func TestShardsReadAheadAsSoonAsARecordIsTaken(t *testing.T) {
 			for b, err := range l.Epoch(t.Context(), 0) {
 				require.NoError(t, err)
 				synctest.Wait()
-				if b.Index() >= 20 && b.Index() < 300 {
-					require.Equal(t, ahead, s.Ahead(), "batch %d", b.Index())
+				if b.Number() >= 20 && b.Number() < 300 {
+					require.Equal(t, ahead, s.Ahead(), "batch %d", b.Number())
 				}
 			}
 			require.NoError(t, l.Close())
@@ -663,10 +663,10 @@ func TestAStreamOfAMixtureThatIsSeldomDrawnLeavesTheOthersRoom(t *testing.T) {
 			for b, err := range l.Epoch(t.Context(), 0) {
 				require.NoError(t, err)
 				synctest.Wait()
-				if b.Index() < 10 || b.Index() > 200 {
+				if b.Number() < 10 || b.Number() > 200 {
 					continue
 				}
-				require.Equal(t, c.share, all[0].Ahead(), "%v, then %v: batch %d", c.weights, c.later, b.Index())
+				require.Equal(t, c.share, all[0].Ahead(), "%v, then %v: batch %d", c.weights, c.later, b.Number())
 				for k, s := range all[1:] {
 					if c.weights[k+1] == 0 && c.later[k+1] == 0 {
 						require.Zero(t, s.Ahead())

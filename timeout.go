@@ -11,7 +11,7 @@ import (
 )
 
 // With WithTimeout, a call that takes too long is given up, and another goroutine takes over from its
-// worker. If the call is of Load, its sample is bad. If it is of LoadBatch, its samples are loaded one by
+// worker. If the call is of Load, its sample is bad. If it is of LoadMany, its samples are loaded one by
 // one, in the batch's spare. The call goes on in its goroutine, which the loader no longer counts on. It
 // keeps everything that it may touch: its worker, with the samples and the indices it was given, and the
 // whole slot that they lie in. The batch is moved to another slot before it is delivered.
@@ -21,7 +21,7 @@ import (
 func TimeoutOf(ctx context.Context) time.Duration { return callctx.Timeout(ctx) }
 
 // takeOver implements poolHooks. If a call of Load is given up, its sample is bad. The samples of a
-// LoadBatch are loaded one by one, if there is memory for that.
+// LoadMany are loaded one by one, if there is memory for that.
 func (l *engine) takeOver(next, w *worker) {
 	b := w.claim.Item
 	err := callctx.NoAnswer(w.ctx)
@@ -91,7 +91,7 @@ func (s *slowCallLog) stop() {
 }
 
 // openSpare prepares the batch's spare for the places from … to−1, which are then loaded one by one: a
-// call of LoadBatch that was given up may still write to these places in the batch's own slot. In the
+// call of LoadMany that was given up may still write to these places in the batch's own slot. In the
 // spare, the index of any other place is −1. Its memory is ordinary memory, since the places are moved
 // to another slot afterwards.
 func (b *Batch) openSpare(from, to int) error {

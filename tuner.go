@@ -272,7 +272,7 @@ func (s *shapes) isNew(b *Batch) bool {
 // runStep runs the user's step, and turns its panic into an error.
 func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *Batch) (err error) {
 	usercall.Call(func() error { return step(ctx, b) }, func(stack []byte, cause error) {
-		err = fmt.Errorf("nwt: WithStep, batch %d of epoch %d: %w", b.Index(), b.Epoch(), cause)
+		err = fmt.Errorf("nwt: WithStep, batch %d of epoch %d: %w", b.Number(), b.Epoch(), cause)
 		if stack != nil {
 			err = fmt.Errorf("%w\n%s", err, stack)
 		}

@@ -368,7 +368,7 @@ func TestTuningEndsInTimeThoughAStreamHangs(t *testing.T) {
 	for name, end := range map[string]nwt.Option{
 		"time": nwt.WithTuningTime(limit), "context": kit.Silent,
 		"step": nwt.WithStep(func(_ context.Context, b *nwt.Batch) error {
-			if b.Index() == 5 {
+			if b.Number() == 5 {
 				return kit.ErrBad
 			}
 			return nil

@@ -23,7 +23,7 @@ type workload struct {
 	step     func(rng *rand.Rand, n int) time.Duration // nil: none
 	first    time.Duration                             // more for each of a worker's first ten samples
 	batch    int                                       // 0: 32
-	together bool                                      // sample is a whole batch's, by LoadBatch
+	together bool                                      // sample is a whole batch's, by LoadMany
 	stalls   bool                                      // so rare that windows meet them by luck
 	most     int                                       // workers; 0: 32
 	limit    time.Duration                             // for tuning
@@ -32,7 +32,7 @@ type workload struct {
 // asOne loads what a worker gets at a time by one call.
 type asOne struct{ nwt.Dataset }
 
-func (d asOne) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+func (d asOne) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	return d.Load(ctx, indices[0], dst[0])
 }
 
@@ -173,9 +173,9 @@ var workloads = []workload{
 	}},
 	{name: "batches of 4", sample: constant(10 * msec), step: constant(5 * msec), batch: 4},
 	{name: "0.2 % of samples take 400 ms", stalls: true, sample: rarely(msec, 400*msec, 500), step: constant(8 * msec)},
-	{name: "LoadBatch", together: true, sample: constant(20 * msec), step: constant(4 * msec)},
-	{name: "LoadBatch, no step", together: true, sample: constant(20 * msec)},
-	{name: "2 % of LoadBatch take 200 ms", stalls: true, together: true, sample: rarely(20*msec, 200*msec, 50), step: constant(8 * msec)},
+	{name: "LoadMany", together: true, sample: constant(20 * msec), step: constant(4 * msec)},
+	{name: "LoadMany, no step", together: true, sample: constant(20 * msec)},
+	{name: "2 % of LoadMany take 200 ms", stalls: true, together: true, sample: rarely(20*msec, 200*msec, 50), step: constant(8 * msec)},
 	{name: "a step of 300 ms", sample: constant(0), step: constant(300 * msec)},
 	{name: "a step of 300 ms, some loading", sample: constant(50 * us), step: constant(300 * msec)},
 	{name: "80 s a batch, two minutes", sample: constant(2500 * msec), most: 8, limit: 2 * time.Minute},

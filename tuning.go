@@ -270,7 +270,7 @@ func (t *tuning) quickest() time.Duration {
 func (t *tuning) result(c search.Choice, strategy string) *Result {
 	o := t.l.opts
 	r := &Result{
-		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: t.sp.Iterations, Confidence: c.Confidence,
+		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: t.sp.Iterations, Repeatability: c.Confidence,
 		Strategy: strategy, Step: o.step != nil || strategy == live, Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: t.l.layout.Size * t.l.places,
 		BatchSamples: float64(t.l.counters.samples.Load()) / float64(max(1, t.l.counters.batches.Load())), Hardware: hardware(o.machine.CPUs()),
 	}

@@ -25,12 +25,12 @@ func (l *engine) leftOut(err *LoadError, bad int) {
 		"epoch", err.Epoch, "worker", err.Worker, "bad", bad, "budget", l.opts.maxBad, "error", err.Err)
 }
 
-// failedTogether logs that a LoadBatch has failed, but only the first time. A bad sample is reported
-// again when Load fails for it. But if LoadBatch fails and Load doesn't, loading is slow, and this log is
+// failedTogether logs that a LoadMany has failed, but only the first time. A bad sample is reported
+// again when Load fails for it. But if LoadMany fails and Load doesn't, loading is slow, and this log is
 // the only hint.
 func (l *engine) failedTogether(err error) {
-	if l.once.first("LoadBatch") {
-		l.opts.log.Warn("nwt: LoadBatch failed: its halves are tried, and their halves, until the bad samples are found; this is logged once", "during", l.during(), "error", err)
+	if l.once.first("LoadMany") {
+		l.opts.log.Warn("nwt: LoadMany failed: its halves are tried, and their halves, until the bad samples are found; this is logged once", "during", l.during(), "error", err)
 	}
 }
 

@@ -37,7 +37,7 @@ type worker struct {
 // A givenUp holds what a call that is given up leaves.
 type givenUp struct {
 	keeps  *slot // the batch's slot, until the call returns
-	failed error // the error of the LoadBatch that this worker continues for, to be logged
+	failed error // the error of the LoadMany that this worker continues for, to be logged
 }
 
 // newWorker implements poolHooks; number is what Sample.Worker returns.

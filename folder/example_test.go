@@ -43,7 +43,7 @@ func ExampleOpen() {
 		log.Fatal(err)
 	}
 	var schema nwt.Schema
-	text := nwt.AddRagged[uint8](&schema, "text", longest)
+	text := nwt.AddRagged[uint8](&schema, "text", 1, longest)
 	ds := files.Dataset(schema.Fields(), func(_ context.Context, path string, dst *nwt.Sample) error {
 		data, err := os.ReadFile(path)
 		text.SetLen(dst, copy(text.Of(dst), data))
@@ -64,8 +64,8 @@ func ExampleOpen() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println(files.Classes(), class.Of(batch), text.Shape(batch), text.Lens(batch))
-		fmt.Printf("%s\n", text.Of(batch)[:text.Lens(batch)[0]])
+		fmt.Println(files.Classes(), class.Of(batch), text.Shape(batch), text.Lens(batch, 0))
+		fmt.Printf("%s\n", text.Of(batch)[:text.Lens(batch, 0)[0]])
 	}
 	// Output:
 	// [ham spam] [0 0 1] [3 15] [15 6 12]

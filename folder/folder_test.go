@@ -32,7 +32,7 @@ func tree(t testing.TB, names ...string) string {
 
 // sounds has files of ragged bytes as its samples.
 func sounds(f *folder.Folder) nwt.Dataset {
-	fields := []nwt.Field{{Name: "sound", Type: nwt.Uint8, Shape: []int{100}, Ragged: true}}
+	fields := []nwt.Field{{Name: "sound", Type: nwt.Uint8, Shape: []int{100}, RaggedDims: 1}}
 	return f.Dataset(fields, func(_ context.Context, path string, dst *nwt.Sample) error {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -66,7 +66,7 @@ func TestAFolderOfAnyFilesIsADatasetWithClasses(t *testing.T) {
 		longest := b.Shape(0)[1]
 		require.LessOrEqual(t, longest, 11, "as long as the longest of the batch")
 		for i := range b.Len() {
-			n := b.Lens(0)[i]
+			n := b.Lens(0, 0)[i]
 			require.Equal(t, want[at], string(b.Bytes(0)[i*longest:][:n]))
 			require.Equal(t, filepath.Join(dir, filepath.FromSlash(want[at])), f.Path(at))
 			require.EqualValues(t, f.Class(at), nwt.Values[int64](b, 1)[i])

@@ -36,14 +36,14 @@ type Sharding struct {
 // straight to its device. If a batch can't be divided equally, that is an error: a short last batch, for
 // example (see [nwt.WithDropLast]), or a batch without its bad samples (see [nwt.WithErrorBudget]).
 //
-// If the sharding can't be used, the error joins an *[nwt.OptionError] for each reason.
+// If the sharding can't be used, the error joins an *[nwt.ArgumentError] for each reason.
 func (a *Adapter) DistributedDataset(ctx context.Context, name string, l *nwt.Loader, s Sharding) (*DistributedDataset, error) {
 	if s.Spec == nil || s.Spec.Mesh == nil {
-		return nil, &nwt.OptionError{Option: "Sharding.Spec", Reason: "must not be nil, nor must its mesh"}
+		return nil, &nwt.ArgumentError{Name: "Sharding.Spec", Reason: "must not be nil, nor must its mesh"}
 	}
 	var errs []error
 	bad := func(what string, value any, reason string, args ...any) {
-		errs = append(errs, &nwt.OptionError{Option: "Sharding." + what, Value: value, Reason: fmt.Sprintf(reason, args...)})
+		errs = append(errs, &nwt.ArgumentError{Name: "Sharding." + what, Value: value, Reason: fmt.Sprintf(reason, args...)})
 	}
 	if err := s.Spec.Validate(); err != nil {
 		bad("Spec", s.Spec, "%v", err)
@@ -125,7 +125,7 @@ func (d *DistributedDataset) DistributedIter() iter.Seq2[train.DistributedBatch,
 func (d *DistributedDataset) batch(b *nwt.Batch) (batch train.DistributedBatch, err error) {
 	if b.Len()%d.parts != 0 {
 		return batch, fmt.Errorf("epoch %d, batch %d: %d samples must be a multiple of %d, the parts of a batch; WithDropLast leaves out a shorter last batch",
-			b.Epoch(), b.Index(), b.Len(), d.parts)
+			b.Epoch(), b.Number(), b.Len(), d.parts)
 	}
 	places := make([]train.Batch, len(d.sharding.Devices))
 	errs := make([]error, len(places))

@@ -59,7 +59,7 @@ func shards(t *testing.T, d *DistributedDataset, most int) [][][]int64 {
 // words has a ragged input and a scalar label.
 func words(n int) nwt.Dataset {
 	var schema nwt.Schema
-	x, y := nwt.AddRagged[float32](&schema, "x", 5, 3), nwt.AddField[int64](&schema, "y")
+	x, y := nwt.AddRagged[float32](&schema, "x", 1, 5, 3), nwt.AddField[int64](&schema, "y")
 	return nwt.NewDataset(n, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 		for j := range i % 6 * 3 {
 			x.Of(dst)[j] = float32(100*i + j)
@@ -169,7 +169,7 @@ func TestAShardingThatCanNotBeUsedIsNamed(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := a.DistributedDataset(t.Context(), "numbers", nil, c.Sharding)
 			require.ErrorContains(t, err, c.want)
-			var option *nwt.OptionError
+			var option *nwt.ArgumentError
 			require.ErrorAs(t, err, &option)
 		})
 	}

@@ -102,16 +102,16 @@ var types = map[nwt.DType]dtypes.DType{
 	nwt.Float64:  dtypes.Float64,
 }
 
-// New makes an adapter. If the backend is nil, the error is an *[nwt.OptionError]. If Labels names a
+// New makes an adapter. If the backend is nil, the error is an *[nwt.ArgumentError]. If Labels names a
 // field that a loader doesn't have, asking for its batches fails.
 func New(c Config) (*Adapter, error) {
 	if c.Backend == nil {
-		return nil, &nwt.OptionError{Option: "Config.Backend", Reason: "must not be nil"}
+		return nil, &nwt.ArgumentError{Name: "Config.Backend", Reason: "must not be nil"}
 	}
 	return &Adapter{config: c}, nil
 }
 
-// tensorsOf returns the tensors for a loader's fields. The error joins an *[nwt.OptionError] for each
+// tensorsOf returns the tensors for a loader's fields. The error joins an *[nwt.ArgumentError] for each
 // field or label that can't be used.
 func (a *Adapter) tensorsOf(fields []nwt.Field) ([]tensor, error) {
 	a.mu.Lock()
@@ -122,18 +122,16 @@ func (a *Adapter) tensorsOf(fields []nwt.Field) ([]tensor, error) {
 	var made []tensor
 	var errs []error
 	bad := func(what string, value any, reason string, args ...any) {
-		errs = append(errs, &nwt.OptionError{Option: what, Value: value, Reason: fmt.Sprintf(reason, args...)})
+		errs = append(errs, &nwt.ArgumentError{Name: what, Value: value, Reason: fmt.Sprintf(reason, args...)})
 	}
 	var names []string
 	inputs := 0
 	for i, f := range fields {
 		t := tensor{
-			name:  f.Name,
-			dtype: types[f.Type],
-			label: slices.Contains(a.config.Labels, f.Name),
-		}
-		if f.Ragged {
-			t.ragged = max(1, f.RaggedDims)
+			name:   f.Name,
+			dtype:  types[f.Type],
+			label:  slices.Contains(a.config.Labels, f.Name),
+			ragged: f.RaggedDims,
 		}
 		if t.dtype == dtypes.InvalidDType {
 			bad("Fields", f.Type, "field %d (%q) must have a type that GoMLX has too", i, f.Name)
@@ -163,7 +161,7 @@ func (a *Adapter) tensorsOf(fields []nwt.Field) ([]tensor, error) {
 }
 
 func same(a, b nwt.Field) bool {
-	return a.Name == b.Name && a.Type == b.Type && a.Ragged == b.Ragged && a.RaggedDims == b.RaggedDims && slices.Equal(a.Shape, b.Shape)
+	return a.Name == b.Name && a.Type == b.Type && a.RaggedDims == b.RaggedDims && slices.Equal(a.Shape, b.Shape)
 }
 
 // Batch copies a batch to tensors on the backend. The tensors belong to the caller, and b isn't needed
@@ -209,7 +207,7 @@ func (a *Adapter) part(b *nwt.Batch, part, parts int, device compute.DeviceNum) 
 			return batch, err
 		}
 		for d := range f.ragged {
-			if err := add(dtypes.Int32, []int{n}, dtypes.UnsafeByteSliceFromAny(b.LensOf(i, d))); err != nil {
+			if err := add(dtypes.Int32, []int{n}, dtypes.UnsafeByteSliceFromAny(b.Lens(i, d))); err != nil {
 				return batch, err
 			}
 		}

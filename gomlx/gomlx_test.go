@@ -168,7 +168,7 @@ func TestFieldsAreInputsAndLabelsInTheirOrder(t *testing.T) {
 
 func TestARaggedFieldIsItsPaddedValuesAndTheirLengths(t *testing.T) {
 	fields := []nwt.Field{
-		{Name: "words", Type: nwt.Int32, Shape: []int{3}, Ragged: true},
+		{Name: "words", Type: nwt.Int32, Shape: []int{3}, RaggedDims: 1},
 		{Name: "after", Type: nwt.Int32},
 	}
 	ds := nwt.NewDataset(4, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
@@ -193,7 +193,7 @@ func TestARaggedFieldIsItsPaddedValuesAndTheirLengths(t *testing.T) {
 }
 
 func TestARaggedFieldHasTheBatchsOwnShape(t *testing.T) {
-	fields := []nwt.Field{{Name: "grid", Type: nwt.Int32, Shape: []int{9, 9}, Ragged: true, RaggedDims: 2}}
+	fields := []nwt.Field{{Name: "grid", Type: nwt.Int32, Shape: []int{9, 9}, RaggedDims: 2}}
 	ds := nwt.Sized(nwt.NewDataset(2, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
 		dst.SetShape(0, 1, i+1)
 		nwt.Values[int32](dst, 0)[i] = 7
@@ -393,7 +393,7 @@ func TestWhatCanNotBeUsedIsNamed(t *testing.T) {
 			for _, want := range c.want {
 				require.ErrorContains(t, err, want)
 			}
-			var option *nwt.OptionError
+			var option *nwt.ArgumentError
 			require.ErrorAs(t, err, &option)
 		})
 	}

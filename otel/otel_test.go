@@ -54,11 +54,11 @@ func loader(t *testing.T) *nwt.Loader {
 	t.Cleanup(func() { _ = l.Close() })
 	for batch, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
-		if batch.Index() == 0 {
+		if batch.Number() == 0 {
 			batch.Retain()
 			t.Cleanup(batch.Release)
 		}
-		if batch.Index() == 2 {
+		if batch.Number() == 2 {
 			time.Sleep(50 * time.Millisecond) // so that a batch is ready
 		}
 	}

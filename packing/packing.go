@@ -22,7 +22,7 @@ import (
 )
 
 func optionError(option string, value any, format string, args ...any) error {
-	return &nwt.OptionError{Option: option, Value: value, Reason: fmt.Sprintf(format, args...)}
+	return &nwt.ArgumentError{Name: option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
 // New packs the documents of a [nwt.SizedDataset] into rows of length elements. A document longer than a row
@@ -45,17 +45,17 @@ func New(docs nwt.Dataset, length int, seed uint64) (nwt.Dataset, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nwt.Overwrites(&dataset{rows, docs, sized, seed, pack(pieces, length)}), nil
+	return nwt.WritesAll(&dataset{rows, docs, sized, seed, pack(pieces, length)}), nil
 }
 
 // within makes an error of nwt.Concat one of New.
 func within(err error) error {
-	var wrong *nwt.OptionError
+	var wrong *nwt.ArgumentError
 	if !errors.As(err, &wrong) {
 		return err
 	}
 	c := *wrong
-	c.Option = "packing.New: " + strings.TrimPrefix(c.Option, "Concat: dataset 0: ")
+	c.Name = "packing.New: " + strings.TrimPrefix(c.Name, "Concat: dataset 0: ")
 	return &c
 }
 
@@ -73,10 +73,10 @@ func rowsOf(of string, docs []nwt.Field, length int, sizes string) (r rowFields,
 		return r, optionError(of, length, "the length of a row must be 1 … %d", math.MaxInt32)
 	}
 	for _, f := range docs {
-		if !f.Ragged || f.RaggedDims > 1 || len(f.Shape) == 0 {
+		if f.RaggedDims != 1 || len(f.Shape) == 0 {
 			return r, optionError(of, f.Name, "each field of the documents must be ragged in one dimension")
 		}
-		f.Ragged, f.RaggedDims, f.Shape = false, 0, append([]int{length}, f.Shape[1:]...)
+		f.RaggedDims, f.Shape = 0, append([]int{length}, f.Shape[1:]...)
 		r.rows = append(r.rows, f)
 	}
 	for _, name := range []string{"segment_ids", "positions"} {
@@ -94,14 +94,14 @@ func (r *rowFields) Fields() []nwt.Field { return slices.Clone(r.rows) }
 // put copies a piece of a loaded document into a row, as the row's piece number k, beginning at place at.
 // It returns how long the piece is: Load may set a smaller size than told, which the dataset gave before.
 func (r *rowFields) put(dst, doc *nwt.Sample, p piece, told, k, at int) (n int, err error) {
-	from, all := int(p.from), doc.Len(0)
+	from, all := int(p.from), doc.Len(0, 0)
 	if all > told {
 		return 0, fmt.Errorf("its length %d is more than the %d that %s told", all, told, r.sizes)
 	}
 	n = max(0, min(int(p.len), all-from))
 	for f := range r.docs {
-		if doc.Len(f) != all {
-			return 0, fmt.Errorf("field %q has length %d, %q has %d: they must be equal", r.docs[f].Name, doc.Len(f), r.docs[0].Name, all)
+		if doc.Len(f, 0) != all {
+			return 0, fmt.Errorf("field %q has length %d, %q has %d: they must be equal", r.docs[f].Name, doc.Len(f, 0), r.docs[0].Name, all)
 		}
 		row := dst.Bytes(f)
 		step := len(row) / r.length

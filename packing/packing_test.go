@@ -27,8 +27,8 @@ var scalars = nwt.NewDataset(3, []nwt.Field{{Name: "x", Type: nwt.Int64}}, func(
 // documents are of the given lengths. Token k of document i is 1000·i + k, its mask i+1.
 func documents(lengths []int) nwt.Dataset {
 	var schema nwt.Schema
-	tokens := nwt.AddRagged[int64](&schema, "tokens", 500)
-	mask := nwt.AddRagged[uint8](&schema, "mask", 500, 2)
+	tokens := nwt.AddRagged[int64](&schema, "tokens", 1, 500)
+	mask := nwt.AddRagged[uint8](&schema, "mask", 1, 500, 2)
 	ds := nwt.NewDataset(len(lengths), schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 		tokens.SetLen(dst, lengths[i])
 		mask.SetLen(dst, lengths[i])
@@ -103,14 +103,14 @@ func TestPackedTellsWhatCannotBePacked(t *testing.T) {
 	_, err = packing.New(documents([]int{501}), 8, 0)
 	require.ErrorContains(t, err, "Sizes of document 0")
 	var plain nwt.Schema
-	nwt.AddRagged[int64](&plain, "tokens", 5)
+	nwt.AddRagged[int64](&plain, "tokens", 1, 5)
 	_, err = packing.New(nwt.NewDataset(1, plain.Fields(), func(context.Context, int, *nwt.Sample) error { return nil }), 8, 0)
 	require.ErrorContains(t, err, "wrap it in nwt.Sized")
 }
 
 func TestFieldsThatRowsCannotHaveAreTold(t *testing.T) {
 	var schema nwt.Schema
-	nwt.AddRagged[int32](&schema, "positions", 8)
+	nwt.AddRagged[int32](&schema, "positions", 1, 8)
 	docs := nwt.Sized(nwt.NewDataset(2, schema.Fields(), func(context.Context, int, *nwt.Sample) error { return nil }), func(_ int, sizes []int) { sizes[0] = 1 })
 	_, err := packing.New(docs, 8, 0)
 	require.ErrorContains(t, err, "packing.New: positions: rows have a field of that name")
@@ -132,7 +132,7 @@ func TestCachedDocumentsArePackedAndTheirMemoryIsCounted(t *testing.T) {
 func TestADocumentLongerThanToldIsAnErrorOfItsRow(t *testing.T) {
 	for _, length := range []int{4, 16} { // cut into pieces, or not
 		var schema nwt.Schema
-		tokens := nwt.AddRagged[int64](&schema, "tokens", 20)
+		tokens := nwt.AddRagged[int64](&schema, "tokens", 1, 20)
 		docs := nwt.Sized(nwt.NewDataset(3, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 			tokens.SetLen(dst, 7+i)
 			return nil
@@ -160,7 +160,7 @@ func BenchmarkNew(b *testing.B) {
 		lengths[i] = int(min(max(245*math.Exp(math.Sqrt2*math.Erfinv(2*(float64(k)+0.5)/n-1)), 8), length))
 	}
 	var schema nwt.Schema
-	tokens := nwt.AddRagged[int32](&schema, "tokens", length)
+	tokens := nwt.AddRagged[int32](&schema, "tokens", 1, length)
 	text := make([]int32, length)
 	docs := nwt.NewDataset(n, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 		tokens.SetLen(dst, lengths[i])

@@ -37,7 +37,7 @@ func writtenShards(seed uint64) (shards [][]written, totals []int, all int) {
 // writtenStream is a stream of documents: as bytes, or as values.
 func writtenStream(shards [][]written, asBytes bool) nwt.Stream {
 	var schema nwt.Schema
-	tokens := nwt.AddRagged[int32](&schema, "tokens", 120)
+	tokens := nwt.AddRagged[int32](&schema, "tokens", 1, 120)
 	load := func(dst *nwt.Sample, d written) {
 		tokens.SetLen(dst, d.n)
 		for k := range d.n {

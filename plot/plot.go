@@ -44,7 +44,7 @@ var (
 // tex. The upper panel shows the time of Result.Iterations batches against the worker count, from 0 to at
 // most four times the fastest count's time. It also shows 95 % intervals, the band that alpha ignores
 // and, if tuning had a step, the floor. The lower panel shows the peak memory, if it was measured. The
-// chosen and the fastest count are marked with the words of [nwt.Result.Mark].
+// chosen and the fastest count are marked.
 func Save(r *nwt.Result, path string) error {
 	if r == nil || len(r.Trials) == 0 {
 		return errors.New("plot: the result has no trials")
@@ -230,15 +230,17 @@ func decorate(p panel, r *nwt.Result, line points) {
 		p.Add(bars)
 	}
 	p.Add(dots)
-	mark := func(workers int, c color.Color, shape draw.GlyphDrawer) {
+	mark := func(word string, workers int, c color.Color, shape draw.GlyphDrawer) {
 		dot := must(plotter.NewScatter(line.XYs[at(r, workers):][:1]))
 		dot.Color, dot.Shape, dot.Radius = c, shape, vg.Points(4.5)
 		p.Add(dot)
-		p.legend.Add(fmt.Sprintf("%s (%d)", r.Mark(workers), workers), dot)
+		p.legend.Add(fmt.Sprintf("%s (%d)", word, workers), dot)
 	}
-	mark(r.Workers, choice, draw.CircleGlyph{})
-	if r.Fastest != r.Workers {
-		mark(r.Fastest, best, draw.BoxGlyph{})
+	if r.Fastest == r.Workers {
+		mark("chosen, fastest", r.Workers, choice, draw.CircleGlyph{})
+	} else {
+		mark("chosen", r.Workers, choice, draw.CircleGlyph{})
+		mark("fastest", r.Fastest, best, draw.BoxGlyph{})
 	}
 	p.legend.Add("measured", l, dots)
 }

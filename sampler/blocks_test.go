@@ -88,7 +88,7 @@ func TestBlocksThatCanNotBeUsedAreNamed(t *testing.T) {
 		{[]int{permute.MaxLen, 1}, 1, fmt.Sprintf("sizes[1] = 1: must be at least 1 sample, and all blocks at most %d", permute.MaxLen)},
 	} {
 		_, err := sampler.LocallyShuffled(c.sizes, c.window, 1)
-		var oe *nwt.OptionError
+		var oe *nwt.ArgumentError
 		require.ErrorAs(t, err, &oe)
 		require.ErrorContains(t, err, c.says)
 	}

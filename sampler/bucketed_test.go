@@ -210,7 +210,7 @@ func TestBadBucketsAreNamed(t *testing.T) {
 	} {
 		s, err := sampler.Bucketed(c.n, c.length, c.b, 1)
 		require.ErrorContains(t, err, c.want)
-		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorAs(t, err, new(*nwt.ArgumentError))
 		require.Nil(t, s)
 	}
 	_, err := sampler.Bucketed(0, nil, sampler.Buckets{}, 1)

@@ -124,7 +124,7 @@ func TestAMixtureThatCanNotBeUsedIsNamed(t *testing.T) {
 		{1, nwt.Mix{Parts: []int{1, 1, 1}, Phases: []nwt.Phase{{Weights: []float64{1, 1, 1}}}, Block: 2}, "1: Mix.Phases[0].Weights[2] gives part 2 no sample in a block of 2"},
 	} {
 		_, err := sampler.Mixed(c.n, c.mix, 1)
-		var oe *nwt.OptionError
+		var oe *nwt.ArgumentError
 		require.ErrorAs(t, err, &oe)
 		require.ErrorContains(t, err, c.says)
 	}

@@ -166,7 +166,7 @@ func TestWhatPerClassCannotDoIsAnError(t *testing.T) {
 		"PerClass: weights[1] = NaN: must be 0 or more, and finite":              func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1, 1, []float64{1, math.NaN(), 1}, 1) },
 	} {
 		_, err := make()
-		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorAs(t, err, new(*nwt.ArgumentError))
 		require.ErrorContains(t, err, want)
 	}
 }

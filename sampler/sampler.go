@@ -10,7 +10,7 @@
 //   - [Select] applies any order to part of a dataset.
 //
 // Like every [nwt.Sampler] they are pure: an index depends on the seed, the epoch and the position alone.
-// Each bad argument is an error, an [nwt.OptionError]. At panics if a position is outside the epoch.
+// Each bad argument is an error, an [nwt.ArgumentError]. At panics if a position is outside the epoch.
 package sampler
 
 import (
@@ -23,7 +23,7 @@ import (
 )
 
 func optionError(option string, value any, format string, args ...any) error {
-	return &nwt.OptionError{Option: option, Value: value, Reason: fmt.Sprintf(format, args...)}
+	return &nwt.ArgumentError{Name: option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
 // Select returns the order of s over part of a dataset: each k of s becomes indices[k].

@@ -215,9 +215,9 @@ func TestASampleMayHaveAllTokensOfABatch(t *testing.T) {
 func ExampleTokenBatches() {
 	texts := []string{"a", "to", "the", "long", "longer", "be", "or", "not", "question", "is"}
 	var schema nwt.Schema
-	text := nwt.AddRagged[uint8](&schema, "text", 100)
+	text := nwt.AddRagged[uint8](&schema, "text", 1, 100)
 	ds := nwt.Sized(nwt.NewDataset(len(texts), schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
-		dst.SetLen(text.Index(), copy(text.Of(dst), texts[i]))
+		dst.SetLen(text.Field(), copy(text.Of(dst), texts[i]))
 		return nil
 	}), func(i int, sizes []int) { sizes[0] = len(texts[i]) })
 	order, err := sampler.TokenBatches(len(texts), func(i int) int { return len(texts[i]) }, sampler.Tokens{Max: 12}, 1)
@@ -233,7 +233,7 @@ func ExampleTokenBatches() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Printf("%d %q\n", batch.Shape(text.Index()), text.Of(batch))
+		fmt.Printf("%d %q\n", batch.Shape(text.Field()), text.Of(batch))
 	}
 	// Output:
 	// [1 8] "question"

@@ -60,7 +60,7 @@ const pixels, batchSize, perEpoch = 150_528, 64, 100
 
 // ready is a dataset whose samples take no time.
 func ready() nwt.Dataset {
-	return nwt.Overwrites(nwt.NewDataset(perEpoch*batchSize, []nwt.Field{{Name: "image", Type: nwt.Uint8, Shape: []int{pixels}}}, func(context.Context, int, *nwt.Sample) error { return nil }))
+	return nwt.WritesAll(nwt.NewDataset(perEpoch*batchSize, []nwt.Field{{Name: "image", Type: nwt.Uint8, Shape: []int{pixels}}}, func(context.Context, int, *nwt.Sample) error { return nil }))
 }
 
 // plain is a server as arrow-go's documentation shows it, of batches that are ready.

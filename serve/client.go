@@ -275,7 +275,7 @@ func (d *remote) Fingerprint() string { return d.about.Data }
 // Close ends the connections.
 func (d *remote) Close() error { return d.conn.Close() }
 
-// WritesAll implements what [nwt.Overwrites] describes: what comes fills each sample.
+// WritesAll implements what [nwt.WritesAll] describes: what comes fills each sample.
 func (d *remote) WritesAll(asked nwt.Dataset) bool {
 	if s, ok := asked.(*sized); ok {
 		return s.remote == d
@@ -285,11 +285,11 @@ func (d *remote) WritesAll(asked nwt.Dataset) bool {
 
 // Load loads one sample.
 func (d *remote) Load(ctx context.Context, index int, dst *nwt.Sample) error {
-	return d.LoadBatch(ctx, []int{index}, []*nwt.Sample{dst})
+	return d.LoadMany(ctx, []int{index}, []*nwt.Sample{dst})
 }
 
-// LoadBatch has servers load samples, as many at a time as they take.
-func (d *remote) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+// LoadMany has servers load samples, as many at a time as they take.
+func (d *remote) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	for most := d.most; len(dst) > most; indices, dst = indices[most:], dst[most:] {
 		if err := d.load(ctx, indices[:most], dst[:most]); err != nil {
 			return err
@@ -354,7 +354,7 @@ func (d *remote) fits(a *answer, n int) error {
 		fits := len(a.Shapes[f]) == len(field.Shape)
 		for dim := 0; fits && dim < len(field.Shape); dim++ {
 			n := a.Shapes[f][dim]
-			fits = n == field.Shape[dim] || n > 0 && n < field.Shape[dim] && dim < raggedDims(field)
+			fits = n == field.Shape[dim] || n > 0 && n < field.Shape[dim] && dim < field.RaggedDims
 		}
 		if !fits {
 			return fmt.Errorf("serve: server %s answers the shape %v for %v of field %q", a.Server, a.Shapes[f], field.Shape, field.Name)
@@ -392,7 +392,7 @@ func (d *remote) scatter(a *answer, r io.Reader, size int, dst []*nwt.Sample) (e
 		if column(f, n); err != nil {
 			return err
 		}
-		if field.Ragged {
+		if field.RaggedDims > 0 {
 			columns[f] = fill(make([]byte, n))
 			continue
 		}
@@ -403,14 +403,14 @@ func (d *remote) scatter(a *answer, r io.Reader, size int, dst []*nwt.Sample) (e
 	i := len(columns)
 	for f, field := range d.about.Fields {
 		var lens [][]byte
-		for range raggedDims(field) {
+		for range field.RaggedDims {
 			if column(i, 4*a.Samples); err != nil {
 				return err
 			}
 			lens = append(lens, fill(make([]byte, 4*a.Samples)))
 			i++
 		}
-		if err == nil && field.Ragged {
+		if err == nil && field.RaggedDims > 0 {
 			err = spread(a, f, field, columns[f], lens, dst)
 		}
 	}

@@ -58,7 +58,7 @@ func (f option) ofServer(o *serverOptions) error { return f(&o.common) }
 func (f option) ofClient(o *clientOptions) error { return f(&o.common) }
 
 func optionError(option string, value any, format string, args ...any) error {
-	return &nwt.OptionError{Option: option, Value: value, Reason: fmt.Sprintf(format, args...)}
+	return &nwt.ArgumentError{Name: option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
 // WithLoader gives a server the options of nwt.NewLoader: batch size, order, workers, timeout,

@@ -64,10 +64,8 @@ func digests(t *testing.T, batches iter.Seq2[*nwt.Batch, error]) (all []string) 
 			whole.Write(b.Bytes(f))
 		}
 		for f, field := range b.Fields() {
-			for dim := range max(1, field.RaggedDims) {
-				if field.Ragged {
-					require.NoError(t, binary.Write(whole, binary.LittleEndian, b.LensOf(f, dim)))
-				}
+			for dim := range field.RaggedDims {
+				require.NoError(t, binary.Write(whole, binary.LittleEndian, b.Lens(f, dim)))
 			}
 		}
 		all = append(all, fmt.Sprintf("%x", whole.Sum(nil)))
@@ -125,7 +123,7 @@ func TestThePythonClient(t *testing.T) {
 	var state nwt.State
 	for b, err := range loader(t, ds, opts...).Epoch(t.Context(), 3) {
 		require.NoError(t, err)
-		if state = b.State(); b.Index() == 4 {
+		if state = b.State(); b.Number() == 4 {
 			break
 		}
 	}

@@ -26,17 +26,10 @@ var arrowTypes = [...]arrow.DataType{
 	nwt.BFloat16: arrow.PrimitiveTypes.Uint16, nwt.Float32: arrow.PrimitiveTypes.Float32, nwt.Float64: arrow.PrimitiveTypes.Float64,
 }
 
-func raggedDims(f nwt.Field) int {
-	if !f.Ragged {
-		return 0
-	}
-	return max(1, f.RaggedDims)
-}
-
 // ragged returns how many ragged dimensions the fields have.
 func ragged(fields []nwt.Field) (n int) {
 	for _, f := range fields {
-		n += raggedDims(f)
+		n += f.RaggedDims
 	}
 	return n
 }
@@ -48,7 +41,7 @@ func bytesPerSample(fields []nwt.Field) (total int) {
 		for _, n := range f.Shape {
 			bytes *= n
 		}
-		total += bytes + 4*raggedDims(f)
+		total += bytes + 4*f.RaggedDims
 	}
 	return total
 }
@@ -90,7 +83,7 @@ func schemaOf(fields []nwt.Field, shape func(field int) []int) *arrow.Schema {
 		}
 		column.Metadata = arrow.NewMetadata(keys, values)
 		columns = append(columns, column)
-		for dim := range raggedDims(f) {
+		for dim := range f.RaggedDims {
 			lens = append(lens, arrow.Field{Name: fmt.Sprintf("%s.len%d", f.Name, dim), Type: arrow.PrimitiveTypes.Int32})
 		}
 	}

@@ -58,7 +58,7 @@ type Server struct {
 }
 
 // New makes a server of a dataset; ctx bounds tuning. The errors are those of nwt.NewLoader and, with
-// WithTuning, of nwt.Tune; an *nwt.OptionError names an option out of bounds. A stream is an error: it
+// WithTuning, of nwt.Tune; an *nwt.ArgumentError names an option out of bounds. A stream is an error: it
 // has no sample by number. So is a field of more than 2³¹−1 elements, which Arrow can't tell.
 func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, error) {
 	host, _ := os.Hostname()
@@ -229,7 +229,7 @@ func (s *Server) load(ctx context.Context, ticket []byte, alloc func(int) ([]byt
 		return nil, a, status.Error(codes.InvalidArgument, said(err, maxSaid))
 	}
 	b, bad, err := s.source.Load(ctx, places, alloc, free)
-	if _, wrong := errors.AsType[*nwt.OptionError](err); wrong {
+	if _, wrong := errors.AsType[*nwt.ArgumentError](err); wrong {
 		return nil, a, status.Error(codes.InvalidArgument, said(err, maxSaid))
 	}
 	if err != nil {
@@ -308,7 +308,7 @@ func (s *Server) free(mem []byte) {
 func (s *Server) columns(b batchserver.Batch) (columns, lens [][]byte) {
 	for f, field := range s.about.Fields {
 		columns = append(columns, b.Bytes(f))
-		for dim := range raggedDims(field) {
+		for dim := range field.RaggedDims {
 			lens = append(lens, bytesOf(b.Lens(f, dim)))
 		}
 	}

@@ -40,7 +40,7 @@ func TestSizesThatCannotBeAreBadSamplesOfAServerToo(t *testing.T) {
 }
 
 func TestAFieldOfMoreElementsThanArrowKnowsIsRefused(t *testing.T) {
-	ds := nwt.Sized(nwt.NewDataset(4, []nwt.Field{{Name: "even", Type: nwt.Bool}, {Name: "clip", Type: nwt.Uint8, Shape: []int{20_000, 224, 224, 3}, Ragged: true}}, nothing), func(_ int, sizes []int) { sizes[0] = 2 })
+	ds := nwt.Sized(nwt.NewDataset(4, []nwt.Field{{Name: "even", Type: nwt.Bool}, {Name: "clip", Type: nwt.Uint8, Shape: []int{20_000, 224, 224, 3}, RaggedDims: 1}}, nothing), func(_ int, sizes []int) { sizes[0] = 2 })
 	_, err := serve.New(t.Context(), ds)
 	require.ErrorContains(t, err, `field "clip"`)
 	require.ErrorContains(t, err, "3010560000")

@@ -320,7 +320,7 @@ func TestAServersFaultsAreNoBadSamples(t *testing.T) {
 			opts := []nwt.Option{nwt.WithBatchSize(10), nwt.WithErrorBudget(1000), nwt.WithWorkers(1), nwt.WithPrefetch(1), nwt.WithLogger(slog.New(slog.DiscardHandler))}
 			var last error
 			for b, err := range loader(t, remote, opts...).Epoch(t.Context(), 0) {
-				if last = err; err == nil && b.Index() == 50 {
+				if last = err; err == nil && b.Number() == 50 {
 					stop()
 					l, err := net.Listen("tcp", l.Addr().String())
 					require.NoError(t, err)

@@ -14,11 +14,11 @@ import (
 // Photographs, half of which validate, without random crops. The same seed divides both
 // datasets alike, since they are of the same files.
 func ExampleStratified() {
-	random, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(32)}, vision.RandomHorizontalFlip{}, vision.ImageNet})
+	random, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(32)}, vision.RandomHorizontalFlip{}, vision.ImageNetNormalize})
 	if err != nil {
 		log.Fatal(err)
 	}
-	fixed, err := vision.New([]vision.Transform{vision.Resize{Shorter: 36}, vision.CenterCrop{Size: vision.Square(32)}, vision.ImageNet})
+	fixed, err := vision.New([]vision.Transform{vision.Resize{Shorter: 36}, vision.CenterCrop{Size: vision.Square(32)}, vision.ImageNetNormalize})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -136,6 +136,6 @@ func TestWhatCannotBeSplitIsNamed(t *testing.T) {
 		"has no sample by index":                           fold(split.Fold(nwt.Streamed(nwt.NewStream[int](numbers(1).Fields(), 1, nil, nil)), 0, 2, 0, nil)),
 	} {
 		require.ErrorContains(t, err, want)
-		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorAs(t, err, new(*nwt.ArgumentError))
 	}
 }

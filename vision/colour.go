@@ -15,7 +15,7 @@ type step interface {
 // drawn holds what is done with the pixels of a sample's pictures: the colour changes, in order, and the
 // rectangle that is erased.
 type drawn struct {
-	id     int // number of the Draw
+	id     int // number of the Choices
 	ops    []op
 	erased []erasure
 }

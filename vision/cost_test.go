@@ -44,7 +44,7 @@ func TestPicturesOfOneDrawCostNoAllocation(t *testing.T) {
 	const n = 50
 	photo, mask := read(t, "420.jpg"), read(t, "grey.jpg")
 	ds := nwt.NewDataset(n, []nwt.Field{p.Frames("clip", 4), masks.Field("mask"), p.Field("image")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
-		draw, err := p.Draw(dst, 0, photo, photo, photo, photo)
+		draw, err := p.Choose(dst, 0, photo, photo, photo, photo)
 		if err != nil {
 			return err
 		}

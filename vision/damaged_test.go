@@ -195,7 +195,7 @@ func FuzzLoad(f *testing.F) {
 			masks, err := p.Masks(nwt.Int32, -1)
 			require.NoError(t, err)
 			ds := nwt.NewDataset(1, []nwt.Field{p.Field("image"), masks.Field("mask")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
-				draw, err := p.Draw(dst, 0, data)
+				draw, err := p.Choose(dst, 0, data)
 				if err != nil {
 					return err
 				}

@@ -7,7 +7,7 @@
 //	pipeline, err := vision.New([]vision.Transform{
 //		vision.RandomResizedCrop{Size: vision.Square(224)},
 //		vision.RandomHorizontalFlip{},
-//		vision.ImageNet,
+//		vision.ImageNetNormalize,
 //	})
 //
 // [Pipeline.Load] then loads the bytes of a picture, which may come from anywhere, into a field of a
@@ -16,17 +16,17 @@
 // # Several pictures of a sample
 //
 // [Pipeline.Load] makes new random choices at each call. To crop a picture and its mask, the frames of a
-// clip, or a stereo pair alike, load them by one [Draw], which works like a tuple in torchvision's
+// clip, or a stereo pair alike, load them by one [Choices], which works like a tuple in torchvision's
 // transforms.v2. It handles boxes and points too:
 //
 //	masks, err := pipeline.Masks(nwt.Uint8, 255)   // nearest pixels, no colours; 255 outside of the picture
 //	…
-//	draw, err := pipeline.Draw(dst, 0, photo)      // in Load
+//	choices, err := pipeline.Choose(dst, 0, photo) // in Load
 //	…
-//	err = draw.Load(masks, 1, mask)
-//	box, share := draw.Box(vision.Box{left, top, right, bottom})
+//	err = choices.Load(masks, 1, mask)
+//	box, share := choices.Box(vision.Box{left, top, right, bottom})
 //
-// [Pipeline.Beside] makes a pipeline for pictures with another element type, or with other colour
+// [Pipeline.Companion] makes a pipeline for pictures with another element type, or with other colour
 // transforms.
 //
 // # What is fast about it

@@ -169,7 +169,7 @@ func TestAMaskThatNobodyWaitsForIsNotDecodedToItsEnd(t *testing.T) {
 		looked := func(ends int) (int, error) {
 			ctx := &looks{Context: context.Background(), ends: ends}
 			_, err := nwt.LoadSample(ctx, nwt.NewDataset(1, []nwt.Field{p.Field("image"), masks.Field("mask")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
-				draw, err := p.DrawPixels(dst, 0, make([]byte, 200*200), 200, 200, vision.CHW)
+				draw, err := p.ChoosePixels(dst, 0, make([]byte, 200*200), 200, 200, vision.CHW)
 				return errors.Join(err, draw.Load(masks, 1, file))
 			}), 0)
 			return ctx.n, err
@@ -271,7 +271,7 @@ func ending(p *vision.Pipeline, end func(ctx context.Context), data []byte, ende
 // together is a dataset that loads samples together.
 type together struct{ nwt.Dataset }
 
-func (d together) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+func (d together) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	for i, index := range indices {
 		if err := d.Load(ctx, index, dst[i]); err != nil {
 			return err
@@ -307,8 +307,8 @@ func TestThePipelineKnowsTheContextOfEachLoader(t *testing.T) {
 			require.NoError(t, err)
 			return both
 		},
-		"Cached":    func(_ *testing.T, ds nwt.Dataset) nwt.Dataset { return nwt.Cached(ds, 1<<20) },
-		"LoadBatch": func(_ *testing.T, ds nwt.Dataset) nwt.Dataset { return together{ds} },
+		"Cached":   func(_ *testing.T, ds nwt.Dataset) nwt.Dataset { return nwt.Cached(ds, 1<<20) },
+		"LoadMany": func(_ *testing.T, ds nwt.Dataset) nwt.Dataset { return together{ds} },
 	} {
 		for _, workers := range []int{0, 2} {
 			t.Run(fmt.Sprintf("%s, %d workers", name, workers), func(t *testing.T) {

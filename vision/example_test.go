@@ -16,7 +16,7 @@ func ExampleOpenFolder() {
 	pipeline, err := vision.New([]vision.Transform{
 		vision.RandomResizedCrop{Size: vision.Square(224)},
 		vision.RandomHorizontalFlip{},
-		vision.ImageNet,
+		vision.ImageNetNormalize,
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -50,7 +50,7 @@ func ExampleOpenFolder() {
 
 // Pictures that don't lie in files: the pipeline takes their bytes.
 func ExamplePipeline_Load() {
-	pipeline, err := vision.New([]vision.Transform{vision.Resize{Shorter: 256}, vision.CenterCrop{Size: vision.Square(224)}, vision.ImageNet})
+	pipeline, err := vision.New([]vision.Transform{vision.Resize{Shorter: 256}, vision.CenterCrop{Size: vision.Square(224)}, vision.ImageNetNormalize})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func ExamplePipeline_Load() {
 	var schema nwt.Schema
 	image := nwt.AddField[float32](&schema, "image", pipeline.Field("image").Shape...)
 	ds := nwt.NewDataset(1, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
-		return pipeline.Load(dst, image.Index(), photo) // bytes of a database, a shard, an object
+		return pipeline.Load(dst, image.Field(), photo) // bytes of a database, a shard, an object
 	})
 	s, err := nwt.LoadSample(context.Background(), ds, 0)
 	if err != nil {
@@ -72,9 +72,9 @@ func ExamplePipeline_Load() {
 }
 
 // Segmentation: a photograph and its mask are cropped and mirrored alike.
-func ExamplePipeline_Draw() {
+func ExamplePipeline_Choose() {
 	pictures, err := vision.New([]vision.Transform{
-		vision.RandomResizedCrop{Size: vision.Square(128)}, vision.RandomHorizontalFlip{}, vision.ColorJitter{Brightness: .2}, vision.ImageNet,
+		vision.RandomResizedCrop{Size: vision.Square(128)}, vision.RandomHorizontalFlip{}, vision.ColorJitter{Brightness: .2}, vision.ImageNetNormalize,
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -94,7 +94,7 @@ func ExamplePipeline_Draw() {
 		if err != nil {
 			return err
 		}
-		draw, err := pictures.Draw(dst, 0, photo)
+		draw, err := pictures.Choose(dst, 0, photo)
 		if err != nil {
 			return err
 		}
@@ -113,8 +113,8 @@ func ExamplePipeline_Draw() {
 }
 
 // Detection: boxes of which little is left are left out, with their classes.
-func ExampleDraw_Box() {
-	pictures, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Square(200)}, vision.Resize{Size: vision.Square(100)}, vision.ImageNet})
+func ExampleChoices_Box() {
+	pictures, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Square(200)}, vision.Resize{Size: vision.Square(100)}, vision.ImageNetNormalize})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -125,10 +125,10 @@ func ExampleDraw_Box() {
 	annotated, class := []vision.Box{{200, 100, 260, 160}, {300, 200, 400, 300}, {0, 0, 50, 50}}, []int64{7, 8, 9}
 	var schema nwt.Schema
 	image := nwt.AddField[float32](&schema, "image", pictures.Field("image").Shape...)
-	boxes := nwt.AddRagged[float32](&schema, "boxes", 10, 4)
-	classes := nwt.AddRagged[int64](&schema, "classes", 10)
+	boxes := nwt.AddRagged[float32](&schema, "boxes", 1, 10, 4)
+	classes := nwt.AddRagged[int64](&schema, "classes", 1, 10)
 	ds := nwt.NewDataset(1, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
-		draw, err := pictures.Draw(dst, image.Index(), photo)
+		draw, err := pictures.Choose(dst, image.Field(), photo)
 		if err != nil {
 			return err
 		}
@@ -174,7 +174,7 @@ func ExamplePipeline_LoadPixels() {
 		log.Fatal(err)
 	}
 	defer stored.Close()
-	crop, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(224)}, vision.RandomHorizontalFlip{}, vision.ImageNet})
+	crop, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(224)}, vision.RandomHorizontalFlip{}, vision.ImageNetNormalize})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func ExamplePipeline_LoadPixels() {
 	class := nwt.AddField[int64](&schema, "class")
 	ds := nwt.Map(stored, schema.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
 		copy(class.Of(dst), was.Of(src))
-		return crop.LoadPixels(dst, image.Index(), pixels.Of(src), 256, 256, vision.CHW)
+		return crop.LoadPixels(dst, image.Field(), pixels.Of(src), 256, 256, vision.CHW)
 	})
 	s, err := nwt.LoadSample(ctx, ds, 0)
 	if err != nil {
@@ -203,11 +203,11 @@ func ExamplePipeline_LoadPixels() {
 
 // Contrastive learning: two large crops and four small ones of one photograph, which is decoded once.
 func ExampleLoadViews() {
-	large, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(224), Scale: [2]float64{.4, 1}}, vision.RandomHorizontalFlip{}, vision.ImageNet})
+	large, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(224), Scale: [2]float64{.4, 1}}, vision.RandomHorizontalFlip{}, vision.ImageNetNormalize})
 	if err != nil {
 		log.Fatal(err)
 	}
-	small, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(96), Scale: [2]float64{.05, .4}}, vision.RandomHorizontalFlip{}, vision.ImageNet})
+	small, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(96), Scale: [2]float64{.05, .4}}, vision.RandomHorizontalFlip{}, vision.ImageNetNormalize})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func ExampleLoadViews() {
 
 // A folder of photographs without classes: samples are known by their files' names.
 func ExamplePipeline_Load_namedFiles() {
-	pipeline, err := vision.New([]vision.Transform{vision.Resize{Shorter: 256}, vision.CenterCrop{Size: vision.Square(224)}, vision.ImageNet})
+	pipeline, err := vision.New([]vision.Transform{vision.Resize{Shorter: 256}, vision.CenterCrop{Size: vision.Square(224)}, vision.ImageNetNormalize})
 	if err != nil {
 		log.Fatal(err)
 	}

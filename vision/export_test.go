@@ -40,6 +40,6 @@ func (t FixedCrop) check(p *plan) error {
 }
 
 // Scale returns how many pixels of the file one of the result has, per row and per column.
-func (d Draw) Scale() [2]float32 {
+func (d Choices) Scale() [2]float32 {
 	return [2]float32{float32(d.geometry.x.scale()), float32(d.geometry.y.scale())}
 }

@@ -24,8 +24,8 @@ func TestAPipelinesFingerprintIsItsTransformsAndWhatChangesPixels(t *testing.T) 
 		{steps: []vision.Transform{vision.CenterCrop{Size: vision.Square(8)}}},
 		{steps: []vision.Transform{vision.CenterCrop{Size: vision.Square(8)}, size}},
 		{steps: []vision.Transform{size, vision.CenterCrop{Size: vision.Square(8)}}},
-		{steps: []vision.Transform{size, vision.ImageNet}},
-		{steps: []vision.Transform{size, vision.Normalize{Mean: vision.ImageNet.Mean, Std: [3]float64{.229, .224, .226}}}},
+		{steps: []vision.Transform{size, vision.ImageNetNormalize}},
+		{steps: []vision.Transform{size, vision.Normalize{Mean: vision.ImageNetNormalize.Mean, Std: [3]float64{.229, .224, .226}}}},
 		{steps: []vision.Transform{size, vision.ColorJitter{Hue: .1}}},
 		{steps: []vision.Transform{size, vision.RandomErasing{}}},
 		{steps: []vision.Transform{size}, opts: []vision.Option{vision.WithType(nwt.Uint8)}},
@@ -52,8 +52,8 @@ func TestAFingerprintOfAPipelineBesideAnotherTellsBoth(t *testing.T) {
 		p, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(side)}})
 		require.NoError(t, err)
 		seen[p.Fingerprint()] = true
-		for _, transforms := range [][]vision.Transform{nil, {vision.ImageNet}} {
-			beside, err := p.Beside(transforms)
+		for _, transforms := range [][]vision.Transform{nil, {vision.ImageNetNormalize}} {
+			beside, err := p.Companion(transforms)
 			require.NoError(t, err)
 			seen[beside.Fingerprint()] = true
 		}

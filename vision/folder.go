@@ -34,7 +34,7 @@ type folderOptions struct {
 
 // WithFieldNames sets the names of the fields, by default "image" and "class". With other names, two
 // folders can be put side by side by [nwt.Zip]. Each folder then makes its own random choices; to crop
-// pictures alike, use [Pipeline.Draw].
+// pictures alike, use [Pipeline.Choose].
 func WithFieldNames(image, class string) FolderOption {
 	return func(o *folderOptions) { o.image, o.class = image, class }
 }
@@ -108,7 +108,7 @@ func checkAlone(name string, p *Pipeline) error {
 		return optionError(name, nil, "its pipeline must not be nil")
 	}
 	if p.root != nil {
-		return optionError(name, "a pipeline beside another", "%v", errBeside)
+		return optionError(name, "a pipeline beside another", "%v", errCompanion)
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func (f *Folder) Classes() []string { return f.files.Classes }
 // Class returns the class of a file, as an index in Classes.
 func (f *Folder) Class(index int) int { return f.files.Class(index) }
 
-// WritesAll implements what [nwt.Overwrites] describes.
+// WritesAll implements what [nwt.WritesAll] describes.
 func (f *Folder) WritesAll(asked nwt.Dataset) bool { return asked == nwt.Dataset(f) }
 
 // Path returns the path of a file.

@@ -34,7 +34,7 @@ func TestTheAssemblyEqualsPlainGoToTheBit(t *testing.T) {
 		from := vision.Size{Height: 1 + r.IntN(300), Width: 1 + r.IntN(300)}
 		channels := []int{1, 3}[r.IntN(2)]
 		steps := []vision.Transform{
-			vision.RandomResizedCrop{Size: size, Scale: [2]float64{0.01, 1}, Ratio: [2]float64{.1, 10}}, vision.RandomHorizontalFlip{}, vision.ImageNet,
+			vision.RandomResizedCrop{Size: size, Scale: [2]float64{0.01, 1}, Ratio: [2]float64{.1, 10}}, vision.RandomHorizontalFlip{}, vision.ImageNetNormalize,
 		}
 		if i%10 == 0 { // of padding, and weights of one pixel
 			steps[0] = vision.RandomCrop{Size: size, Padding: 2, PadIfNeeded: true}
@@ -64,7 +64,7 @@ func TestTheAssemblyEqualsPlainGoToTheBit(t *testing.T) {
 }
 
 func TestTheAssemblyConvertsColoursAsPlainGo(t *testing.T) {
-	convert := vision.Colours(vision.ImageNet)
+	convert := vision.Colours(vision.ImageNetNormalize)
 	var y, cb, cr [256]byte
 	for i := range y {
 		y[i] = byte(i)

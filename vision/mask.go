@@ -11,7 +11,7 @@ import (
 // maskOf says what a mask's pixels become.
 type maskOf struct{ outside int }
 
-// Masks makes a pipeline for the masks of p's pictures, which [Draw.Load] loads. Masks are cropped,
+// Masks makes a pipeline for the masks of p's pictures, which [Choices.Load] loads. Masks are cropped,
 // resized and mirrored like the pictures, and keep their values. A mask must be grey, or have a palette:
 // then its values are the indices of the colours in the palette. Pixels outside of the picture get the
 // value of the argument outside. Outside of the picture the value is outside.
@@ -34,7 +34,7 @@ func (p *Pipeline) Masks(t nwt.DType, outside int) (*Pipeline, error) {
 	if outside < least || outside > most {
 		return nil, optionError("Pipeline.Masks", outside, "what is outside of the picture must be %d … %d for %v", least, most, t)
 	}
-	m, err := p.Beside(nil)
+	m, err := p.Companion(nil)
 	if err != nil {
 		return nil, err
 	}

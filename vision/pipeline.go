@@ -115,7 +115,7 @@ type Pipeline struct {
 
 // New makes a pipeline that applies the transforms in this order. Transforms of geometry must come first,
 // and one of them must fix the size of the result. Transforms of colour must follow, and then Normalize
-// and RandomErasing. The error joins an *[nwt.OptionError] for each problem.
+// and RandomErasing. The error joins an *[nwt.ArgumentError] for each problem.
 func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
 	p := &Pipeline{dtype: nwt.Float32, maxPixels: DefaultMaxPixels}
 	return p.complete(transforms, opts)
@@ -224,13 +224,13 @@ func (p *Pipeline) Load(dst *nwt.Sample, field int, data []byte) error {
 }
 
 func (p *Pipeline) load(ctx context.Context, dst *nwt.Sample, field int, data []byte) error {
-	d := Draw{dst: dst}
+	d := Choices{dst: dst}
 	return d.load(ctx, p, field, [][]byte{data})
 }
 
 // LoadPixels does what Load does, for a picture that is decoded already: height × width pixels of three
 // bytes, or of one byte if it is grey, in the order of layout.
 func (p *Pipeline) LoadPixels(dst *nwt.Sample, field int, pixels []byte, height, width int, layout Layout) error {
-	_, err := p.DrawPixels(dst, field, pixels, height, width, layout)
+	_, err := p.ChoosePixels(dst, field, pixels, height, width, layout)
 	return err
 }

@@ -19,7 +19,7 @@ import (
 var recipe = []vision.Transform{
 	vision.RandomResizedCrop{Size: vision.Square(224)},
 	vision.RandomHorizontalFlip{},
-	vision.ImageNet,
+	vision.ImageNetNormalize,
 }
 
 // repeated returns a dataset of n times one picture.
@@ -34,7 +34,7 @@ func TestBatchesAreTheSameAtAnyWorkerCount(t *testing.T) {
 		vision.RandomResizedCrop{Size: vision.Square(40)},
 		vision.RandomHorizontalFlip{}, vision.RandomVerticalFlip{},
 		vision.ColorJitter{Brightness: .4, Contrast: .4, Saturation: .4, Hue: .1},
-		vision.RandomGrayscale{}, vision.ImageNet, vision.RandomErasing{},
+		vision.RandomGrayscale{}, vision.ImageNetNormalize, vision.RandomErasing{},
 	})
 	require.NoError(t, err)
 	ds := repeated(p, 50, read(t, "photo.jpg"))
@@ -114,23 +114,23 @@ func TestWhatCannotBeMadeSaysWhy(t *testing.T) {
 		{"no transform fixes the size", []vision.Transform{vision.Resize{Shorter: 8}}, nil},
 		{"must not be nil", []vision.Transform{crop, nil}, nil},
 		{"must be 1 … 16384", []vision.Transform{vision.CenterCrop{}}, nil},
-		{"before the transforms that change colours", []vision.Transform{crop, vision.ImageNet, crop}, nil},
+		{"before the transforms that change colours", []vision.Transform{crop, vision.ImageNetNormalize, crop}, nil},
 		{"can't follow a crop that pads", []vision.Transform{vision.RandomCrop{Size: vision.Square(8), Padding: 4}, crop}, nil},
-		{"must come once", []vision.Transform{crop, vision.ImageNet, vision.ImageNet}, nil},
+		{"must come once", []vision.Transform{crop, vision.ImageNetNormalize, vision.ImageNetNormalize}, nil},
 		{"deviations finite and more than 0", []vision.Transform{crop, vision.Normalize{}}, nil},
 		{"must be 0 < from ≤ to ≤ 1", []vision.Transform{vision.RandomResizedCrop{Size: vision.Square(8), Scale: [2]float64{.5, 2}}}, nil},
 		{"give one", []vision.Transform{vision.Resize{Shorter: 3, Size: vision.Square(3)}}, nil},
-		{"before Normalize", []vision.Transform{crop, vision.ImageNet, vision.Grayscale{}}, nil},
+		{"before Normalize", []vision.Transform{crop, vision.ImageNetNormalize, vision.Grayscale{}}, nil},
 		{"must be 0 … 0.5", []vision.Transform{crop, vision.ColorJitter{Hue: .6}}, nil},
 		{"option number 1 is nil", []vision.Transform{crop}, []vision.Option{vision.WithType(nwt.Uint8), nil}},
-		{"can't be normalized", []vision.Transform{crop, vision.ImageNet}, []vision.Option{vision.WithType(nwt.Uint8)}},
+		{"can't be normalized", []vision.Transform{crop, vision.ImageNetNormalize}, []vision.Option{vision.WithType(nwt.Uint8)}},
 		{"must be Float32", []vision.Transform{crop}, []vision.Option{vision.WithType(nwt.Int64)}},
 		{"must be CHW or HWC", []vision.Transform{crop}, []vision.Option{vision.WithLayout(7)}},
 		{"WithMaxPixels", []vision.Transform{crop}, []vision.Option{vision.WithMaxPixels(0)}},
 	} {
 		_, err := vision.New(c.steps, c.opts...)
 		require.ErrorContains(t, err, c.want)
-		var option *nwt.OptionError
+		var option *nwt.ArgumentError
 		require.True(t, errors.As(err, &option), "%v", err)
 	}
 }

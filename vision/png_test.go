@@ -120,7 +120,7 @@ func TestPNGFilesOfAllKindsHaveThePixelsThatPackagePNGReads(t *testing.T) {
 					masks, err := p.Masks(nwt.Int32, -1)
 					require.NoError(t, err)
 					s := loadAll(t, 1, []nwt.Field{p.Field("image"), masks.Field("mask")}, func(dst *nwt.Sample) error {
-						draw, err := p.Draw(dst, 0, file)
+						draw, err := p.Choose(dst, 0, file)
 						if err != nil {
 							return err
 						}

@@ -44,7 +44,7 @@ func (g *geometry) resize(width, height int) error {
 }
 
 func optionError(option string, value any, format string, args ...any) error {
-	return &nwt.OptionError{Option: option, Value: value, Reason: fmt.Sprintf(format, args...)}
+	return &nwt.ArgumentError{Name: option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
 // A Size is a picture's height and width in pixels.
@@ -305,8 +305,8 @@ func checkShare(name string, share *float64) error {
 // Normalize replaces each value, 0 … 1, by (value − Mean) / Std, with the Mean and Std of its channel.
 type Normalize struct{ Mean, Std [3]float64 }
 
-// ImageNet is the usual normalization of photographs.
-var ImageNet = Normalize{Mean: [3]float64{0.485, 0.456, 0.406}, Std: [3]float64{0.229, 0.224, 0.225}}
+// ImageNetNormalize is the usual normalization of photographs.
+var ImageNetNormalize = Normalize{Mean: [3]float64{0.485, 0.456, 0.406}, Std: [3]float64{0.229, 0.224, 0.225}}
 
 func (t Normalize) check(p *plan) error {
 	if p.normalized {

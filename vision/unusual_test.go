@@ -303,7 +303,7 @@ func TestGreyOfSixteenBitsKeepsAllLevelsWhereTheFieldCanHoldThem(t *testing.T) {
 		"TIFF": encoded(t, func(b *bytes.Buffer) error { return tiff.Encode(b, img, nil) }),
 	}
 	for name, file := range files {
-		for _, steps := range [][]vision.Transform{{crop}, {crop, vision.Grayscale{}}, {crop, vision.ImageNet}} {
+		for _, steps := range [][]vision.Transform{{crop}, {crop, vision.Grayscale{}}, {crop, vision.ImageNetNormalize}} {
 			p, err := vision.New(steps)
 			require.NoError(t, err)
 			got := nwt.Values[float32](load(t, p, file), 0)
@@ -311,7 +311,7 @@ func TestGreyOfSixteenBitsKeepsAllLevelsWhereTheFieldCanHoldThem(t *testing.T) {
 				want := float64(16*(i%(side*side))) / 65535
 				if len(steps) == 2 && len(got) == 3*side*side {
 					c := i / (side * side)
-					want = (want - vision.ImageNet.Mean[c]) / vision.ImageNet.Std[c]
+					want = (want - vision.ImageNetNormalize.Mean[c]) / vision.ImageNetNormalize.Std[c]
 				}
 				require.InDelta(t, want, v, 3e-7, name)
 			}
@@ -352,6 +352,6 @@ func TestGreyOfSixteenBitsKeepsAllLevelsWhereTheFieldCanHoldThem(t *testing.T) {
 	for i, v := range nwt.Values[uint16](load(t, p, both[1]), 0) {
 		require.EqualValues(t, 257*int(narrow.Pix[i%len(narrow.Pix)]), v, "of eight bits")
 	}
-	_, err = vision.New([]vision.Transform{crop, vision.ImageNet}, vision.WithType(nwt.Uint16))
+	_, err = vision.New([]vision.Transform{crop, vision.ImageNetNormalize}, vision.WithType(nwt.Uint16))
 	require.ErrorContains(t, err, "can't be normalized")
 }

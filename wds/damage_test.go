@@ -342,9 +342,9 @@ func TestNamesAndCountsHaveBoundsAndAnOptionRaisesThem(t *testing.T) {
 	}
 	for _, bad := range []wds.Limits{{Bytes: -1}, {Name: -1}, {Files: -1}} {
 		_, err := wds.New(fstest.MapFS{}, []string{"a.tar"}, fields, load, wds.WithLimits(bad))
-		var option *nwt.OptionError
+		var option *nwt.ArgumentError
 		require.ErrorAs(t, err, &option)
-		require.Equal(t, "wds.WithLimits", option.Option)
+		require.Equal(t, "wds.WithLimits", option.Name)
 	}
 }
 

@@ -27,7 +27,7 @@ func Example() {
 
 	fsys := fstest.MapFS{"train-000000.tar": {Data: file.Bytes()}} // or os.DirFS, or the FS of a bucket
 	var schema nwt.Schema
-	text := nwt.AddRagged[uint8](&schema, "text", 5)
+	text := nwt.AddRagged[uint8](&schema, "text", 1, 5)
 	class := nwt.AddField[int64](&schema, "class")
 	shards, err := wds.Glob(fsys, "train-*.tar")
 	if err != nil {
@@ -60,7 +60,7 @@ func Example() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Printf("%q %v %v\n", text.Of(batch), text.Lens(batch), class.Of(batch))
+		fmt.Printf("%q %v %v\n", text.Of(batch), text.Lens(batch, 0), class.Of(batch))
 	}
 	// Output:
 	// "zero\x00one\x00\x00" [4 3] [0 1]

@@ -124,9 +124,9 @@ func TestADecompressorReadsTheShardsOfItsSuffix(t *testing.T) {
 
 	for _, bad := range []wds.Option{wds.WithDecompressor("", zlib.NewReader), wds.WithDecompressor(".zz", nil)} {
 		_, err = wds.New(fsys, []string{"0.tar"}, fields, load, bad)
-		var option *nwt.OptionError
+		var option *nwt.ArgumentError
 		require.ErrorAs(t, err, &option)
-		require.Equal(t, "wds.WithDecompressor", option.Option)
+		require.Equal(t, "wds.WithDecompressor", option.Name)
 	}
 }
 
@@ -289,7 +289,7 @@ func TestBraceListsNameManyShards(t *testing.T) {
 	}
 	for _, list := range []string{"{0..99999999999}.tar", "{0..9999}{0..9999}", "{0..9223372036854775807}", "{-9223372036854775808..9223372036854775807}"} {
 		_, err := wds.New(fstest.MapFS{}, []string{list}, fields, load)
-		var option *nwt.OptionError
+		var option *nwt.ArgumentError
 		require.ErrorAs(t, err, &option)
 		require.ErrorContains(t, err, list)
 		require.ErrorContains(t, err, "more than 10000000 shards")

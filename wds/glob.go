@@ -35,7 +35,7 @@ func Glob(fsys fs.FS, pattern string) ([]string, error) {
 		err = errors.New("fsys must not be nil")
 	}
 	if err != nil {
-		return nil, &nwt.OptionError{Option: "wds.Glob", Value: pattern, Reason: err.Error()}
+		return nil, &nwt.ArgumentError{Name: "wds.Glob", Value: pattern, Reason: err.Error()}
 	}
 	g := globber{fsys, map[string][]fs.DirEntry{}}
 	var names []string

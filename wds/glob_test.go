@@ -73,7 +73,7 @@ func TestGlobNamesShardsAsAShellDoes(t *testing.T) {
 	require.ErrorContains(t, err, "glob extra/03.tar: no file matches")
 	for _, pattern := range []string{"/train/*.tar", "train/[.tar", "", "train//x.tar", "../*.tar", "./*.tar"} {
 		_, err := wds.Glob(fsys, pattern)
-		var option *nwt.OptionError
+		var option *nwt.ArgumentError
 		require.ErrorAs(t, err, &option, pattern)
 	}
 	_, err = wds.Glob(fsys, "{0..99999999}.tar")

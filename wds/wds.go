@@ -39,7 +39,7 @@ import (
 )
 
 // New makes a stream of samples from shards in fsys, such as a folder (os.DirFS) or a bucket (FS of nwt's
-// package blob). The names of shards are paths in fsys, as [Glob] returns them, or brace lists of such
+// package objects). The names of shards are paths in fsys, as [Glob] returns them, or brace lists of such
 // paths, as in a shell: "train-{000..127}.tar", "{a,b}/{0..9}.tar". nwt.Streamed makes
 // a dataset of it.
 //
@@ -54,14 +54,14 @@ func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.
 	var errs []error
 	var err error
 	if s.shards, err = expandAll(shards, maxShards); err != nil {
-		errs = append(errs, &nwt.OptionError{Option: "wds.New", Value: shards, Reason: err.Error()})
+		errs = append(errs, &nwt.ArgumentError{Name: "wds.New", Value: shards, Reason: err.Error()})
 	}
 	if i := slices.IndexFunc(s.shards, func(name string) bool { return !fs.ValidPath(name) }); i >= 0 {
-		errs = append(errs, &nwt.OptionError{Option: "wds.New", Value: s.shards[i], Reason: "a shard's name is " + validPath})
+		errs = append(errs, &nwt.ArgumentError{Name: "wds.New", Value: s.shards[i], Reason: "a shard's name is " + validPath})
 	}
 	for i, option := range opts {
 		if option == nil {
-			errs = append(errs, &nwt.OptionError{Option: "wds.Option", Value: i, Reason: fmt.Sprintf("option number %d is nil", i)})
+			errs = append(errs, &nwt.ArgumentError{Name: "wds.Option", Value: i, Reason: fmt.Sprintf("option number %d is nil", i)})
 			continue
 		}
 		option(s)
@@ -71,23 +71,23 @@ func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.
 		missing bool
 	}{{"fsys", fsys == nil}, {"shards", len(shards) == 0}, {"load", load == nil}} {
 		if a.missing {
-			errs = append(errs, &nwt.OptionError{Option: "wds.New", Value: a.name, Reason: "must not be nil or empty"})
+			errs = append(errs, &nwt.ArgumentError{Name: "wds.New", Value: a.name, Reason: "must not be nil or empty"})
 		}
 	}
 	if l := s.limits; l.Bytes < 1 || l.Bytes > math.MaxInt || l.Files < 1 || l.Name < 1 {
-		errs = append(errs, &nwt.OptionError{Option: "wds.WithLimits", Value: l, Reason: "must not be negative"})
+		errs = append(errs, &nwt.ArgumentError{Name: "wds.WithLimits", Value: l, Reason: "must not be negative"})
 	}
 	for _, d := range s.unpack {
 		if d.suffix == "" || d.open == nil {
-			errs = append(errs, &nwt.OptionError{Option: "wds.WithDecompressor", Value: d.suffix, Reason: "the suffix must not be empty, nor the function nil"})
+			errs = append(errs, &nwt.ArgumentError{Name: "wds.WithDecompressor", Value: d.suffix, Reason: "the suffix must not be empty, nor the function nil"})
 		}
 	}
 	if s.index != "" && !fs.ValidPath(s.index) {
-		errs = append(errs, &nwt.OptionError{Option: "wds.WithIndex", Value: s.index, Reason: "an index's name is " + validPath})
+		errs = append(errs, &nwt.ArgumentError{Name: "wds.WithIndex", Value: s.index, Reason: "an index's name is " + validPath})
 	}
 	if len(errs) == 0 {
 		if err := s.readIndex(); err != nil {
-			errs = append(errs, &nwt.OptionError{Option: "wds.WithIndex", Value: s.index, Reason: err.Error()})
+			errs = append(errs, &nwt.ArgumentError{Name: "wds.WithIndex", Value: s.index, Reason: err.Error()})
 		}
 	}
 	if len(errs) > 0 {

@@ -282,7 +282,7 @@ func TestANameThatIsNoPathInItsFileSystemIsToldBeforeTheFirstEpoch(t *testing.T)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.tar"), shard(t, 0, 3), 0o600))
 	for _, name := range []string{"/abs/a.tar", "./a.tar", "../a.tar", "b//a.tar", "b/", ""} {
 		_, err := wds.New(os.DirFS(dir), []string{"a.tar", name}, fields, load)
-		var option *nwt.OptionError
+		var option *nwt.ArgumentError
 		require.ErrorAs(t, err, &option, name)
 		require.Equal(t, name, option.Value)
 		require.ErrorContains(t, err, "a shard's name is a path in fsys")

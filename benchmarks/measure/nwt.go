@@ -48,7 +48,7 @@ type filled[T float32 | uint8] struct {
 	w *workload[T]
 }
 
-func (f filled[T]) LoadBatch(_ context.Context, indices []int, dst []*nwt.Sample) error {
+func (f filled[T]) LoadMany(_ context.Context, indices []int, dst []*nwt.Sample) error {
 	f.w.fill(nwt.ValuesOf[T](dst, 0), indices, nil)
 	return nil
 }

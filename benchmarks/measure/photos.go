@@ -50,7 +50,7 @@ func shardedPhotographs() *workload[float32] {
 // photoRecipe is ImageNet's.
 func photoRecipe() (*vision.Pipeline, error) {
 	return vision.New([]vision.Transform{
-		vision.RandomResizedCrop{Size: vision.Square(photoSide)}, vision.RandomHorizontalFlip{}, vision.ImageNet,
+		vision.RandomResizedCrop{Size: vision.Square(photoSide)}, vision.RandomHorizontalFlip{}, vision.ImageNetNormalize,
 	})
 }
 

@@ -65,7 +65,7 @@ func (s shape) epoch(accelerators, steps int, field nwt.Field, load func(path st
 	if err != nil {
 		return nil, err
 	}
-	return nwt.Overwrites(nwt.NewDataset(accelerators*steps*s.batch, []nwt.Field{field}, func(_ context.Context, i int, dst *nwt.Sample) error {
+	return nwt.WritesAll(nwt.NewDataset(accelerators*steps*s.batch, []nwt.Field{field}, func(_ context.Context, i int, dst *nwt.Sample) error {
 		runtime.Gosched() // the loaders of other accelerators are in this process: let them have their batches
 		return load(files[i/s.ofFile%len(files)], i%s.ofFile, dst)
 	})), nil
@@ -169,7 +169,7 @@ func records(s shape, accelerators, steps int) (nwt.Dataset, error) {
 	}
 	field := nwt.Field{Name: "example", Type: nwt.Uint8, Shape: []int{recordBytes}}
 	find := func(_ context.Context, shard int) iter.Seq2[record, error] { return find(files[shard%len(files)]) }
-	return nwt.Overwrites(nwt.Streamed(nwt.NewStream([]nwt.Field{field}, accelerators*(1+steps*s.batch/s.ofFile), find, loadRecord))), nil
+	return nwt.WritesAll(nwt.Streamed(nwt.NewStream([]nwt.Field{field}, accelerators*(1+steps*s.batch/s.ofFile), find, loadRecord))), nil
 }
 
 func find(path string) iter.Seq2[record, error] {

@@ -55,10 +55,11 @@ func sweepFigures(r *nwt.Result) []figure {
 		seconds.ticks = append(seconds.ticks, strconv.Itoa(t.Workers))
 		seconds.lines[0].y = append(seconds.lines[0].y, s)
 		memory.lines[0].y = append(memory.lines[0].y, mb)
-		if word := r.Mark(t.Workers); word != "" {
-			seconds.marks = append(seconds.marks, mark{word, i, s})
+		if t.Workers == r.Fastest {
+			seconds.marks = append(seconds.marks, mark{"fastest", i, s})
 		}
 		if t.Workers == r.Workers {
+			seconds.marks = append(seconds.marks, mark{"chosen", i, s})
 			memory.marks = append(memory.marks, mark{"chosen", i, mb})
 		}
 	}

@@ -19,7 +19,7 @@ const (
 
 var (
 	schema = new(nwt.Schema)
-	tokens = nwt.AddRagged[int32](schema, "tokens", longest)
+	tokens = nwt.AddRagged[int32](schema, "tokens", 1, longest)
 	label  = nwt.AddField[int32](schema, "label")
 )
 

@@ -75,7 +75,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			return err
 		}
 		sum += loss
-		if b.Index() == loader.Len()-1 {
+		if b.Number() == loader.Len()-1 {
 			fmt.Fprintf(stdout, "epoch %d: loss %.3f\n", b.Epoch()+1, sum/float32(loader.Len()))
 			sum = 0
 		}

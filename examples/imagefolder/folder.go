@@ -24,7 +24,7 @@ func recipe(size int) []vision.Transform {
 	return []vision.Transform{
 		vision.RandomResizedCrop{Size: vision.Square(size)},
 		vision.RandomHorizontalFlip{},
-		vision.ImageNet,
+		vision.ImageNetNormalize,
 	}
 }
 
@@ -63,7 +63,7 @@ func (f *images) check(ctx context.Context, report func(nwt.Progress)) (bad []er
 			return nil, err
 		}
 		f.good = append(f.good, batch.Indices()...)
-		report(nwt.Progress{Phase: "checking files", Workers: loader.Workers(), Done: float64(batch.Index()+1) / float64(loader.Len())})
+		report(nwt.Progress{Phase: "checking files", Workers: loader.Workers(), Done: float64(batch.Number()+1) / float64(loader.Len())})
 	}
 	for _, e := range loader.BadSamples() {
 		bad = append(bad, e.Err)

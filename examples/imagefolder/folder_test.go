@@ -46,7 +46,7 @@ func TestASampleIsNormalizedPlanesAndTheClassOfItsFolder(t *testing.T) {
 			require.Equal(t, []int64{want.label}, nwt.Values[int64](s, 1))
 			for j, v := range nwt.Values[float32](s, 0) {
 				c := j / 16
-				require.InDelta(t, (want.value[c]-vision.ImageNet.Mean[c])/vision.ImageNet.Std[c], v, 1e-5)
+				require.InDelta(t, (want.value[c]-vision.ImageNetNormalize.Mean[c])/vision.ImageNetNormalize.Std[c], v, 1e-5)
 			}
 		}
 	}

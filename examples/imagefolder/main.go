@@ -125,7 +125,7 @@ func epoch(ctx context.Context, images *images, opts []nwt.Option, stdout io.Wri
 	for c, m := range channels {
 		// The values are normalized: undo that.
 		fmt.Fprintf(stdout, "%-5s  mean %.4f  deviation %.4f\n", [...]string{"red", "green", "blue"}[c],
-			vision.ImageNet.Mean[c]+vision.ImageNet.Std[c]*m.mean, vision.ImageNet.Std[c]*m.deviation())
+			vision.ImageNetNormalize.Mean[c]+vision.ImageNetNormalize.Std[c]*m.mean, vision.ImageNetNormalize.Std[c]*m.deviation())
 	}
 	return nil
 }

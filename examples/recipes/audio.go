@@ -18,7 +18,7 @@ const frame = 64 // samples per frame; a power of 2
 
 var (
 	audioSchema nwt.Schema
-	spectrum    = nwt.AddRagged[float32](&audioSchema, "spectrum", 20, frame/2) // frames of a clip, at most 20
+	spectrum    = nwt.AddRagged[float32](&audioSchema, "spectrum", 1, 20, frame/2) // frames of a clip, at most 20
 )
 
 // plan holds what an FFT of a frame needs.
@@ -99,7 +99,7 @@ func audio(ctx context.Context, _ string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		for _, n := range spectrum.Lens(batch) {
+		for _, n := range spectrum.Lens(batch, 0) {
 			frames += int(n)
 		}
 		places += batch.Len() * spectrum.Shape(batch)[1]

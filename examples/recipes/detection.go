@@ -22,13 +22,13 @@ const mostFound = 10
 var (
 	roadSchema nwt.Schema
 	road       = nwt.AddField[float32](&roadSchema, "road", 3, 64, 64)
-	found      = nwt.AddRagged[float32](&roadSchema, "found", mostFound, 4) // left, top, right, bottom
-	kinds      = nwt.AddRagged[int64](&roadSchema, "kinds", mostFound)      // what is in each box
+	found      = nwt.AddRagged[float32](&roadSchema, "found", 1, mostFound, 4) // left, top, right, bottom
+	kinds      = nwt.AddRagged[int64](&roadSchema, "kinds", 1, mostFound)      // what is in each box
 )
 
 var detectionTransforms = []vision.Transform{
 	vision.RandomResizedCrop{Size: vision.Square(64), Scale: [2]float64{.3, 1}},
-	vision.RandomHorizontalFlip{}, vision.ColorJitter{Brightness: .2}, vision.ImageNet,
+	vision.RandomHorizontalFlip{}, vision.ColorJitter{Brightness: .2}, vision.ImageNetNormalize,
 }
 
 // An annotated is a JPEG file with its boxes.
@@ -45,7 +45,7 @@ func detected(all []annotated, transforms ...vision.Transform) (nwt.Dataset, err
 		return nil, err
 	}
 	return nwt.NewDataset(len(all), roadSchema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
-		drawn, err := pictures.Draw(dst, road.Index(), all[i].file)
+		drawn, err := pictures.Choose(dst, road.Field(), all[i].file)
 		if err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func detection(ctx context.Context, _ string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		for i, n := range found.Lens(batch) { // here a model is trained
+		for i, n := range found.Lens(batch, 0) { // here a model is trained
 			kept, all = kept+int(n), all+len(roads[batch.Indices()[i]].boxes)
 		}
 		samples += batch.Len()

@@ -33,7 +33,7 @@ func batches(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) []*nwt.Batch {
 func TestJSONLinesAreWhatPythonWrote(t *testing.T) {
 	seen := map[int64]bool{}
 	for _, b := range batches(t, nwt.Streamed(stories(testdata, []string{"testdata/stories-0.jsonl.zst", "testdata/stories-1.jsonl.zst"}))) {
-		lens, width := storyTokens.Lens(b), storyTokens.Shape(b)[1]
+		lens, width := storyTokens.Lens(b, 0), storyTokens.Shape(b)[1]
 		for i, id := range storyID.Of(b) {
 			text := fmt.Sprintf("Shard %d, part %d: %send.", id/100, id/10%10, strings.Repeat("größer, ", int(id%10)))
 			text = text[:min(len(text), longestStory)]

@@ -29,7 +29,7 @@ var (
 	storySchema nwt.Schema
 	storyID     = nwt.AddField[int64](&storySchema, "id")
 	storyWeight = nwt.AddField[float32](&storySchema, "weight")
-	storyTokens = nwt.AddRagged[int32](&storySchema, "tokens", longestStory)
+	storyTokens = nwt.AddRagged[int32](&storySchema, "tokens", 1, longestStory)
 )
 
 // longestLine keeps a damaged file from taking all memory.
@@ -112,7 +112,7 @@ func jsonLines(ctx context.Context, _ string, out io.Writer) error {
 			return err
 		}
 		samples += batch.Len() // here a model is trained
-		for _, n := range storyTokens.Lens(batch) {
+		for _, n := range storyTokens.Lens(batch, 0) {
 			words += int(n)
 		}
 	}

@@ -50,12 +50,12 @@ func content(b *nwt.Batch, f, place int) (content []byte) {
 	field, shape := b.Fields()[f], b.Shape(f)
 	size := len(b.Bytes(f)) / b.Len()
 	data := b.Bytes(f)[place*size : (place+1)*size]
-	if !field.Ragged {
+	if field.RaggedDims == 0 {
 		return data
 	}
-	for row := range slices.Chunk(data[:int(b.Lens(f)[place])*size/shape[1]], size/shape[1]) {
+	for row := range slices.Chunk(data[:int(b.Lens(f, 0)[place])*size/shape[1]], size/shape[1]) {
 		if field.RaggedDims == 2 {
-			row = row[:int(b.LensOf(f, 1)[place])*len(row)/shape[2]]
+			row = row[:int(b.Lens(f, 1)[place])*len(row)/shape[2]]
 		}
 		content = append(content, row...)
 	}

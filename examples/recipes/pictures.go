@@ -34,7 +34,7 @@ func photographs(files [][]byte, transforms ...vision.Transform) (nwt.Dataset, e
 	return nwt.NewDataset(len(files), pictureSchema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 		clear(share.Of(dst))
 		share.Of(dst)[i%classes] = 1
-		return pipeline.Load(dst, picture.Index(), files[i])
+		return pipeline.Load(dst, picture.Field(), files[i])
 	}), nil
 }
 
@@ -66,7 +66,7 @@ func twice(n int) (nwt.Sampler, error) {
 
 // picturesForTraining returns the augmented dataset, without mixup.
 func picturesForTraining(files [][]byte) (nwt.Dataset, []nwt.Option, error) {
-	ds, err := photographs(files, vision.RandomResizedCrop{Size: vision.Square(32)}, vision.RandomHorizontalFlip{}, vision.ImageNet)
+	ds, err := photographs(files, vision.RandomResizedCrop{Size: vision.Square(32)}, vision.RandomHorizontalFlip{}, vision.ImageNetNormalize)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -88,7 +88,7 @@ func pictures(ctx context.Context, _ string, out io.Writer) error {
 		return err
 	}
 	defer training.Close()
-	plain, err := photographs(files, vision.Resize{Size: vision.Square(36)}, vision.CenterCrop{Size: vision.Square(32)}, vision.ImageNet)
+	plain, err := photographs(files, vision.Resize{Size: vision.Square(36)}, vision.CenterCrop{Size: vision.Square(32)}, vision.ImageNetNormalize)
 	if err != nil {
 		return err
 	}

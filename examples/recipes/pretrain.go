@@ -37,7 +37,7 @@ func corpus(path string) (nwt.Dataset, error) {
 		if err != nil {
 			return err
 		}
-		data := dst.Bytes(tokens.Index())
+		data := dst.Bytes(tokens.Field())
 		if _, err := file.ReadAt(data, int64(2*(i*window+dst.Rand().IntN(window)))); err != nil {
 			return err
 		}

@@ -24,7 +24,7 @@ const noClass = 255
 
 var segmentationTransforms = []vision.Transform{
 	vision.Resize{Shorter: 72}, vision.RandomCrop{Size: vision.Square(64), Padding: 8},
-	vision.RandomHorizontalFlip{}, vision.ColorJitter{Brightness: .2}, vision.ImageNet,
+	vision.RandomHorizontalFlip{}, vision.ColorJitter{Brightness: .2}, vision.ImageNetNormalize,
 }
 
 // pairs lists the photographs and their masks.
@@ -60,7 +60,7 @@ func segmented(photos, masks []string, transforms ...vision.Transform) (nwt.Data
 		if err != nil {
 			return err
 		}
-		drawn, err := pictures.Draw(dst, 0, photo)
+		drawn, err := pictures.Choose(dst, 0, photo)
 		if err != nil {
 			return fmt.Errorf("%s: %w", photos[i], err)
 		}

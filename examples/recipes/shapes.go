@@ -19,9 +19,9 @@ const (
 
 var (
 	sceneSchema nwt.Schema
-	scene       = nwt.AddRaggedDims[uint8](&sceneSchema, "scene", 2, tallest, widest, 3)
-	boxes       = nwt.AddRagged[float32](&sceneSchema, "boxes", mostBoxes, 4) // left, top, right, bottom
-	things      = nwt.AddRagged[int64](&sceneSchema, "things", mostBoxes)     // what is in each box
+	scene       = nwt.AddRagged[uint8](&sceneSchema, "scene", 2, tallest, widest, 3)
+	boxes       = nwt.AddRagged[float32](&sceneSchema, "boxes", 1, mostBoxes, 4) // left, top, right, bottom
+	things      = nwt.AddRagged[int64](&sceneSchema, "things", 1, mostBoxes)     // what is in each box
 )
 
 // sceneSize returns what a file's header or an index of the annotations says, without decoding the
@@ -32,11 +32,11 @@ func sceneSize(i int) (height, width, n int) { return 40 + i*7%25, 60 + i*11%37,
 func scenes(n int) (nwt.Dataset, []nwt.Option, error) {
 	ds := nwt.NewDataset(n, sceneSchema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 		height, width, n := sceneSize(i)
-		dst.SetShape(scene.Index(), height, width)
+		dst.SetShape(scene.Field(), height, width)
 		boxes.SetLen(dst, n)
 		things.SetLen(dst, n)
 		flipped := dst.Rand().IntN(2) == 1
-		row := dst.Shape(scene.Index())[1] * 3 // of the batch, whose rows may be longer than the picture's
+		row := dst.Shape(scene.Field())[1] * 3 // of the batch, whose rows may be longer than the picture's
 		for y := range height {
 			drawRow(scene.Of(dst)[y*row:][:width*3], i, y, flipped)
 		}
@@ -88,7 +88,7 @@ func shapes(ctx context.Context, _ string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		for _, n := range boxes.Lens(batch) { // here a model is trained
+		for _, n := range boxes.Lens(batch, 0) { // here a model is trained
 			found += int(n)
 		}
 		samples += batch.Len()

@@ -17,7 +17,7 @@ const longestSentence = 128
 
 var (
 	sentenceSchema nwt.Schema
-	sentence       = nwt.AddRagged[uint16](&sentenceSchema, "sentence", longestSentence)
+	sentence       = nwt.AddRagged[uint16](&sentenceSchema, "sentence", 1, longestSentence)
 	tone           = nwt.AddField[int32](&sentenceSchema, "tone")
 )
 
@@ -63,7 +63,7 @@ func text(ctx context.Context, _ string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		for _, n := range sentence.Lens(batch) {
+		for _, n := range sentence.Lens(batch, 0) {
 			words += int(n)
 		}
 		places += len(sentence.Of(batch)) // here a model is trained

@@ -22,7 +22,7 @@ var (
 
 // alike are testdata/together.py's transforms.
 var alike = []vision.Transform{
-	vision.CenterCrop{Size: vision.Size{Height: 200, Width: 300}}, vision.Resize{Size: vision.Square(64)}, vision.RandomHorizontalFlip{P: 1}, vision.ImageNet,
+	vision.CenterCrop{Size: vision.Size{Height: 200, Width: 300}}, vision.Resize{Size: vision.Square(64)}, vision.RandomHorizontalFlip{P: 1}, vision.ImageNetNormalize,
 }
 
 func picture64(t *testing.T, name string) image.Image {
@@ -41,7 +41,7 @@ func requirePhoto(t *testing.T, got []float32) {
 	for i, v := range got {
 		r, g, b, _ := want.At(i%64, i/64%64).RGBA()
 		c := i / (64 * 64)
-		level := 255 * (float64(v)*vision.ImageNet.Std[c] + vision.ImageNet.Mean[c])
+		level := 255 * (float64(v)*vision.ImageNetNormalize.Std[c] + vision.ImageNetNormalize.Mean[c])
 		sum += math.Abs(level - float64([3]uint32{r, g, b}[c]>>8))
 	}
 	require.LessOrEqual(t, sum/float64(len(got)), 0.6, "mean absolute difference, of 255")
@@ -78,7 +78,7 @@ func TestDetectionKeepsTheBoxesThatTorchvisionKeeps(t *testing.T) {
 	for b, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
 		requirePhoto(t, road.Of(b)[:3*64*64])
-		require.Equal(t, []int32{int32(len(e.Kept)), 0}, found.Lens(b), "the second has no boxes")
+		require.Equal(t, []int32{int32(len(e.Kept)), 0}, found.Lens(b, 0), "the second has no boxes")
 		require.Equal(t, e.Labels, kinds.Of(b)[:len(e.Labels)])
 		for i, want := range e.Kept {
 			require.InDeltaSlice(t, want[:], found.Of(b)[4*i:][:4], 1e-3)

@@ -75,7 +75,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	pipeline, err := vision.New([]vision.Transform{
 		vision.RandomResizedCrop{Size: vision.Square(*size)},
 		vision.RandomHorizontalFlip{},
-		vision.ImageNet,
+		vision.ImageNetNormalize,
 	})
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func records(dir string, shards []string, pipeline *vision.Pipeline) (nwt.Datase
 		if err != nil {
 			return err
 		}
-		if err := pipeline.Load(dst, image.Index(), data); err != nil {
+		if err := pipeline.Load(dst, image.Field(), data); err != nil {
 			return err
 		}
 		number, err := r.File("cls")

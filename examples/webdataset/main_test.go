@@ -94,7 +94,7 @@ func TestASampleIsARandomPartOfItsImageAndItsClass(t *testing.T) {
 	dir, shards := images(t, 6), t.TempDir()
 	names, err := pack(t.Context(), dir, shards, 10, 1, io.Discard)
 	require.NoError(t, err)
-	pipeline, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(2)}, vision.ImageNet})
+	pipeline, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(2)}, vision.ImageNetNormalize})
 	require.NoError(t, err)
 	ds, err := records(shards, names, pipeline)
 	require.NoError(t, err)

@@ -189,8 +189,7 @@ class _Asking:
         self._where: list[Any] = []
         self._columns = [(f["Name"], dtype_of(f["Type"])) for f in about["fields"]]
         for f in about["fields"]:
-            ragged = max(1, f.get("RaggedDims", 0)) if f.get("Ragged") else 0
-            self._columns += [(f"{f['Name']}.len{dim}", np.dtype(np.int32)) for dim in range(ragged)]
+            self._columns += [(f"{f['Name']}.len{dim}", np.dtype(np.int32)) for dim in range(f.get("RaggedDims", 0))]
         for number, ticket in self._asked.items():  # of a server before this one
             self._line.say(ASK, number, ticket)
 

@@ -31,11 +31,11 @@ func fieldOf(t arrow.DataType) (f nwt.Field, err error) {
 	case *arrow.FixedSizeBinaryType:
 		return nwt.Field{Type: nwt.Uint8, Shape: []int{t.ByteWidth}}, nil
 	case *arrow.FixedSizeListType:
-		return listOf(t.Elem(), int(t.Len()), false)
+		return listOf(t.Elem(), int(t.Len()), 0)
 	case arrow.ListLikeType:
-		return listOf(t.Elem(), 0, true)
+		return listOf(t.Elem(), 0, 1)
 	case arrow.BinaryDataType:
-		return nwt.Field{Type: nwt.Uint8, Shape: []int{0}, Ragged: true}, nil
+		return nwt.Field{Type: nwt.Uint8, Shape: []int{0}, RaggedDims: 1}, nil
 	}
 	if f.Type = types[t.ID()]; f.Type == 0 {
 		err = fmt.Errorf("values of type %v can't be loaded", t)
@@ -43,12 +43,12 @@ func fieldOf(t arrow.DataType) (f nwt.Field, err error) {
 	return f, err
 }
 
-func listOf(elem arrow.DataType, n int, ragged bool) (nwt.Field, error) {
+func listOf(elem arrow.DataType, n, ragged int) (nwt.Field, error) {
 	f, err := fieldOf(elem)
-	if err == nil && f.Ragged {
+	if err == nil && f.RaggedDims > 0 {
 		err = fmt.Errorf("lists of %v can't be loaded", elem)
 	}
-	f.Shape, f.Ragged = append([]int{n}, f.Shape...), ragged
+	f.Shape, f.RaggedDims = append([]int{n}, f.Shape...), ragged
 	return f, err
 }
 

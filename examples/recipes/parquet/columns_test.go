@@ -69,16 +69,16 @@ func TestNullableColumnsOfAllPlainTypesAreLoaded(t *testing.T) {
 		{arrow.PrimitiveTypes.Float32, [3]string{"1.5", "0", "-2"}, nwt.Field{Type: nwt.Float32}, [3]any{float32(1.5), float32(0), float32(-2)}},
 		{arrow.PrimitiveTypes.Float64, [3]string{"0.1", "0", "-2"}, nwt.Field{Type: nwt.Float64}, [3]any{0.1, 0.0, -2.0}},
 		{arrow.FixedWidthTypes.Timestamp_us, [3]string{"7", "0", "-1"}, nwt.Field{Type: nwt.Int64}, [3]any{int64(7), int64(0), int64(-1)}},
-		{arrow.BinaryTypes.String, [3]string{`"é"`, `""`, `"abc"`}, nwt.Field{Type: nwt.Uint8, Shape: []int{3}, Ragged: true}, [3]any{[]byte("é"), []byte{}, []byte("abc")}},
-		{arrow.BinaryTypes.LargeString, [3]string{`"é"`, `""`, `"abc"`}, nwt.Field{Type: nwt.Uint8, Shape: []int{3}, Ragged: true}, [3]any{[]byte("é"), []byte{}, []byte("abc")}},
-		{arrow.BinaryTypes.Binary, [3]string{`"AQID"`, `""`, `"/w=="`}, nwt.Field{Type: nwt.Uint8, Shape: []int{3}, Ragged: true}, [3]any{[]byte{1, 2, 3}, []byte{}, []byte{255}}},
+		{arrow.BinaryTypes.String, [3]string{`"é"`, `""`, `"abc"`}, nwt.Field{Type: nwt.Uint8, Shape: []int{3}, RaggedDims: 1}, [3]any{[]byte("é"), []byte{}, []byte("abc")}},
+		{arrow.BinaryTypes.LargeString, [3]string{`"é"`, `""`, `"abc"`}, nwt.Field{Type: nwt.Uint8, Shape: []int{3}, RaggedDims: 1}, [3]any{[]byte("é"), []byte{}, []byte("abc")}},
+		{arrow.BinaryTypes.Binary, [3]string{`"AQID"`, `""`, `"/w=="`}, nwt.Field{Type: nwt.Uint8, Shape: []int{3}, RaggedDims: 1}, [3]any{[]byte{1, 2, 3}, []byte{}, []byte{255}}},
 		{&arrow.FixedSizeBinaryType{ByteWidth: 2}, [3]string{`"AQI="`, `"AAA="`, `"//8="`}, nwt.Field{Type: nwt.Uint8, Shape: []int{2}}, [3]any{[]byte{1, 2}, []byte{0, 0}, []byte{255, 255}}},
-		{&arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String}, [3]string{`"red"`, `"blue"`, `"red"`}, nwt.Field{Type: nwt.Uint8, Shape: []int{4}, Ragged: true}, [3]any{[]byte("red"), []byte("blue"), []byte("red")}},
-		{arrow.ListOf(arrow.PrimitiveTypes.Int64), [3]string{"[1,2]", "[]", "[3]"}, nwt.Field{Type: nwt.Int64, Shape: []int{2}, Ragged: true}, [3]any{[]int64{1, 2}, []int64{}, []int64{3}}},
-		{arrow.LargeListOf(arrow.FixedWidthTypes.Boolean), [3]string{"[true,false]", "[]", "[true]"}, nwt.Field{Type: nwt.Bool, Shape: []int{2}, Ragged: true}, [3]any{[]bool{true, false}, []bool{}, []bool{true}}},
-		{arrow.ListOf(arrow.PrimitiveTypes.Float32), [3]string{"[]", "[]", "[]"}, nwt.Field{Type: nwt.Float32, Shape: []int{1}, Ragged: true}, [3]any{[]float32{}, []float32{}, []float32{}}},
+		{&arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String}, [3]string{`"red"`, `"blue"`, `"red"`}, nwt.Field{Type: nwt.Uint8, Shape: []int{4}, RaggedDims: 1}, [3]any{[]byte("red"), []byte("blue"), []byte("red")}},
+		{arrow.ListOf(arrow.PrimitiveTypes.Int64), [3]string{"[1,2]", "[]", "[3]"}, nwt.Field{Type: nwt.Int64, Shape: []int{2}, RaggedDims: 1}, [3]any{[]int64{1, 2}, []int64{}, []int64{3}}},
+		{arrow.LargeListOf(arrow.FixedWidthTypes.Boolean), [3]string{"[true,false]", "[]", "[true]"}, nwt.Field{Type: nwt.Bool, Shape: []int{2}, RaggedDims: 1}, [3]any{[]bool{true, false}, []bool{}, []bool{true}}},
+		{arrow.ListOf(arrow.PrimitiveTypes.Float32), [3]string{"[]", "[]", "[]"}, nwt.Field{Type: nwt.Float32, Shape: []int{1}, RaggedDims: 1}, [3]any{[]float32{}, []float32{}, []float32{}}},
 		{arrow.FixedSizeListOf(2, arrow.PrimitiveTypes.Float32), [3]string{"[1,2]", "[3,4]", "[5,6]"}, nwt.Field{Type: nwt.Float32, Shape: []int{2}}, [3]any{[]float32{1, 2}, []float32{3, 4}, []float32{5, 6}}},
-		{arrow.ListOf(arrow.FixedSizeListOf(2, arrow.PrimitiveTypes.Int16)), [3]string{"[[1,2],[3,4]]", "[]", "[[5,6]]"}, nwt.Field{Type: nwt.Int16, Shape: []int{2, 2}, Ragged: true}, [3]any{[]int16{1, 2, 3, 4}, []int16{}, []int16{5, 6}}},
+		{arrow.ListOf(arrow.FixedSizeListOf(2, arrow.PrimitiveTypes.Int16)), [3]string{"[[1,2],[3,4]]", "[]", "[[5,6]]"}, nwt.Field{Type: nwt.Int16, Shape: []int{2, 2}, RaggedDims: 1}, [3]any{[]int16{1, 2, 3, 4}, []int16{}, []int16{5, 6}}},
 	} {
 		t.Run(c.of.String(), func(t *testing.T) {
 			var rows []string
@@ -95,8 +95,8 @@ func TestNullableColumnsOfAllPlainTypesAreLoaded(t *testing.T) {
 				require.NoError(t, err)
 				want := bytesOf(want)
 				got := s.Bytes(0)
-				if c.as.Ragged {
-					require.Equal(t, len(want), s.Len(0)*tab.unit(0))
+				if c.as.RaggedDims > 0 {
+					require.Equal(t, len(want), s.Len(0, 0)*tab.unit(0))
 					got = got[:len(want)]
 				}
 				require.Equal(t, fmt.Sprintf("%x", want), fmt.Sprintf("%x", got))
@@ -160,7 +160,7 @@ func TestNullsOfAColumnThatMayHaveThemAreTold(t *testing.T) {
 				for b, err := range l.Epoch(t.Context(), epoch) {
 					require.NoError(t, err)
 					require.Equal(t, []float32{1, 0, 3}, nwt.Values[float32](b, 0))
-					require.Equal(t, []int32{1, 2, 0}, b.Lens(1))
+					require.Equal(t, []int32{1, 2, 0}, b.Lens(1, 0))
 					require.Equal(t, []int64{1, 0, 1, 2, 0, 0}, nwt.Values[int64](b, 1))
 					require.Equal(t, "a\x00bc\x00\x00", string(b.Bytes(2)))
 					for field, valid := range map[string][]bool{"x": {true, false, true}, "l": {true, true, false}, "s": {true, true, false}} {
@@ -251,8 +251,8 @@ func TestABatchHoldsWhatItsRowsHoldAlone(t *testing.T) {
 					for f := range tab.fields {
 						size := len(b.Bytes(f)) / b.Len()
 						require.Equal(t, alone.Bytes(f), b.Bytes(f)[k*size:][:size], "row %d, field %d", i, f)
-						if tab.fields[f].Ragged {
-							require.EqualValues(t, alone.Len(f), b.Lens(f)[k])
+						if tab.fields[f].RaggedDims > 0 {
+							require.EqualValues(t, alone.Len(f, 0), b.Lens(f, 0)[k])
 						}
 					}
 				}

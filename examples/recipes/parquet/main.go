@@ -211,7 +211,7 @@ func (t *table) rows(f *file.Reader, g int, size int64) (int, error) {
 // measure finds the longest row of each ragged column.
 func (t *table) measure() error {
 	for c, field := range t.fields {
-		for g := 0; field.Ragged && g < len(t.starts)-1; g++ {
+		for g := 0; field.RaggedDims > 0 && g < len(t.starts)-1; g++ {
 			column, err := t.read(g, c)
 			if err != nil {
 				return fmt.Errorf("row group %d: %w", g, err)
@@ -220,7 +220,7 @@ func (t *table) measure() error {
 				field.Shape[0] = max(field.Shape[0], len(column.row(i))/t.unit(c))
 			}
 		}
-		if field.Ragged {
+		if field.RaggedDims > 0 {
 			field.Shape[0] = max(field.Shape[0], 1)
 		}
 	}
@@ -279,7 +279,7 @@ func (t *table) loadValue(g *group, f, row int, dst *nwt.Sample) error {
 		return fmt.Errorf("row %d: column %q %s", t.starts[g.number]+row, t.fields[f].Name, why)
 	}
 	data := column.row(row)
-	if t.fields[f].Ragged {
+	if t.fields[f].RaggedDims > 0 {
 		dst.SetLen(f, len(data)/t.unit(f))
 	}
 	copy(dst.Bytes(f), data) // the loader has cleared the rest of its place
@@ -292,8 +292,8 @@ type selection struct {
 	rows, places []int
 }
 
-// LoadBatch loads the rows of one row group after the other, column by column.
-func (t *table) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+// LoadMany loads the rows of one row group after the other, column by column.
+func (t *table) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	s, err := nwt.Scratch(dst[0], func() (*selection, error) { return &selection{}, nil })
 	if err != nil {
 		return err

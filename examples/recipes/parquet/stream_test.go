@@ -30,11 +30,11 @@ func TestATableIsWhatPyarrowWrote(t *testing.T) {
 							i := int(-label)
 							require.False(t, seen[label])
 							seen[label] = true
-							require.Equal(t, i%5, int(b.Lens(1)[k]))
+							require.Equal(t, i%5, int(b.Lens(1, 0)[k]))
 							for c, x := range nwt.Values[float32](b, 1)[k*xs : k*xs+i%5] {
 								require.Equal(t, float32(i)+0.25*float32(c), x)
 							}
-							require.Equal(t, fmt.Sprintf("row %d größer", i), string(b.Bytes(2)[k*texts:k*texts+int(b.Lens(2)[k])]))
+							require.Equal(t, fmt.Sprintf("row %d größer", i), string(b.Bytes(2)[k*texts:k*texts+int(b.Lens(2, 0)[k])]))
 						}
 						if world > 1 {
 							break

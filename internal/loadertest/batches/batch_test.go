@@ -30,7 +30,7 @@ func TestARetainedBatchStaysUntilItsRelease(t *testing.T) {
 		var kept []*nwt.Batch
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
-			if b.Index()%3 == 0 {
+			if b.Number()%3 == 0 {
 				b.Retain()
 				b.Retain()
 				kept = append(kept, b)
@@ -42,7 +42,7 @@ func TestARetainedBatchStaysUntilItsRelease(t *testing.T) {
 			require.NoError(t, err)
 		}
 		for k, b := range kept[:5] {
-			require.Equal(t, 3*k, b.Index())
+			require.Equal(t, 3*k, b.Number())
 			require.Zero(t, b.Epoch())
 			kit.Intact(t, b)
 			b.Release()
@@ -73,7 +73,7 @@ func TestRetainOfABatchThatHasGoneBackPanics(t *testing.T) {
 		kept = append(kept, b)
 	}
 	for _, b := range kept {
-		require.PanicsWithValue(t, fmt.Sprintf("nwt: Retain of batch %d of epoch 0 after it had gone back to the loader", b.Index()), b.Retain)
+		require.PanicsWithValue(t, fmt.Sprintf("nwt: Retain of batch %d of epoch 0 after it had gone back to the loader", b.Number()), b.Retain)
 		require.Panics(t, b.Release)
 	}
 }
@@ -88,7 +88,7 @@ func TestBatchesAreReleasedByOtherGoroutinesAtAnyMoment(t *testing.T) {
 		b.Retain()
 		room <- struct{}{}
 		wg.Go(func() {
-			time.Sleep(time.Duration(b.Index()%7) * 10 * time.Microsecond)
+			time.Sleep(time.Duration(b.Number()%7) * 10 * time.Microsecond)
 			kit.Intact(t, b)
 			b.Release()
 			<-room
@@ -115,7 +115,7 @@ func TestForgettingToReleaseIsNoticed(t *testing.T) {
 		require.ErrorContains(t, last, "the bound is 64")
 		require.GreaterOrEqual(t, len(kept), 64)
 		for i, b := range kept {
-			require.Equal(t, i, b.Index(), "every batch before the error was delivered")
+			require.Equal(t, i, b.Number(), "every batch before the error was delivered")
 			b.Release()
 		}
 		require.Zero(t, l.Stats().Retained)
@@ -134,10 +134,10 @@ func TestAsManyBatchesAsTheBoundMayBeRetained(t *testing.T) {
 				b.Retain()
 				kept = append(kept, b)
 			}
-			if b.Index() == 100 {
+			if b.Number() == 100 {
 				require.NoError(t, l.SetWorkers(0), "whose slots are given back")
 			}
-			if b.Index() == 200 {
+			if b.Number() == 200 {
 				require.NoError(t, l.SetWorkers(4))
 			}
 		}
@@ -175,7 +175,7 @@ func TestAReleaseTooManyPanicsAndHarmsNobody(t *testing.T) {
 		var kept *nwt.Batch
 		for b, err := range l.Epoch(t.Context(), 7) {
 			require.NoError(t, err)
-			if b.Index() == 2 {
+			if b.Number() == 2 {
 				tooMany(b)
 				b.Retain()
 				b.Release()
@@ -197,7 +197,7 @@ func TestARetainedBatchSurvivesALoopThatPanics(t *testing.T) {
 	require.PanicsWithError(t, "boom", func() {
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
-			if b.Index() < 2 {
+			if b.Number() < 2 {
 				continue
 			}
 			b.Retain()
@@ -251,7 +251,7 @@ func TestBatchesMayBeReleasedWhileMemoryIsRefusedAndAfterClose(t *testing.T) {
 		require.Equal(t, 1, strings.Count(log.String(), "loading less far ahead than there is room for"))
 		for b, err := range l.Epoch(t.Context(), 1) {
 			require.NoError(t, err)
-			if release(b, time.Minute); b.Index() == 2 {
+			if release(b, time.Minute); b.Number() == 2 {
 				break
 			}
 		}
@@ -268,7 +268,7 @@ func TestTheSlotsThatStayAreThoseThatTheWorkersNeed(t *testing.T) {
 	var kept *nwt.Batch
 	for b, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
-		if b.Index() == 10 {
+		if b.Number() == 10 {
 			b.Retain()
 			kept = b
 		}
@@ -380,7 +380,7 @@ func TestAFinishThatFailsEndsTheEpochInOrder(t *testing.T) {
 			for _, budget := range []int{0, 100} {
 				l := kit.NewLoader(t, kit.Summed(100), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(budget),
 					nwt.WithBatchTransform(func(ctx context.Context, b *nwt.Batch) error {
-						if b.Index() == 5 && b.Epoch() == 0 {
+						if b.Number() == 5 && b.Epoch() == 0 {
 							return fail()
 						}
 						return sum(ctx, b)
@@ -417,7 +417,7 @@ func TestABatchWithAHungSampleIsFinishedElsewhere(t *testing.T) {
 		})
 		finish := func(ctx context.Context, b *nwt.Batch) error {
 			err := sum(ctx, b)
-			if b.Index() == 1 {
+			if b.Number() == 1 {
 				close(release) // the call writes before the batch is finished
 				time.Sleep(time.Millisecond)
 			}
@@ -427,7 +427,7 @@ func TestABatchWithAHungSampleIsFinishedElsewhere(t *testing.T) {
 			nwt.WithLogger(slog.New(slog.DiscardHandler)))
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
-			if b.Index() == 1 {
+			if b.Number() == 1 {
 				require.Equal(t, 7, b.Len())
 			}
 			requireSummed(t, b)
@@ -546,7 +546,7 @@ func TestWhoFinishesTheLastBatchOfAStream(t *testing.T) {
 				if kit.Goroutine() != caller {
 					elsewhere++
 				}
-				if b.Index() == 1 {
+				if b.Number() == 1 {
 					return kit.ErrTorn
 				}
 				return nil
@@ -567,8 +567,8 @@ func TestWhoFinishesTheLastBatchOfAStream(t *testing.T) {
 // tokens is n samples of which number i has i%5+1 tokens, all of them i+1, and i%3 × 2 points.
 func tokens(n int, sized bool) nwt.Dataset {
 	fields := []nwt.Field{
-		{Name: "tokens", Type: nwt.Int32, Shape: []int{8}, Ragged: true},
-		{Name: "points", Type: nwt.Int32, Shape: []int{4, 3}, Ragged: true, RaggedDims: 2},
+		{Name: "tokens", Type: nwt.Int32, Shape: []int{8}, RaggedDims: 1},
+		{Name: "points", Type: nwt.Int32, Shape: []int{4, 3}, RaggedDims: 2},
 	}
 	ds := nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
 		dst.SetLen(0, i%5+1)
@@ -592,15 +592,15 @@ func TestALengthThatDoesNotFitAfterWithBatchTransformIsAnErrorThatNamesIt(t *tes
 		change func(b *nwt.Batch)
 		want   string
 	}{
-		{false, func(b *nwt.Batch) { b.Lens(0)[2] = 9 }, `WithBatchTransform of batch 3: sample 2: length 9 of field "tokens" must be 0 … 8`},
-		{true, func(b *nwt.Batch) { b.Lens(0)[2] = 6 }, `WithBatchTransform of batch 3: sample 2: length 6 of field "tokens" must be 0 … 5`},
-		{false, func(b *nwt.Batch) { b.Lens(0)[7] = -1 }, `sample 7: length -1 of field "tokens" must be 0 … 8`},
-		{false, func(b *nwt.Batch) { b.LensOf(1, 0)[1] = 5 }, `sample 1: length 5 of field "points" must be 0 … 4`},
-		{false, func(b *nwt.Batch) { b.LensOf(1, 1)[0] = -7 }, `sample 0: length -7 of field "points" must be 0 … 3`},
+		{false, func(b *nwt.Batch) { b.Lens(0, 0)[2] = 9 }, `WithBatchTransform of batch 3: sample 2: length 9 of field "tokens" must be 0 … 8`},
+		{true, func(b *nwt.Batch) { b.Lens(0, 0)[2] = 6 }, `WithBatchTransform of batch 3: sample 2: length 6 of field "tokens" must be 0 … 5`},
+		{false, func(b *nwt.Batch) { b.Lens(0, 0)[7] = -1 }, `sample 7: length -1 of field "tokens" must be 0 … 8`},
+		{false, func(b *nwt.Batch) { b.Lens(1, 0)[1] = 5 }, `sample 1: length 5 of field "points" must be 0 … 4`},
+		{false, func(b *nwt.Batch) { b.Lens(1, 1)[0] = -7 }, `sample 0: length -7 of field "points" must be 0 … 3`},
 	} {
 		for _, workers := range []int{0, 3} {
 			l := kit.NewLoader(t, tokens(80, c.sized), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithBatchTransform(func(_ context.Context, b *nwt.Batch) error {
-				if b.Index() == 3 {
+				if b.Number() == 3 {
 					c.change(b)
 				}
 				return nil
@@ -624,7 +624,7 @@ func TestWhatLiesBehindALengthIsZeroAfterWithBatchTransform(t *testing.T) {
 				}
 			}
 			for place := range 4 {
-				b.Lens(0)[place], b.LensOf(1, 0)[place], b.LensOf(1, 1)[place] = 1, min(b.LensOf(1, 0)[place], 1), 1
+				b.Lens(0, 0)[place], b.Lens(1, 0)[place], b.Lens(1, 1)[place] = 1, min(b.Lens(1, 0)[place], 1), 1
 			}
 			return nil
 		}))
@@ -640,7 +640,7 @@ func TestWhatLiesBehindALengthIsZeroAfterWithBatchTransform(t *testing.T) {
 					size := shape[0] * width
 					for k, value := range values[place*size : (place+1)*size] {
 						want := int32(i + 2)
-						if k/width >= int(b.LensOf(f, 0)[place]) || f == 1 && k%width >= int(b.LensOf(1, 1)[place]) {
+						if k/width >= int(b.Lens(f, 0)[place]) || f == 1 && k%width >= int(b.Lens(1, 1)[place]) {
 							want = 0
 						}
 						require.Equal(t, want, value, "sample %d, field %d, element %d", i, f, k)

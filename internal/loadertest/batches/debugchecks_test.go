@@ -73,7 +73,7 @@ func TestMemoryThatIsUsedAfterItsIterationStopsTheProgramWithABatchsName(t *test
 			said := endOf(t, func() {
 				var kept []int64
 				loop(opts, func(b *nwt.Batch) {
-					if b.Index() == 0 {
+					if b.Number() == 0 {
 						kept = x.Of(b)
 					}
 					println("sum", kept[0])
@@ -104,7 +104,7 @@ func TestMemoryThatIsUsedAfterItsIterationStopsTheProgramWithABatchsName(t *test
 			slog.SetLogLoggerLevel(slog.LevelDebug)
 			var kept []int64
 			loop(nil, func(b *nwt.Batch) {
-				if b.Index() == 1 {
+				if b.Number() == 1 {
 					kept = x.Of(b)
 				}
 			})
@@ -124,7 +124,7 @@ func TestChecksChangeNothingThatIsDelivered(t *testing.T) {
 		l := kit.NewLoader(t, ds, append(opts, nwt.WithBatchSize(8), nwt.WithChecks())...)
 		for b, err := range l.Epochs(t.Context(), 0, 3) {
 			require.NoError(t, err)
-			if b.Index() == 3 {
+			if b.Number() == 3 {
 				b.Retain()
 				kept = append(kept, b)
 			}

@@ -37,11 +37,11 @@ func TestChecksDoNotEndAProgramThatHasFewAddresses(t *testing.T) {
 	limit := uint64(pages*os.Getpagesize()) + 600<<20
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: limit, Max: limit}))
 	ds := nwt.NewDataset(2000, []nwt.Field{{Name: "bytes", Type: nwt.Uint8, Shape: []int{1 << 20}}}, func(context.Context, int, *nwt.Sample) error { return nil })
-	l := kit.NewLoader(t, nwt.Overwrites(ds), nwt.WithChecks(), nwt.WithBatchSize(32), nwt.WithWorkers(1), nwt.WithPrefetch(2))
+	l := kit.NewLoader(t, nwt.WritesAll(ds), nwt.WithChecks(), nwt.WithBatchSize(32), nwt.WithWorkers(1), nwt.WithPrefetch(2))
 	var garbage [][]byte
 	for b, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
-		if garbage = append(garbage, make([]byte, 8<<20)); b.Index()%10 == 0 { // the program's own
+		if garbage = append(garbage, make([]byte, 8<<20)); b.Number()%10 == 0 { // the program's own
 			garbage = nil
 		}
 	}

@@ -268,7 +268,7 @@ func TestADatasetInAConcatKeepsOneForEachWorkerHoweverItsSamplesLie(t *testing.T
 				_, err := nwt.Scratch(dst, d.Create)
 				return err
 			},
-			OnLoadBatch: func(_ context.Context, _ []int, dst []*nwt.Sample) error {
+			OnLoadMany: func(_ context.Context, _ []int, dst []*nwt.Sample) error {
 				_, err := nwt.Scratch(dst[0], d.Create)
 				return err
 			}}
@@ -305,7 +305,7 @@ func TestNoCloseReturnsBeforeTheWorkersHaveEnded(t *testing.T) {
 					require.Equal(t, made.Load(), closed.Load())
 				}
 				for b, err := range l.Epoch(t.Context(), 0) {
-					if during && err == nil && b.Index() == 10 {
+					if during && err == nil && b.Number() == 10 {
 						closeIt()
 					}
 				}
@@ -368,7 +368,7 @@ func TestWhatIsMadeOfASizedDatasetIsSized(t *testing.T) {
 	for name, ds := range map[string]nwt.Dataset{
 		"Subset": subset, "Split": split[1], "Concat": both, "Zip": zipped, "Zip of Cached of Zip": nested,
 		"Cached": nwt.Cached(ds, 1<<20), "Precompute": file, "Sized": nwt.Sized(bare{ds}, ds.Sizes),
-		"Cached of LoadBatch": nwt.Cached(zipped, 1),
+		"Cached of LoadMany": nwt.Cached(zipped, 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			for range 2 { // the second time from the cache
@@ -491,7 +491,7 @@ func TestSizesIsAskedOnceForEachSample(t *testing.T) {
 			}
 		}
 		var schema nwt.Schema
-		nwt.AddRagged[int64](&schema, "x", 4)
+		nwt.AddRagged[int64](&schema, "x", 1, 4)
 		ds := nwt.NewDataset(12, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 			loaded[i].Add(1)
 			dst.SetLen(0, 0)
@@ -532,7 +532,7 @@ func TestASamplerThatPanicsWhileABatchIsOpenedIsAnErrorOfItsPosition(t *testing.
 	for b, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
 		got = append(got, b.Indices()...)
-		if b.Index() == 0 { // nobody knows how long its samples are
+		if b.Number() == 0 { // nobody knows how long its samples are
 			require.Equal(t, []int{5, 100}, b.Shape(0))
 			require.Equal(t, []int{5, 50, 60, 3}, b.Shape(2))
 		} else {
@@ -559,7 +559,7 @@ type sizedBatches struct {
 	calls *atomic.Int64
 }
 
-func (d sizedBatches) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+func (d sizedBatches) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	if d.calls.Add(1); len(indices) > 1 {
 		stride := len(nwt.Values[int32](dst[0], 0))
 		if all := nwt.ValuesOf[int32](dst, 0); len(all) != stride*len(dst) {
@@ -583,7 +583,7 @@ func TestABatchDatasetLoadsIntoTheBatchsOwnShape(t *testing.T) {
 			holds(t, b, b.Indices())
 		}
 	}
-	require.Less(t, ds.calls.Load(), int64(60), "LoadBatch failed")
+	require.Less(t, ds.calls.Load(), int64(60), "LoadMany failed")
 }
 
 // The function of WithBatchTransform sees the shape, and a batch from which samples were left
@@ -650,14 +650,14 @@ func TestABatchOfItsOwnShapeAllocatesNothing(t *testing.T) {
 func TestSetShapeAndLenOfNameWhatIsWrong(t *testing.T) {
 	s, err := nwt.LoadSample(t.Context(), kit.Words{N: 12}, 11)
 	require.NoError(t, err)
-	require.Equal(t, 1, s.Len(0))
-	require.Equal(t, []int{3, 2}, []int{s.LenOf(2, 0), s.LenOf(2, 1)})
+	require.Equal(t, 1, s.Len(0, 0))
+	require.Equal(t, []int{3, 2}, []int{s.Len(2, 0), s.Len(2, 1)})
 	require.Equal(t, []int{50, 60, 3}, s.Shape(2))
-	require.PanicsWithValue(t, `nwt: SetShape(1, 1): field "id" is not ragged (Field.Ragged is false)`, func() { s.SetShape(1, 1) })
+	require.PanicsWithValue(t, `nwt: SetShape(1, 1): field "id" has no ragged dimension`, func() { s.SetShape(1, 1) })
 	require.PanicsWithValue(t, `nwt: SetShape(2, 1 2 3): field "picture" has 2 ragged dimensions: want SetShape with a length for each`, func() { s.SetShape(2, 1, 2, 3) })
 	require.PanicsWithValue(t, `nwt: SetLen(2, 1): field "picture" has 2 ragged dimensions: want SetShape with a length for each`, func() { s.SetLen(2, 1) })
 	require.PanicsWithValue(t, `nwt: SetShape(2, …): dimension 1: length 61 of field "picture" is out of range 0 … 60`, func() { s.SetShape(2, 1, 61) })
-	require.PanicsWithValue(t, `nwt: LenOf(2, 2): dimension 2 of field "picture" is not ragged, its first 2 are`, func() { s.LenOf(2, 2) })
+	require.PanicsWithValue(t, `nwt: Len(2, 2): field "picture" has 2 ragged dimensions`, func() { s.Len(2, 2) })
 	require.Zero(t, testing.AllocsPerRun(10, func() { s.SetShape(2, 3, 2) }))
 }
 
@@ -670,7 +670,7 @@ func TestSizedRefusesWhatItCantUse(t *testing.T) {
 	}
 	_, err := nwt.NewLoader(fieldsOf{{Name: "x", Type: nwt.Bool, Shape: []int{3}, RaggedDims: 1}})
 	require.ErrorContains(t, err, "RaggedDims is 1: must be 0 … 1, the dimensions of shape [3], and 0 unless the field is Ragged")
-	_, err = nwt.NewLoader(fieldsOf{{Name: "x", Type: nwt.Bool, Shape: []int{3}, Ragged: true, RaggedDims: 2}})
+	_, err = nwt.NewLoader(fieldsOf{{Name: "x", Type: nwt.Bool, Shape: []int{3}, RaggedDims: 2}})
 	require.ErrorContains(t, err, "RaggedDims is 2")
 }
 
@@ -705,9 +705,9 @@ func holds(t *testing.T, b *nwt.Batch, ids []int) {
 			}
 		}
 		require.Equal(t, picture, b.Bytes(2)[p*len(picture):][:len(picture)])
-		require.EqualValues(t, id%10, b.Lens(0)[p])
-		require.EqualValues(t, id%4, b.LensOf(2, 0)[p])
-		require.EqualValues(t, id%3, b.LensOf(2, 1)[p])
+		require.EqualValues(t, id%10, b.Lens(0, 0)[p])
+		require.EqualValues(t, id%4, b.Lens(2, 0)[p])
+		require.EqualValues(t, id%3, b.Lens(2, 1)[p])
 	}
 	require.Len(t, nwt.Values[int32](b, 0), len(ids)*longest[0])
 }

@@ -27,7 +27,7 @@ import (
 func counted(n int) (nwt.Dataset, []atomic.Int32) {
 	loads := make([]atomic.Int32, n)
 	fields := []nwt.Field{
-		{Name: "tokens", Type: nwt.Int32, Shape: []int{8, 3}, Ragged: true},
+		{Name: "tokens", Type: nwt.Int32, Shape: []int{8, 3}, RaggedDims: 1},
 		{Name: "noise", Type: nwt.Float64},
 	}
 	return nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
@@ -57,7 +57,7 @@ func requireCounted(t testing.TB, l *nwt.Loader, epoch int) {
 		require.NoError(t, err)
 		for p, i := range b.Indices() {
 			n++
-			require.EqualValues(t, i%9, b.Lens(0)[p])
+			require.EqualValues(t, i%9, b.Lens(0, 0)[p])
 			want := append(slices.Repeat([]int32{int32(i)}, i%9*3), make([]int32, (8-i%9)*3)...)
 			require.Equal(t, want, nwt.Values[int32](b, 0)[p*24:(p+1)*24], "sample %d", i)
 		}
@@ -183,8 +183,8 @@ func TestABadSampleThatDoesNotFitIsBad(t *testing.T) {
 
 func TestACacheThatCannotBeUsedLoadsNothing(t *testing.T) {
 	source, loads := counted(3)
-	require.ErrorAs(t, nwt.Cached(source, 0).Load(t.Context(), 1, nil), new(*nwt.OptionError))
-	require.ErrorAs(t, nwt.Cached(nil, 1).Load(t.Context(), 1, nil), new(*nwt.OptionError))
+	require.ErrorAs(t, nwt.Cached(source, 0).Load(t.Context(), 1, nil), new(*nwt.ArgumentError))
+	require.ErrorAs(t, nwt.Cached(nil, 1).Load(t.Context(), 1, nil), new(*nwt.ArgumentError))
 	require.Equal(t, []int{0, 0, 0}, counts(loads))
 }
 
@@ -268,8 +268,8 @@ func TestLargeSamplesOfACacheAreKeptApart(t *testing.T) {
 		for b, err := range l.Epoch(t.Context(), epoch) {
 			require.NoError(t, err)
 			mem := b.Bytes(0)
-			require.EqualValues(t, b.Index(), mem[0])
-			require.EqualValues(t, b.Index(), mem[len(mem)-1])
+			require.EqualValues(t, b.Number(), mem[0])
+			require.EqualValues(t, b.Number(), mem[len(mem)-1])
 		}
 	}
 	require.Equal(t, slices.Repeat([]int{1}, n), counts(loads))
@@ -571,7 +571,7 @@ func TestWhatDependsOnRandOrTheEpochBeneathACacheIsToldOnce(t *testing.T) {
 		return nil
 	})
 	plain := nwt.Map(kit.Augmented(60), kit.Augmented(1).Fields(), identity)
-	quiet := nwt.Overwrites(kit.Summed(60))
+	quiet := nwt.WritesAll(kit.Summed(60))
 	quietly := func(ds nwt.Dataset) nwt.Dataset { return nwt.Map(ds, kit.Summed(1).Fields(), identity) }
 	zip := func(ds nwt.Dataset) nwt.Dataset {
 		other, err := nwt.FromSlices(nwt.SliceOf("x", make([]float32, 60)))
@@ -589,7 +589,7 @@ func TestWhatDependsOnRandOrTheEpochBeneathACacheIsToldOnce(t *testing.T) {
 		"by epochs":            {byEpoch, true},
 		"by epochs, beneath":   {quietly(byEpoch), true},
 		"beneath a Zip":        {zip(plain), true},
-		"in a LoadBatch":       {kit.InBatches{Dataset: kit.Augmented(60)}, true},
+		"in a LoadMany":        {kit.InBatches{Dataset: kit.Augmented(60)}, true},
 		"it doesn't":           {quiet, false},
 		"nor do those beneath": {zip(quietly(quiet)), false},
 		"a cache in a cache":   {nwt.Cached(quietly(quiet), 1<<20), false},

@@ -78,7 +78,7 @@ func TestEveryCopyOfASampleIsAugmentedDifferently(t *testing.T) {
 func TestCompositionKeepsRaggedFields(t *testing.T) {
 	source, _ := counted(30)
 	ds := nwt.Dataset(nwt.Map(source, source.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
-		dst.SetLen(0, src.Len(0))
+		dst.SetLen(0, src.Len(0, 0))
 		copy(nwt.Values[int32](dst, 0), nwt.Values[int32](src, 0))
 		return nil
 	}))
@@ -88,7 +88,7 @@ func TestCompositionKeepsRaggedFields(t *testing.T) {
 	require.NoError(t, err)
 	for b, err := range kit.NewLoader(t, ds, nwt.WithWorkers(2)).Epoch(t.Context(), 0) {
 		require.NoError(t, err)
-		require.Equal(t, []int32{0, 8, 2, 1, 7, 2}, b.Lens(0))
+		require.Equal(t, []int32{0, 8, 2, 1, 7, 2}, b.Lens(0, 0))
 		require.Equal(t, append(slices.Repeat([]int32{29}, 6), make([]int32, 18)...), nwt.Values[int32](b, 0)[48:72])
 	}
 }
@@ -126,8 +126,8 @@ func unchanged(ds nwt.Dataset) nwt.Dataset {
 	fields := ds.Fields()
 	return nwt.Map(ds, fields, func(_ context.Context, src, dst *nwt.Sample) error {
 		for f, field := range fields {
-			if field.Ragged {
-				dst.SetLen(f, src.Len(f))
+			if field.RaggedDims > 0 {
+				dst.SetLen(f, src.Len(f, 0))
 			}
 			copy(dst.Bytes(f), src.Bytes(f))
 		}
@@ -258,7 +258,7 @@ func TestWhatCannotBeComposedIsNamed(t *testing.T) {
 		`dataset 1: differs from dataset 0: field 0 has the name "y", want "x"`:             failed(nwt.Concat(field(base), field(nwt.Field{Name: "y", Type: nwt.Float32, Shape: []int{4}}))),
 		`dataset 1: differs from dataset 0: field 0 ("x") has the type Int32, want Float32`: failed(nwt.Concat(field(base), field(nwt.Field{Name: "x", Type: nwt.Int32, Shape: []int{4}}))),
 		`dataset 2: differs from dataset 0: field 0 ("x") has the shape [2 2], want [4]`:    failed(nwt.Concat(field(base), field(base), field(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{2, 2}}))),
-		`dataset 1: differs from dataset 0: field 0 ("x") has Ragged true, want false`:      failed(nwt.Concat(field(base), field(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{4}, Ragged: true}))),
+		`dataset 1: differs from dataset 0: field 0 ("x") has Ragged true, want false`:      failed(nwt.Concat(field(base), field(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{4}, RaggedDims: 1}))),
 		`dataset 1: differs from dataset 0: field 1 ("noise") is one too many`:              failed(nwt.Concat(numbersNamed("index"), kit.Augmented(1))),
 		`dataset 1: differs from dataset 0: field 1 ("noise") is missing`:                   failed(nwt.Concat(kit.Augmented(1), numbersNamed("index"))),
 		"Map: load must not be nil":                                                         loader(nwt.Map(kit.Numbers(0, 3), kit.Scalar, nil)),
@@ -270,7 +270,7 @@ func TestWhatCannotBeComposedIsNamed(t *testing.T) {
 	} {
 		err := attempt()
 		require.ErrorContains(t, err, want)
-		var oe *nwt.OptionError
+		var oe *nwt.ArgumentError
 		require.ErrorAs(t, err, &oe)
 	}
 }
@@ -316,7 +316,7 @@ type columns struct{ nwt.Dataset }
 
 func (d columns) Load(context.Context, int, *nwt.Sample) error { return errors.New("one by one") }
 
-func (d columns) LoadBatch(_ context.Context, indices []int, dst []*nwt.Sample) error {
+func (d columns) LoadMany(_ context.Context, indices []int, dst []*nwt.Sample) error {
 	tokens, noise := nwt.ValuesOf[int32](dst, 0), nwt.ValuesOf[float64](dst, 1)
 	for k, i := range indices {
 		dst[k].SetLen(0, i%9)
@@ -368,13 +368,13 @@ func TestSamplesThatDoNotAdjoinAreNoColumn(t *testing.T) {
 	}
 	_, err := kit.Values(t, kit.NewLoader(t, ds, nwt.WithWorkers(0), nwt.WithBatchSize(8)), 0)
 	require.NoError(t, err)
-	require.Equal(t, "nwt: ValuesOf of 2 samples that don't lie one after the other: want those that LoadBatch was given, or a run of them", seen)
+	require.Equal(t, "nwt: ValuesOf of 2 samples that don't lie one after the other: want those that LoadMany was given, or a run of them", seen)
 }
 
 // abreast loads the samples of a batch side by side.
 type abreast struct{ nwt.Dataset }
 
-func (d abreast) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+func (d abreast) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(dst))
 	for k, i := range indices {
@@ -385,7 +385,7 @@ func (d abreast) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample
 }
 
 // sorting is a BatchDataset whose samples hold their index. It sorts what
-// LoadBatch was given, in place.
+// LoadMany was given, in place.
 type sorting int
 
 func (d sorting) Len() int            { return int(d) }
@@ -398,7 +398,7 @@ func (d sorting) Load(_ context.Context, i int, dst *nwt.Sample) error {
 	return nil
 }
 
-func (d sorting) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+func (d sorting) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	for i := range indices {
 		for k := i; k > 0 && indices[k] < indices[k-1]; k-- {
 			indices[k], indices[k-1] = indices[k-1], indices[k]
@@ -413,9 +413,9 @@ func (d sorting) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample
 	return nil
 }
 
-// What is decoded by Index, as a blob.Decode may do it, must be right in a Split too.
+// What is decoded by Index, as an objects.Decode may do it, must be right in a Split too.
 func TestASampleTellsItsIndexInTheDatasetThatLoadsIt(t *testing.T) {
-	document := nwt.Sized(nwt.NewDataset(20, []nwt.Field{{Name: "i", Type: nwt.Int64, Shape: []int{1}, Ragged: true}}, func(ctx context.Context, i int, dst *nwt.Sample) error {
+	document := nwt.Sized(nwt.NewDataset(20, []nwt.Field{{Name: "i", Type: nwt.Int64, Shape: []int{1}, RaggedDims: 1}}, func(ctx context.Context, i int, dst *nwt.Sample) error {
 		dst.SetLen(0, 1)
 		return sorting(20).Load(ctx, i, dst)
 	}), func(_ int, sizes []int) { sizes[0] = 1 })
@@ -441,7 +441,7 @@ func TestASampleTellsItsIndexInTheDatasetThatLoadsIt(t *testing.T) {
 // inAscendingOrder asks a BatchDataset for samples in the order of their indices.
 type inAscendingOrder struct{ nwt.BatchDataset }
 
-func (d inAscendingOrder) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+func (d inAscendingOrder) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	places := make([]int, len(indices))
 	for i := range places {
 		places[i] = i
@@ -451,7 +451,7 @@ func (d inAscendingOrder) LoadBatch(ctx context.Context, indices []int, dst []*n
 	for k, place := range places {
 		there[k], samples[k] = indices[place], dst[place]
 	}
-	return d.BatchDataset.LoadBatch(ctx, there, samples)
+	return d.BatchDataset.LoadMany(ctx, there, samples)
 }
 
 func TestABadSampleOfAPartIsNamedAsInTheWhole(t *testing.T) {
@@ -526,7 +526,7 @@ func TestABadSampleOfAPartIsNamedAsInTheWhole(t *testing.T) {
 func worded(n int, what string) nwt.Dataset {
 	fields := []nwt.Field{
 		{Name: what + " index", Type: nwt.Int64},
-		{Name: what + " words", Type: nwt.Uint16, Shape: []int{9}, Ragged: true},
+		{Name: what + " words", Type: nwt.Uint16, Shape: []int{9}, RaggedDims: 1},
 		{Name: what + " random", Type: nwt.Uint32},
 	}
 	return nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
@@ -544,7 +544,7 @@ func TestAZipHasTheFieldsOfItsPartsSideBySide(t *testing.T) {
 	const n = 103
 	copied := func(ds nwt.Dataset) nwt.Dataset {
 		return nwt.Map(ds, ds.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
-			dst.SetLen(1, src.Len(1))
+			dst.SetLen(1, src.Len(1, 0))
 			for f := range ds.Fields() {
 				copy(dst.Bytes(f), src.Bytes(f))
 			}
@@ -575,7 +575,7 @@ func TestAZipHasTheFieldsOfItsPartsSideBySide(t *testing.T) {
 							index %= n
 							for _, side := range []int{0, 3} {
 								require.EqualValues(t, index, nwt.Values[int64](b, side)[place])
-								require.EqualValues(t, index%10, b.Lens(side + 1)[place])
+								require.EqualValues(t, index%10, b.Lens(side+1, 0)[place])
 								for k, word := range nwt.Values[uint16](b, side+1)[9*place : 9*place+9] {
 									want := 0
 									if k < index%10 {
@@ -629,7 +629,7 @@ func TestWhatCanNotBeZippedIsNamed(t *testing.T) {
 		{[]nwt.Dataset{nil, worded(5, "a"), nwt.Streamed(&kit.Shelves{Lengths: []int{1}})}, []string{"Zip: dataset 0: Dataset: must not be nil", "Zip: dataset 2: "}},
 	} {
 		_, err := nwt.Zip(c.ds...)
-		var oe *nwt.OptionError
+		var oe *nwt.ArgumentError
 		require.ErrorAs(t, err, &oe)
 		for _, s := range c.says {
 			require.ErrorContains(t, err, s)
@@ -649,7 +649,7 @@ func TestAZipAllocatesNothingPerBatch(t *testing.T) {
 // sentences returns a dataset of one ragged field: sample i is i%7+1 long. It is a BatchDataset if
 // batches is set, a SizedDataset if sized is.
 func sentences(n int, batches, sized bool) nwt.Dataset {
-	ds := nwt.NewDataset(n, []nwt.Field{{Name: "text", Type: nwt.Uint8, Shape: []int{7}, Ragged: true}}, func(_ context.Context, i int, dst *nwt.Sample) error {
+	ds := nwt.NewDataset(n, []nwt.Field{{Name: "text", Type: nwt.Uint8, Shape: []int{7}, RaggedDims: 1}}, func(_ context.Context, i int, dst *nwt.Sample) error {
 		dst.SetLen(0, i%7+1)
 		dst.Bytes(0)[i%7] = uint8(i)
 		return nil
@@ -687,7 +687,7 @@ func TestWhatIsMadeOfADatasetHasItsOptionalMethods(t *testing.T) {
 						require.NoError(t, err)
 						var sizes [1]int
 						tell.Sizes(i, sizes[:])
-						require.Equal(t, s.Len(0), sizes[0])
+						require.Equal(t, s.Len(0, 0), sizes[0])
 					}
 				})
 			}
@@ -700,7 +700,7 @@ func TestSubsetAndSplitTellWhichSamplesTheyHold(t *testing.T) {
 		for _, sized := range []bool{false, true} {
 			whole := sentences(20, batches, sized)
 			for name, ds := range made(t, whole) {
-				if name != "Subset" && name != "Split" && name != "Overwrites of Subset" {
+				if name != "Subset" && name != "Split" && name != "WritesAll of Subset" {
 					_, is := ds.(nwt.SubsetDataset)
 					require.Equal(t, name == "Subset of Concat", is, name)
 					continue
@@ -735,7 +735,7 @@ func TestTheTrainingPartOfASplitCanBeBucketedByItsSizes(t *testing.T) {
 	for b, err := range kit.NewLoader(t, parts[0], nwt.WithSampler(order), nwt.WithBatchSize(4)).Epoch(t.Context(), 0) {
 		require.NoError(t, err)
 		padded += len(b.Bytes(0))
-		for _, n := range b.Lens(0) {
+		for _, n := range b.Lens(0, 0) {
 			used += int(n)
 		}
 	}
@@ -828,7 +828,7 @@ func TestSharesThatCanNotBeUsedAreNamed(t *testing.T) {
 		{[]float64{0.99, 0.01}, []string{"shares[1] = 0.01: less than 1 of 10 samples"}},
 	} {
 		_, err := nwt.Split(ds, 1, c.shares...)
-		var oe *nwt.OptionError
+		var oe *nwt.ArgumentError
 		require.ErrorAs(t, err, &oe)
 		for _, s := range c.says {
 			require.ErrorContains(t, err, s)
@@ -964,7 +964,7 @@ func TestAPartThatCannotBeLoadedIsToldByItsSample(t *testing.T) {
 	bad := nwt.NewDataset(4, []nwt.Field{{Name: "x", Type: nwt.Float64}}, func(_ context.Context, i int, _ *nwt.Sample) error {
 		return fmt.Errorf("no file %d", i)
 	})
-	ragged := nwt.NewDataset(4, []nwt.Field{{Name: "x", Type: nwt.Float64, Shape: []int{3}, Ragged: true}}, func(context.Context, int, *nwt.Sample) error { return nil })
+	ragged := nwt.NewDataset(4, []nwt.Field{{Name: "x", Type: nwt.Float64, Shape: []int{3}, RaggedDims: 1}}, func(context.Context, int, *nwt.Sample) error { return nil })
 	type uncomparable struct {
 		nwt.Dataset
 		_ []int
@@ -1016,13 +1016,13 @@ func made(t *testing.T, ds nwt.Dataset) map[string]nwt.Dataset {
 	require.NoError(t, err)
 	return map[string]nwt.Dataset{
 		"Subset": subset, "Split": parts[1], "Concat": concat, "Zip": zip, "Cached": nwt.Cached(ds, 1<<20),
-		"Subset of Concat": kit.Must(nwt.Subset(concat, []int{1, 2})), "Overwrites": nwt.Overwrites(ds), "Overwrites of Subset": nwt.Overwrites(subset),
+		"Subset of Concat": kit.Must(nwt.Subset(concat, []int{1, 2})), "WritesAll": nwt.WritesAll(ds), "WritesAll of Subset": nwt.WritesAll(subset),
 	}
 }
 
 // batched loads together what the other loads one by one.
 type batched struct{ nwt.Dataset }
 
-func (b batched) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+func (b batched) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	return b.Load(ctx, indices[0], dst[0])
 }

@@ -69,7 +69,7 @@ func TestEveryElementTypeIsSeenAsItsGoType(t *testing.T) {
 
 var mixed = []nwt.Field{
 	{Name: "image", Type: nwt.Uint8, Shape: []int{2}},
-	{Name: "tokens", Type: nwt.Int32, Shape: []int{5}, Ragged: true},
+	{Name: "tokens", Type: nwt.Int32, Shape: []int{5}, RaggedDims: 1},
 }
 
 func TestMisuseOfASampleNamesTheFieldAndIsALoadError(t *testing.T) {
@@ -85,7 +85,7 @@ func TestMisuseOfASampleNamesTheFieldAndIsALoadError(t *testing.T) {
 		{func(dst *nwt.Sample) { dst.SetLen(1, 6) }, []string{"length 6", `"tokens"`, "0 … 5"}},
 		{func(dst *nwt.Sample) { dst.SetLen(1, -1) }, []string{"length -1", `"tokens"`, "0 … 5"}},
 		{func(dst *nwt.Sample) { dst.SetLen(9, 1) }, []string{"field 9", "image, tokens"}},
-		{func(dst *nwt.Sample) { dst.Len(0) }, []string{"Len(0)", `"image"`, "not ragged"}},
+		{func(dst *nwt.Sample) { dst.Len(0, 0) }, []string{"Len(0, 0)", `"image"`, "0 ragged dimensions"}},
 		{func(dst *nwt.Sample) {}, []string{"SetLen(1, n)", `"tokens"`}},
 	} {
 		load := func(dst *nwt.Sample) error { c.misuse(dst); return nil }
@@ -110,8 +110,8 @@ func TestMisuseOfABatchPanicsNamingTheField(t *testing.T) {
 		require.PanicsWithValue(t, `nwt: Values[int64] of field 1 ("tokens"), whose type is Int32: want Values[int32]`, func() { nwt.Values[int64](b, 1) })
 		require.PanicsWithValue(t, "nwt: field 2 is out of range: the dataset has 2 (image, tokens)", func() { b.Bytes(2) })
 		require.PanicsWithValue(t, "nwt: field 2 is out of range: the dataset has 2 (image, tokens)", func() { b.DevicePtr(2) })
-		require.PanicsWithValue(t, `nwt: Lens(0): field "image" is not ragged (Field.Ragged is false)`, func() { b.Lens(0) })
-		require.Panics(t, func() { b.Lens(-1) })
+		require.PanicsWithValue(t, `nwt: Lens(0, 0): field "image" has 0 ragged dimensions`, func() { b.Lens(0, 0) })
+		require.Panics(t, func() { b.Lens(-1, 0) })
 	}
 }
 
@@ -159,7 +159,7 @@ func TestADatasetThatCannotBeUsedIsAnErrorEverywhere(t *testing.T) {
 		"overflow":       {with(f32(math.MaxInt, math.MaxInt, 16)), []string{"more than"}},
 		"wraps to small": {with(f32(math.MaxInt/2+1, 4)), []string{"more than"}},
 		"sum too big":    {with(f32(kit.MostBytes/8), f32(kit.MostBytes/8), f32(kit.MostBytes/8)), []string{`Dataset.Fields[2]`, "more than"}},
-		"ragged scalar":  {with(nwt.Field{Name: "r", Type: nwt.Int8, Ragged: true}), []string{`Dataset.Fields[0] = "r"`, "Ragged needs a Shape"}},
+		"ragged scalar":  {with(nwt.Field{Name: "r", Type: nwt.Int8, RaggedDims: 1}), []string{`Dataset.Fields[0] = "r"`, "RaggedDims is 1: must be 0 … 0"}},
 		"several": {nwt.NewDataset(0, []nwt.Field{f32(0), f32(), {Name: "y", Type: 50}}, nop),
 			[]string{"Dataset.Len: 0", `Dataset.Fields[0] = "x"`, `Dataset.Fields[2] = "y"`}},
 	} {
@@ -170,7 +170,7 @@ func TestADatasetThatCannotBeUsedIsAnErrorEverywhere(t *testing.T) {
 			require.Nil(t, s)
 			_, tuning := nwt.Tune(t.Context(), c.ds)
 			for _, err := range []error{err, alone, tuning} {
-				require.ErrorAs(t, err, new(*nwt.OptionError))
+				require.ErrorAs(t, err, new(*nwt.ArgumentError))
 				for _, s := range c.says {
 					require.ErrorContains(t, err, s)
 				}
@@ -183,7 +183,7 @@ func TestADatasetThatCannotBeUsedIsAnErrorEverywhere(t *testing.T) {
 func TestALengthFitsIntoLens(t *testing.T) {
 	longest := math.MaxInt32
 	ragged := func(n int) nwt.Dataset {
-		return nwt.NewDataset(1, []nwt.Field{{Name: "text", Type: nwt.Uint8, Shape: []int{n}, Ragged: true}}, func(context.Context, int, *nwt.Sample) error { return nil })
+		return nwt.NewDataset(1, []nwt.Field{{Name: "text", Type: nwt.Uint8, Shape: []int{n}, RaggedDims: 1}}, func(context.Context, int, *nwt.Sample) error { return nil })
 	}
 	_, err := nwt.NewLoader(ragged(longest), nwt.WithBatchSize(1))
 	if err != nil { // more than a batch may take, where an int has 32 bits
@@ -198,7 +198,7 @@ func TestALengthFitsIntoLens(t *testing.T) {
 func TestABatchThatIsTooLargeIsAnError(t *testing.T) {
 	ds := nwt.NewDataset(1<<20, []nwt.Field{{Name: "x", Type: nwt.Float64, Shape: []int{kit.MostBytes / 1024}}}, func(context.Context, int, *nwt.Sample) error { return nil })
 	_, err := nwt.NewLoader(ds, nwt.WithBatchSize(1<<20))
-	require.ErrorAs(t, err, new(*nwt.OptionError))
+	require.ErrorAs(t, err, new(*nwt.ArgumentError))
 	require.ErrorContains(t, err, "WithBatchSize: 1048576")
 	require.ErrorContains(t, err, fmt.Sprint(kit.MostBytes/128))
 
@@ -224,7 +224,7 @@ func TestLoadSampleStandsByItself(t *testing.T) {
 	}
 	for _, i := range []int{-1, 10, math.MinInt} {
 		_, err := nwt.LoadSample(t.Context(), ds, i)
-		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorAs(t, err, new(*nwt.ArgumentError))
 		require.ErrorContains(t, err, fmt.Sprint(i))
 		require.ErrorContains(t, err, "0 … 9")
 		require.ErrorContains(t, err, "nwt: LoadSample: ")
@@ -288,10 +288,10 @@ func TestRandomnessDependsOnSeedEpochAndPositionAlone(t *testing.T) {
 
 func TestTheRestOfARaggedFieldIsZeroHoweverTheSlotWasUsed(t *testing.T) {
 	fields := []nwt.Field{
-		{Name: "pairs", Type: nwt.Int16, Shape: []int{6, 2}, Ragged: true},
+		{Name: "pairs", Type: nwt.Int16, Shape: []int{6, 2}, RaggedDims: 1},
 		{Name: "x", Type: nwt.Int8},
-		{Name: "text", Type: nwt.Uint8, Shape: []int{9}, Ragged: true},
-		{Name: "image", Type: nwt.Uint8, Shape: []int{4, 6, 3}, Ragged: true, RaggedDims: 2},
+		{Name: "text", Type: nwt.Uint8, Shape: []int{9}, RaggedDims: 1},
+		{Name: "image", Type: nwt.Uint8, Shape: []int{4, 6, 3}, RaggedDims: 2},
 	}
 	length := func(epoch, i, field int) int { return (epoch*5 + i*3 + field) % []int{7, 0, 10, 5, 7}[field] }
 	ds := nwt.NewDataset(40, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
@@ -300,7 +300,7 @@ func TestTheRestOfARaggedFieldIsZeroHoweverTheSlotWasUsed(t *testing.T) {
 				dst.Bytes(f)[k] = 0xff // more than it says
 			}
 		}
-		require.Equal(t, -1, dst.Len(0))
+		require.Equal(t, -1, dst.Len(0, 0))
 		dst.SetLen(0, 1)
 		dst.SetLen(0, length(dst.Epoch(), i, 0)) // the last word counts
 		dst.SetLen(2, length(dst.Epoch(), i, 2))
@@ -314,7 +314,7 @@ func TestTheRestOfARaggedFieldIsZeroHoweverTheSlotWasUsed(t *testing.T) {
 			for p, i := range b.Indices() {
 				for f, row := range map[int]int{0: 4, 2: 1} {
 					n := length(b.Epoch(), i, f)
-					require.EqualValues(t, n, b.Lens(f)[p])
+					require.EqualValues(t, n, b.Lens(f, 0)[p])
 					size := len(b.Bytes(f)) / b.Len()
 					for k, v := range b.Bytes(f)[p*size : (p+1)*size] {
 						require.Equal(t, k < n*row, v == 0xff, "field %d byte %d", f, k)
@@ -322,13 +322,13 @@ func TestTheRestOfARaggedFieldIsZeroHoweverTheSlotWasUsed(t *testing.T) {
 					}
 				}
 				height, width := length(b.Epoch(), i, 3), length(b.Epoch(), i, 4)
-				require.EqualValues(t, []int{height, width}, []int{int(b.LensOf(3, 0)[p]), int(b.LensOf(3, 1)[p])})
+				require.EqualValues(t, []int{height, width}, []int{int(b.Lens(3, 0)[p]), int(b.Lens(3, 1)[p])})
 				for k, v := range b.Bytes(3)[p*72 : (p+1)*72] {
 					require.Equal(t, k/18 < height && k/3%6 < width, v == 0xff, "byte %d of %d × %d", k, height, width)
 					require.True(t, v == 0 || v == 0xff)
 				}
 			}
-			require.Len(t, b.Lens(0), b.Len())
+			require.Len(t, b.Lens(0, 0), b.Len())
 		}
 	}
 }
@@ -460,7 +460,7 @@ func TestAPanicIsToldWithItsFileAndLine(t *testing.T) {
 		says string
 	}{
 		{func(*nwt.Sample) error { panic("boom") }, "panic: boom"},
-		{func(dst *nwt.Sample) error { dst.SetLen(0, 3); return nil }, "is not ragged (Field.Ragged is false)"},
+		{func(dst *nwt.Sample) error { dst.SetLen(0, 3); return nil }, "has no ragged dimension"},
 		{func(dst *nwt.Sample) error { _ = dst.Bytes(0)[dst.Index()+99]; return nil }, "index out of range [99] with length 4"},
 		{func(dst *nwt.Sample) error { runtime.Goexit(); return nil }, "runtime.Goexit was called"},
 	}
@@ -584,7 +584,7 @@ func TestWhatIsMadeOfAGrowingDatasetGrowsIfItsSamplesKeepTheirPlaces(t *testing.
 		"Map, batch": nwt.Map(kit.Batchwise{Dataset: ds}, ds.Fields(), func(_ context.Context, src, dst *nwt.Sample) error { copy(dst.Bytes(0), src.Bytes(0)); return nil }),
 		"Sized":      nwt.Sized(ds, func(int, []int) {}),
 		"Cached":     nwt.Cached(ds, 1<<20),
-		"Overwrites": nwt.Overwrites(ds),
+		"WritesAll":  nwt.WritesAll(ds),
 	} {
 		ds.n.Store(10)
 		l := kit.NewLoader(t, made)
@@ -627,7 +627,7 @@ func (g growsWhenAsked) Load(ctx context.Context, i int, dst *nwt.Sample) error 
 
 const classes = 10
 
-var oneHotFields = []nwt.Field{{Name: "class", Type: nwt.Float32, Shape: []int{classes}}, {Name: "seen", Type: nwt.Uint8, Shape: []int{9}, Ragged: true}}
+var oneHotFields = []nwt.Field{{Name: "class", Type: nwt.Float32, Shape: []int{classes}}, {Name: "seen", Type: nwt.Uint8, Shape: []int{9}, RaggedDims: 1}}
 
 // markOneHot writes one element of each field, and sets a length that leaves the other's
 // neighbours inside it.
@@ -661,7 +661,7 @@ func requireOneHots(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) {
 						set++
 					}
 				}
-				require.Equal(t, 1, set, "field %d of sample %d of batch %d of epoch %d", f, k, b.Index(), b.Epoch())
+				require.Equal(t, 1, set, "field %d of sample %d of batch %d of epoch %d", f, k, b.Number(), b.Epoch())
 			}
 		}
 	}
@@ -681,26 +681,26 @@ func TestWhatLoadLeavesUnwrittenIsZero(t *testing.T) {
 	copied := nwt.Map(ds, oneHotFields, func(_ context.Context, src, dst *nwt.Sample) error {
 		copy(dst.Bytes(0), src.Bytes(0))
 		copy(dst.Bytes(1), src.Bytes(1))
-		dst.SetLen(1, src.Len(1))
+		dst.SetLen(1, src.Len(1, 0))
 		return nil
 	})
 	whole, err := nwt.Precompute(t.Context(), ds, filepath.Join(t.TempDir(), "file"), "1", kit.Silent)
 	require.NoError(t, err)
 	for name, ds := range map[string]nwt.Dataset{
-		"NewDataset":                    ds,
-		"LoadBatch":                     kit.Batchwise{Dataset: ds},
-		"Map":                           copied,
-		"Map with LoadBatch":            nwt.Map(kit.Batchwise{Dataset: ds}, oneHotFields, func(_ context.Context, src, dst *nwt.Sample) error { markOneHot(src.Index(), dst); return nil }),
-		"Subset":                        kit.Must(nwt.Subset(ds, []int{0, 11, 22, 33, 44, 5, 16, 27, 38, 49})),
-		"Concat":                        kit.Must(nwt.Concat(ds, nwt.Overwrites(copied))),
-		"Concat with LoadBatch":         kit.Must(nwt.Concat(kit.Batchwise{Dataset: ds}, whole, kit.Batchwise{Dataset: copied})),
-		"Cached":                        nwt.Cached(ds, 1<<20),
-		"Cached, with room for a few":   nwt.Cached(ds, 1000),
-		"Cached Map":                    nwt.Cached(copied, 1<<20),
-		"Precompute":                    whole,
-		"Precompute embedded":           replaced{whole},
-		"Sized":                         nwt.Sized(ds, func(i int, sizes []int) { sizes[0] = i%9 + 1 }),
-		"Overwrites of what overwrites": nwt.Overwrites(whole),
+		"NewDataset":                   ds,
+		"LoadMany":                     kit.Batchwise{Dataset: ds},
+		"Map":                          copied,
+		"Map with LoadMany":            nwt.Map(kit.Batchwise{Dataset: ds}, oneHotFields, func(_ context.Context, src, dst *nwt.Sample) error { markOneHot(src.Index(), dst); return nil }),
+		"Subset":                       kit.Must(nwt.Subset(ds, []int{0, 11, 22, 33, 44, 5, 16, 27, 38, 49})),
+		"Concat":                       kit.Must(nwt.Concat(ds, nwt.WritesAll(copied))),
+		"Concat with LoadMany":         kit.Must(nwt.Concat(kit.Batchwise{Dataset: ds}, whole, kit.Batchwise{Dataset: copied})),
+		"Cached":                       nwt.Cached(ds, 1<<20),
+		"Cached, with room for a few":  nwt.Cached(ds, 1000),
+		"Cached Map":                   nwt.Cached(copied, 1<<20),
+		"Precompute":                   whole,
+		"Precompute embedded":          replaced{whole},
+		"Sized":                        nwt.Sized(ds, func(i int, sizes []int) { sizes[0] = i%9 + 1 }),
+		"WritesAll of what overwrites": nwt.WritesAll(whole),
 	} {
 		t.Run(name, func(t *testing.T) {
 			requireOneHots(t, ds)
@@ -745,7 +745,7 @@ func TestWhatAFailedCallHasWrittenIsCleared(t *testing.T) {
 	t.Run("and is retried", func(t *testing.T) {
 		requireOneHots(t, failing(errFlaky{kit.ErrTorn}), nwt.WithRetry(5, time.Nanosecond))
 	})
-	t.Run("by Load after LoadBatch", func(t *testing.T) {
+	t.Run("by Load after LoadMany", func(t *testing.T) {
 		requireOneHots(t, kit.Batchwise{Dataset: failing(kit.ErrTorn)}, nwt.WithErrorBudget(50))
 	})
 	t.Run("and its sample is bad", func(t *testing.T) {
@@ -753,7 +753,7 @@ func TestWhatAFailedCallHasWrittenIsCleared(t *testing.T) {
 	})
 }
 
-// A call that hangs writes on when it is given up; so does one of LoadBatch.
+// A call that hangs writes on when it is given up; so does one of LoadMany.
 func TestWhatIsLoadedBesideACallThatWasGivenUpIsClean(t *testing.T) {
 	for _, batches := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -804,18 +804,18 @@ func TestOnlyADatasetThatPromisesToWriteEverythingIsNotCleared(t *testing.T) {
 		return all
 	}
 	require.Zero(t, unclean(t, plain))
-	require.Positive(t, unclean(t, nwt.Overwrites))
+	require.Positive(t, unclean(t, nwt.WritesAll))
 	for name := range over(t, oneHots(50)) {
 		t.Run(name, func(t *testing.T) {
-			require.Positive(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset { return over(t, nwt.Overwrites(ds))[name] }))
-			require.Positive(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset { return over(t, nwt.Overwrites(kit.Batchwise{Dataset: ds}))[name] }))
-			if name != "Overwrites" && name != "Overwrites of Subset" {
+			require.Positive(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset { return over(t, nwt.WritesAll(ds))[name] }))
+			require.Positive(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset { return over(t, nwt.WritesAll(kit.Batchwise{Dataset: ds}))[name] }))
+			if name != "WritesAll" && name != "WritesAll of Subset" {
 				require.Zero(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset { return over(t, ds)[name] }))
 			}
 		})
 	}
 	require.Zero(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset {
-		return kit.Must(nwt.Concat(nwt.Overwrites(ds), ds))
+		return kit.Must(nwt.Concat(nwt.WritesAll(ds), ds))
 	}), "a Concat of which one part may leave something out")
 	require.Positive(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset { return &outside{ds} }), "another package's")
 	require.Zero(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset { return &around{&outside{ds}} }), "a type with a Load of its own")
@@ -850,7 +850,7 @@ func TestTheContextOfASampleIsThatOfItsCall(t *testing.T) {
 func TestOverwritesOfWhatCanNotBeUsedIsTheSameError(t *testing.T) {
 	for name, ds := range map[string]nwt.Dataset{"nil": nil, "Map": nwt.Map(oneHots(1), nil, nil), "load": nwt.NewDataset(1, oneHotFields, nil), "length": oneHots(0)} {
 		_, want := nwt.NewLoader(ds)
-		_, err := nwt.NewLoader(nwt.Overwrites(ds))
+		_, err := nwt.NewLoader(nwt.WritesAll(ds))
 		require.Error(t, err, name)
 		require.Equal(t, want.Error(), err.Error(), name)
 	}

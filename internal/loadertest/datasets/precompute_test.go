@@ -56,7 +56,7 @@ func requireSamples(t testing.TB, ds nwt.Dataset) {
 		require.NoError(t, err)
 		got, err := nwt.LoadSample(t.Context(), ds, i)
 		require.NoError(t, err)
-		require.Equal(t, want.Len(0), got.Len(0))
+		require.Equal(t, want.Len(0, 0), got.Len(0, 0))
 		require.Equal(t, want.Bytes(0), got.Bytes(0))
 		require.Equal(t, want.Bytes(1), got.Bytes(1))
 	}
@@ -122,7 +122,7 @@ func TestOrderAndSeedDoNotMatterToWhatIsPrecomputed(t *testing.T) {
 
 // lengths returns a dataset whose samples are one longer each, and tell that.
 func lengths(n, more int) nwt.Dataset {
-	fields := []nwt.Field{{Name: "bytes", Type: nwt.Uint8, Shape: []int{100}, Ragged: true}}
+	fields := []nwt.Field{{Name: "bytes", Type: nwt.Uint8, Shape: []int{100}, RaggedDims: 1}}
 	load := func(_ context.Context, i int, dst *nwt.Sample) error {
 		dst.SetLen(0, i+1+more)
 		copy(dst.Bytes(0), bytes.Repeat([]byte{byte(i + 1)}, i+1+more))
@@ -168,7 +168,7 @@ func lensAndBytes(t *testing.T, ds nwt.Dataset) (all []any) {
 	l := kit.NewLoader(t, ds, nwt.WithBatchSize(ds.Len()), nwt.WithWorkers(0))
 	for b, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
-		all = append(all, slices.Clone(b.Lens(0)), bytes.Clone(b.Bytes(0)))
+		all = append(all, slices.Clone(b.Lens(0, 0)), bytes.Clone(b.Bytes(0)))
 	}
 	return all
 }
@@ -324,7 +324,7 @@ func TestAClosedFileOfSamplesSaysSo(t *testing.T) {
 	var closing sync.WaitGroup
 	var err error
 	for b, e := range l.Epoch(t.Context(), 0) {
-		if err = e; err == nil && b.Index() == 2 {
+		if err = e; err == nil && b.Number() == 2 {
 			closing.Go(func() { require.NoError(t, ds.Close()) })
 		}
 	}
@@ -367,13 +367,13 @@ func TestAPrecomputedFileIsMadeAnewIfTheFingerprintOfItsDatasetHasChanged(t *tes
 	fields := filled(9, 0).Fields()
 	always := func(_, dst *nwt.Sample) error { nwt.Values[uint8](dst, 0)[0] = 1; return nil }
 	for name, made := range map[string]func(ds nwt.Dataset) (nwt.Dataset, error){
-		"itself":     func(ds nwt.Dataset) (nwt.Dataset, error) { return ds, nil },
-		"Subset":     func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Subset(ds, []int{8, 2, 2}) },
-		"Concat":     func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Concat(filled(3, 0), ds) },
-		"Split":      func(ds nwt.Dataset) (nwt.Dataset, error) { all, err := nwt.Split(ds, 1, 0.3, 0.7); return all[1], err },
-		"Sized":      func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Sized(ds, func(int, []int) {}), nil },
-		"Overwrites": func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Overwrites(ds), nil },
-		"Cached":     func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Cached(ds, 1<<20), nil },
+		"itself":    func(ds nwt.Dataset) (nwt.Dataset, error) { return ds, nil },
+		"Subset":    func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Subset(ds, []int{8, 2, 2}) },
+		"Concat":    func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Concat(filled(3, 0), ds) },
+		"Split":     func(ds nwt.Dataset) (nwt.Dataset, error) { all, err := nwt.Split(ds, 1, 0.3, 0.7); return all[1], err },
+		"Sized":     func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Sized(ds, func(int, []int) {}), nil },
+		"WritesAll": func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.WritesAll(ds), nil },
+		"Cached":    func(ds nwt.Dataset) (nwt.Dataset, error) { return nwt.Cached(ds, 1<<20), nil },
 		"Map": func(ds nwt.Dataset) (nwt.Dataset, error) {
 			return nwt.Map(ds, fields, func(_ context.Context, src, dst *nwt.Sample) error { return always(src, dst) }), nil
 		},
@@ -387,7 +387,7 @@ func TestAPrecomputedFileIsMadeAnewIfTheFingerprintOfItsDatasetHasChanged(t *tes
 			require.NoError(t, err)
 			ds, err = nwt.Zip(ds)
 			require.NoError(t, err)
-			return nwt.Subset(nwt.Overwrites(ds), []int{1, 10, 1})
+			return nwt.Subset(nwt.WritesAll(ds), []int{1, 10, 1})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -513,7 +513,7 @@ func TestPrecomputeTriesAllSamplesAndTheNextCallLoadsTheRest(t *testing.T) {
 // oneCall is a dataset that loads several samples in a call.
 type oneCall struct{ nwt.Dataset }
 
-func (d oneCall) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+func (d oneCall) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	for i, index := range indices {
 		if err := d.Load(ctx, index, dst[i]); err != nil {
 			return err
@@ -532,7 +532,7 @@ func TestWhereNothingCanBePrecomputedNothingIsLeft(t *testing.T) {
 }
 
 func TestADiskThatIsTooSmallIsSeenBeforeTheFirstSampleIsLoaded(t *testing.T) {
-	fields := []nwt.Field{{Name: "boxes", Type: nwt.Float32, Shape: []int{1000, 4}, Ragged: true}, {Name: "image", Type: nwt.Uint8, Shape: []int{1 << 20}}}
+	fields := []nwt.Field{{Name: "boxes", Type: nwt.Float32, Shape: []int{1000, 4}, RaggedDims: 1}, {Name: "image", Type: nwt.Uint8, Shape: []int{1 << 20}}}
 	huge := nwt.NewDataset(1<<30, fields, func(context.Context, int, *nwt.Sample) error {
 		t.Error("a sample is loaded")
 		return nil

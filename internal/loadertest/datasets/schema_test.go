@@ -20,7 +20,7 @@ func declare[T nwt.Element](t *testing.T, dtype nwt.DType, v T) {
 	nwt.AddField[uint8](&s, "odd", 3)
 	c := nwt.AddField[T](&s, "v", 2, 3)
 	require.Equal(t, nwt.Field{Name: "v", Type: dtype, Shape: []int{2, 3}}, s.Fields()[1])
-	require.Equal(t, 1, c.Index())
+	require.Equal(t, 1, c.Field())
 	sample, err := one(t, s.Fields(), func(dst *nwt.Sample) error {
 		require.Len(t, c.Of(dst), 6)
 		c.Of(dst)[5] = v
@@ -68,20 +68,20 @@ func TestHalvesAreNotTakenForEachOther(t *testing.T) {
 func TestAColumnDoesByItselfWhatSamplesAndBatchesDoByFieldNumber(t *testing.T) {
 	var s, other nwt.Schema
 	label := nwt.AddField[int64](&s, "label")
-	text := nwt.AddRagged[uint16](&s, "text", 4, 2)
-	alien := nwt.AddRagged[uint16](&other, "alien", 4, 2)
+	text := nwt.AddRagged[uint16](&s, "text", 1, 4, 2)
+	alien := nwt.AddRagged[uint16](&other, "alien", 1, 4, 2)
 	l := kit.NewLoader(t, nwt.NewDataset(3, s.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 		text.SetLen(dst, i)
 		return nil
 	}))
 	for b, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
-		require.Equal(t, []int32{0, 1, 2}, text.Lens(b))
+		require.Equal(t, []int32{0, 1, 2}, text.Lens(b, 0))
 		require.Equal(t, []int{3, 4, 2}, text.Shape(b))
 		require.Equal(t, []int{3}, label.Shape(b))
 		require.Zero(t, label.DevicePtr(b))
-		require.PanicsWithValue(t, `nwt: Lens(0): field "label" is not ragged (Field.Ragged is false)`, func() { label.Lens(b) })
-		require.Panics(t, func() { alien.Lens(b) })
+		require.PanicsWithValue(t, `nwt: Lens(0, 0): field "label" has 0 ragged dimensions`, func() { label.Lens(b, 0) })
+		require.Panics(t, func() { alien.Lens(b, 0) })
 		require.Panics(t, func() { alien.Shape(b) })
 		require.Panics(t, func() { alien.DevicePtr(b) })
 	}
@@ -91,10 +91,10 @@ func TestAColumnDoesByItselfWhatSamplesAndBatchesDoByFieldNumber(t *testing.T) {
 
 func TestARaggedColumnIsSetAndReadByItsIndex(t *testing.T) {
 	var s nwt.Schema
-	text := nwt.AddRagged[uint16](&s, "text", 4)
-	require.True(t, s.Fields()[0].Ragged)
+	text := nwt.AddRagged[uint16](&s, "text", 1, 4)
+	require.Equal(t, 1, s.Fields()[0].RaggedDims)
 	l := kit.NewLoader(t, nwt.NewDataset(3, s.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
-		dst.SetLen(text.Index(), i)
+		dst.SetLen(text.Field(), i)
 		for k := range i {
 			text.Of(dst)[k] = uint16(i)
 		}
@@ -102,7 +102,7 @@ func TestARaggedColumnIsSetAndReadByItsIndex(t *testing.T) {
 	}))
 	for b, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
-		require.Equal(t, []int32{0, 1, 2}, b.Lens(text.Index()))
+		require.Equal(t, []int32{0, 1, 2}, b.Lens(text.Field(), 0))
 		require.Equal(t, []uint16{0, 0, 0, 0, 1, 0, 0, 0, 2, 2, 0, 0}, text.Of(b))
 	}
 }
@@ -136,10 +136,10 @@ func TestABadFieldIsNotAdded(t *testing.T) {
 	nwt.AddField[int64](&s, "label")
 	for says, add := range map[string]func(){
 		"must have a name":              func() { nwt.AddField[int64](&s, "") },
-		`field 0 is "label" too`:        func() { nwt.AddRagged[uint8](&s, "label", 2) },
+		`field 0 is "label" too`:        func() { nwt.AddRagged[uint8](&s, "label", 1, 2) },
 		"must be at least 1":            func() { nwt.AddField[int64](&s, "x", 2, 0) },
 		"more than":                     func() { nwt.AddField[int64](&s, "y", 1<<30, 1<<30, 1<<30) },
-		"Ragged needs a Shape":          func() { nwt.AddRagged[int64](&s, "z") },
+		"must be 1 … 0, those of shape": func() { nwt.AddRagged[int64](&s, "z", 1) },
 		"dimension 0 of shape [-1] is ": func() { nwt.AddField[int64](&s, "z", -1) },
 	} {
 		func() {
@@ -163,8 +163,8 @@ func TestTheFieldsOfASchemaAreACopy(t *testing.T) {
 func TestTheNumberOfRaggedDimensionsIsOneOrMoreOfTheShape(t *testing.T) {
 	for _, dims := range []int{-1, 0, 3} {
 		var s nwt.Schema
-		require.PanicsWithValue(t, fmt.Sprintf(`nwt: field 0 ("picture") of a schema has %d ragged dimensions: must be 1 … 2, those of shape [4 5]`, dims),
-			func() { nwt.AddRaggedDims[uint8](&s, "picture", dims, 4, 5) })
+		require.PanicsWithValue(t, fmt.Sprintf(`nwt: AddRagged: field "picture" has %d ragged dimensions: must be 1 … 2, those of shape [4 5]`, dims),
+			func() { nwt.AddRagged[uint8](&s, "picture", dims, 4, 5) })
 		require.Empty(t, s.Fields())
 	}
 }
@@ -185,6 +185,15 @@ func TestAColumnIsFoundByItsName(t *testing.T) {
 		require.Equal(t, []int{2, 2}, points.Shape(b))
 		require.Equal(t, []grade{7, 8}, grades.Of(b))
 		require.Equal(t, []uint8{7, 8}, same.Of(b))
+	}
+}
+
+func TestLabelsOfTypeIntMakeAFieldOfInt64(t *testing.T) {
+	ds, err := nwt.FromSlices(nwt.SliceOf("label", []int{7, -8}))
+	require.NoError(t, err)
+	for b, err := range kit.NewLoader(t, ds).Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		require.Equal(t, []int64{7, -8}, nwt.Values[int64](b, 0))
 	}
 }
 
@@ -274,10 +283,10 @@ func TestArraysThatDoNotFitTogetherAreNamed(t *testing.T) {
 		},
 	} {
 		_, err := nwt.FromSlices(c.columns...)
-		var oe *nwt.OptionError
+		var oe *nwt.ArgumentError
 		require.ErrorAs(t, err, &oe)
-		for _, oe := range kit.OptionErrors(err) {
-			require.Contains(t, oe.Option, "FromSlices")
+		for _, oe := range kit.ArgumentErrors(err) {
+			require.Contains(t, oe.Name, "FromSlices")
 		}
 		for _, s := range c.says {
 			require.ErrorContains(t, err, s)

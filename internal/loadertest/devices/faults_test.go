@@ -207,7 +207,7 @@ func TestMemoryThatACopyToAGPUMayStillTouchIsNeitherUsedNorFreed(t *testing.T) {
 				kit.Promptly(t, func() {
 					var last error
 					for b, err := range l.Epoch(t.Context(), 0) {
-						if last = err; err == nil && b.Index() == 2 {
+						if last = err; err == nil && b.Number() == 2 {
 							gpu.Fail(calls, -1, 906)
 						}
 					}
@@ -255,7 +255,7 @@ func TestATransferErrorComesAfterTheBatchesBeforeIt(t *testing.T) {
 				var last error
 				for b, err := range l.Epoch(t.Context(), 0) {
 					if last = err; err == nil {
-						got = append(got, b.Index())
+						got = append(got, b.Number())
 						time.Sleep(time.Second) // the call fails while the first batch is in use
 					}
 				}
@@ -374,10 +374,10 @@ func TestWhateverCallOfADeviceFailsAllThatItGaveComesBackOnce(t *testing.T) {
 							break
 						}
 						switch {
-						case b.Index() < 6 && epoch > 0:
+						case b.Number() < 6 && epoch > 0:
 							b.Retain()
 							kept = append(kept, b)
-						case b.Index() == 8:
+						case b.Number() == 8:
 							for _, b := range kept {
 								b.Release()
 							}
@@ -402,15 +402,15 @@ func TestWhateverCallOfADeviceFailsAllThatItGaveComesBackOnce(t *testing.T) {
 	}
 }
 
-// A batch whose LoadBatch was given up moves to other memory.
+// A batch whose LoadMany was given up moves to other memory.
 func TestWhateverCallOfADeviceFailsABatchThatMovesKeepsNothing(t *testing.T) {
 	for _, call := range []string{"AllocHost", "FreeHost"} {
 		for n := 1; n <= 20; n++ {
 			synctest.Test(t, func(t *testing.T) {
 				dev := &kit.FakeDevice{Fail: failing(call, n, n)}
 				ds := &kit.Pages{N: 40,
-					OnLoadBatch: func(ctx context.Context, _ []int, _ []*nwt.Sample) error { <-ctx.Done(); return ctx.Err() },
-					OnLoad:      func(context.Context, int, *nwt.Sample) error { time.Sleep(time.Millisecond); return nil },
+					OnLoadMany: func(ctx context.Context, _ []int, _ []*nwt.Sample) error { <-ctx.Done(); return ctx.Err() },
+					OnLoad:     func(context.Context, int, *nwt.Sample) error { time.Sleep(time.Millisecond); return nil },
 				}
 				l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithDevice(dev), nwt.WithTimeout(time.Second), kit.Silent)
 				for epoch := range 2 {

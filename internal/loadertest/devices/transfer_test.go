@@ -126,7 +126,7 @@ func TestLeavingADevicesEpochAnywhereLosesNothing(t *testing.T) {
 				kit.Promptly(t, func() {
 					for b, err := range l.Epoch(t.Context(), cut) {
 						require.NoError(t, err)
-						if b.Index() == cut%7 {
+						if b.Number() == cut%7 {
 							break
 						}
 					}
@@ -205,11 +205,11 @@ func TestTheMemoryOfRetainedBatchesIsGivenBack(t *testing.T) {
 	peak := 0
 	for b, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
-		if b.Index() < 20 {
+		if b.Number() < 20 {
 			b.Retain()
 			kept = append(kept, b)
 		}
-		if b.Index() == 20 {
+		if b.Number() == 20 {
 			for _, b := range kept {
 				b.Release()
 			}
@@ -272,7 +272,7 @@ func TestADeviceThatIsShortOfMemoryHasFewerBatchesAtOnce(t *testing.T) {
 			kit.Promptly(t, func() {
 				for b, err := range l.Epochs(t.Context(), 0, 2) {
 					require.NoError(t, err)
-					if b.Epoch() == 0 && b.Index() == 0 {
+					if b.Epoch() == 0 && b.Number() == 0 {
 						require.Eventually(t, func() bool {
 							s := l.Stats()
 							return s.DeviceBytes == fit*s.SlotBytes/s.Slots && (fit == 3 || log.String() != "")

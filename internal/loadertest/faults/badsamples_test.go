@@ -79,7 +79,7 @@ type busyError struct{}
 func (busyError) Error() string   { return "busy" }
 func (busyError) Temporary() bool { return true }
 
-// oneByOne hides LoadBatch.
+// oneByOne hides LoadMany.
 type oneByOne struct{ nwt.Dataset }
 
 // Whatever a dataset is made of, the bad samples of its parts are left out, and no others.
@@ -91,7 +91,7 @@ func TestTheBadSamplesOfAPartAreThoseOfTheWhole(t *testing.T) {
 			}
 			return nil
 		}
-		return &kit.Pages{N: 20, OnLoad: load, OnLoadBatch: func(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+		return &kit.Pages{N: 20, OnLoad: load, OnLoadMany: func(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 			for k, i := range indices {
 				if err := load(ctx, i, dst[k]); err != nil {
 					return err
@@ -137,7 +137,7 @@ func TestTheBadSamplesOfAPartAreThoseOfTheWhole(t *testing.T) {
 				require.NoError(t, err)
 				for k, v := range nwt.Values[int64](b, 0) {
 					got = append(got, v)
-					require.EqualValues(t, v%4, b.Lens(1)[k])
+					require.EqualValues(t, v%4, b.Lens(1, 0)[k])
 				}
 			}
 			require.Equal(t, c.want, sorted(got), name)
@@ -298,7 +298,7 @@ func TestTheFirstTenThousandBadSamplesAreRemembered(t *testing.T) {
 func budgeted(t *testing.T, workers, budget int, bad func(i int) bool, opts ...nwt.Option) *nwt.Loader {
 	fields := []nwt.Field{
 		{Name: "x", Type: nwt.Float32},
-		{Name: "tokens", Type: nwt.Int16, Shape: []int{4}, Ragged: true},
+		{Name: "tokens", Type: nwt.Int16, Shape: []int{4}, RaggedDims: 1},
 	}
 	ds := nwt.NewDataset(60, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
 		nwt.Values[float32](dst, 0)[0] = float32(i)
@@ -343,12 +343,12 @@ func TestBadSamplesWithinTheBudgetAreLeftOutInOrder(t *testing.T) {
 					require.NoError(t, err)
 					require.NotZero(t, b.Len())
 					require.Len(t, b.Indices(), b.Len())
-					require.Equal(t, b.Index(), b.Indices()[0]/6)
-					require.Equal(t, 6*(b.Index()+1), b.State().Samples)
+					require.Equal(t, b.Number(), b.Indices()[0]/6)
+					require.Equal(t, 6*(b.Number()+1), b.State().Samples)
 					good = append(good, b.Indices()...)
 					for p, i := range b.Indices() {
 						require.Equal(t, float32(i), nwt.Values[float32](b, 0)[p])
-						require.Equal(t, int32(i%5), b.Lens(1)[p])
+						require.Equal(t, int32(i%5), b.Lens(1, 0)[p])
 						row := make([]int16, 4)
 						for k := range i % 5 {
 							row[k] = int16(i)
@@ -444,7 +444,7 @@ func TestARankWithoutASampleForABatchEndsItsEpoch(t *testing.T) {
 
 // Messages begin with "nwt: ", and the reasons within them don't again.
 func TestAMessageNamesThePackageOnce(t *testing.T) {
-	ragged := []nwt.Field{{Name: "tokens", Type: nwt.Int32, Shape: []int{4}, Ragged: true}}
+	ragged := []nwt.Field{{Name: "tokens", Type: nwt.Int32, Shape: []int{4}, RaggedDims: 1}}
 	forgotten := nwt.NewDataset(3, ragged, func(context.Context, int, *nwt.Sample) error { return nil })
 	tooLong := nwt.NewDataset(3, ragged, func(_ context.Context, _ int, dst *nwt.Sample) error { dst.SetLen(0, 5); return nil })
 	closed, err := nwt.Precompute(t.Context(), kit.EmptyDataset(3), t.TempDir()+"/samples", "v1")
@@ -524,7 +524,7 @@ func rotting(n int) *kit.Pages {
 			}
 			return nil
 		},
-		OnLoadBatch: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
+		OnLoadMany: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
 			for _, i := range indices {
 				if i%10 == 3 {
 					return rotten
@@ -544,7 +544,7 @@ func TestTuningWarnsOfABadSampleOnceAndSaysThatItTunes(t *testing.T) {
 			require.True(t, strings.Contains(line, "during=tuning") || strings.Contains(line, "the worker count") || strings.Contains(line, "worker count tuned"), line)
 		}
 		require.Equal(t, bad, strings.Count(log.String(), "a bad sample is left out"), &log)
-		require.Equal(t, 1, strings.Count(log.String(), "LoadBatch failed:"), &log)
+		require.Equal(t, 1, strings.Count(log.String(), "LoadMany failed:"), &log)
 	}
 }
 

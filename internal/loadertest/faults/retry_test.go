@@ -276,7 +276,7 @@ func TestASampleThatIsLoadedAgainIsTheSameAsAtOnce(t *testing.T) {
 				dst.SetLen(1, 3)
 				return busyError{}
 			}
-			require.Equal(t, -1, dst.Len(1))
+			require.Equal(t, -1, dst.Len(1, 0))
 			all = append(all, draw)
 			return nil
 		}}

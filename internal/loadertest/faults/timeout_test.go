@@ -36,7 +36,7 @@ func requirePagesOf(t *testing.T, b *nwt.Batch) {
 	t.Helper()
 	for k, i := range b.Indices() {
 		require.EqualValues(t, i, nwt.Values[int64](b, 0)[k])
-		require.EqualValues(t, i%4, b.Lens(1)[k])
+		require.EqualValues(t, i%4, b.Lens(1, 0)[k])
 		want := make([]int16, 4)
 		for j := range i % 4 {
 			want[j] = int16(i)
@@ -88,22 +88,22 @@ func requireKept(t *testing.T, l *nwt.Loader) (check func()) {
 	for b, err := range l.Epoch(t.Context(), 1) {
 		require.NoError(t, err)
 		b.Retain()
-		values, lens := slices.Clone(nwt.Values[int64](b, 0)), slices.Clone(b.Lens(1))
+		values, lens := slices.Clone(nwt.Values[int64](b, 0)), slices.Clone(b.Lens(1, 0))
 		return func() {
 			require.Equal(t, values, nwt.Values[int64](b, 0))
-			require.Equal(t, lens, b.Lens(1))
+			require.Equal(t, lens, b.Lens(1, 0))
 			b.Release()
 		}
 	}
 	return nil
 }
 
-func TestAHungLoadBatchKeepsItsSamplesAndIndices(t *testing.T) {
+func TestAHungLoadManyKeepsItsSamplesAndIndices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		var changed atomic.Int32
 		var once sync.Once
-		ds := &kit.Pages{N: 256, OnLoadBatch: func(_ context.Context, indices []int, dst []*nwt.Sample) error {
+		ds := &kit.Pages{N: 256, OnLoadMany: func(_ context.Context, indices []int, dst []*nwt.Sample) error {
 			hang := false
 			once.Do(func() { hang = true })
 			if !hang {
@@ -128,7 +128,7 @@ func TestAHungLoadBatchKeepsItsSamplesAndIndices(t *testing.T) {
 			}
 			got := requirePages(t, l, epoch)
 			slices.Sort(got)
-			require.Equal(t, kit.IndicesUpTo(256), got, "a LoadBatch that hangs costs no sample")
+			require.Equal(t, kit.IndicesUpTo(256), got, "a LoadMany that hangs costs no sample")
 		}
 		synctest.Wait()
 		require.Zero(t, changed.Load())
@@ -151,7 +151,7 @@ func writeOn(t *testing.T, whole bool, budget int) {
 	var loose sync.WaitGroup
 	loose.Add(1)
 	if whole {
-		loose.Add(1) // one LoadBatch, one Load
+		loose.Add(1) // one LoadMany, one Load
 	}
 	hang := func(write func()) {
 		defer loose.Done()
@@ -167,7 +167,7 @@ func writeOn(t *testing.T, whole bool, budget int) {
 		}
 		return nil
 	}
-	ds.OnLoadBatch = func(_ context.Context, indices []int, dst []*nwt.Sample) error {
+	ds.OnLoadMany = func(_ context.Context, indices []int, dst []*nwt.Sample) error {
 		if dst[0].Epoch() == 0 && slices.Contains(indices, 21) {
 			hang(func() {
 				for k := range dst {
@@ -208,9 +208,9 @@ func writeOn(t *testing.T, whole bool, budget int) {
 	loose.Wait()
 }
 
-func TestATimeoutIsForEachSampleOfALoadBatch(t *testing.T) {
+func TestATimeoutIsForEachSampleOfALoadMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ds := &kit.Pages{N: 64, OnLoadBatch: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
+		ds := &kit.Pages{N: 64, OnLoadMany: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
 			time.Sleep(time.Duration(len(indices)) * 20 * time.Millisecond)
 			return nil
 		}}
@@ -220,7 +220,7 @@ func TestATimeoutIsForEachSampleOfALoadBatch(t *testing.T) {
 	})
 }
 
-func TestOfALoadBatchThatHangsOnlyTheSampleThatHangsIsBad(t *testing.T) {
+func TestOfALoadManyThatHangsOnlyTheSampleThatHangsIsBad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		hang := func(bad bool) error {
@@ -231,7 +231,7 @@ func TestOfALoadBatchThatHangsOnlyTheSampleThatHangsIsBad(t *testing.T) {
 		}
 		ds := &kit.Pages{N: 64,
 			OnLoad: func(_ context.Context, i int, _ *nwt.Sample) error { return hang(i == 5 || i == 6) },
-			OnLoadBatch: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
+			OnLoadMany: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
 				return hang(slices.Contains(indices, 5))
 			},
 		}
@@ -242,10 +242,10 @@ func TestOfALoadBatchThatHangsOnlyTheSampleThatHangsIsBad(t *testing.T) {
 	})
 }
 
-// Whatever a LoadBatch does with its indices, those of the batch stay.
-func TestTheIndicesOfALoadBatchAreItsOwn(t *testing.T) {
+// Whatever a LoadMany does with its indices, those of the batch stay.
+func TestTheIndicesOfALoadManyAreItsOwn(t *testing.T) {
 	ds := &kit.Pages{N: 64}
-	ds.OnLoadBatch = func(_ context.Context, indices []int, dst []*nwt.Sample) error {
+	ds.OnLoadMany = func(_ context.Context, indices []int, dst []*nwt.Sample) error {
 		for k, i := range indices {
 			kit.WritePage(i, dst[k])
 		}
@@ -261,8 +261,8 @@ func TestTheIndicesOfALoadBatchAreItsOwn(t *testing.T) {
 // nwtBatches loads with the function alone.
 type nwtBatches struct{ *kit.Pages }
 
-func (p nwtBatches) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
-	return p.OnLoadBatch(ctx, indices, dst)
+func (p nwtBatches) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	return p.OnLoadMany(ctx, indices, dst)
 }
 
 func TestNoTwoWorkersHaveANumberAtATime(t *testing.T) {
@@ -351,7 +351,7 @@ func (s *hangingStream) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample
 func TestALoopLeftWithSamplesLoadedElsewhereLeavesNoneOfThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		ds := &kit.Pages{N: 64, OnLoadBatch: func(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+		ds := &kit.Pages{N: 64, OnLoadMany: func(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 			if dst[0].Epoch() == 0 && dst[0].Position() >= 8 {
 				<-release
 			}
@@ -443,7 +443,7 @@ func mappedInLargePieces(t *testing.T, least uint64) (bytes uint64) {
 	return bytes
 }
 
-// large is a dataset whose samples have room for size bytes more. Its LoadBatch hangs
+// large is a dataset whose samples have room for size bytes more. Its LoadMany hangs
 // until it is given up.
 type large struct {
 	kit.InBatches
@@ -454,7 +454,7 @@ func (d *large) Fields() []nwt.Field {
 	return append(d.InBatches.Fields(), nwt.Field{Name: "room", Type: nwt.Uint8, Shape: []int{d.size}})
 }
 
-func (d *large) LoadBatch(ctx context.Context, _ []int, _ []*nwt.Sample) error {
+func (d *large) LoadMany(ctx context.Context, _ []int, _ []*nwt.Sample) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -485,7 +485,7 @@ func TestOnlyLoadIsBoundedByATimeout(t *testing.T) {
 		"sampler":    {ds: kit.EmptyDataset(16), opt: nwt.WithSampler(kit.SamplerFunc{N: 16, Order: func(_, i int) int { slow(i == 9); return i }})},
 		"Sizes":      {ds: kit.Words{N: 16, Tell: func(i int, sizes []int) { slow(i == 9); kit.Words{}.Sizes(i, sizes) }}, opt: kit.Silent},
 		"WorkerInit": {ds: kit.EmptyDataset(16), opt: nwt.WithWorkerInit(func(context.Context, int) error { slow(true); return nil })},
-		"Finish":     {ds: kit.EmptyDataset(16), opt: nwt.WithBatchTransform(func(_ context.Context, b *nwt.Batch) error { slow(b.Index() == 1); return nil })},
+		"Finish":     {ds: kit.EmptyDataset(16), opt: nwt.WithBatchTransform(func(_ context.Context, b *nwt.Batch) error { slow(b.Number() == 1); return nil })},
 		"Scratch":    {ds: scratch, opt: kit.Silent, bad: []int{9}},
 	} {
 		for _, workers := range []int{1, 3} {
@@ -527,7 +527,7 @@ func TestACallThatHangsBeneathACacheIsGivenUp(t *testing.T) {
 
 // hangsTwiceUntil is 64 pages, of which two hang until release is closed.
 func hangsTwiceUntil(release chan struct{}) *kit.Pages {
-	return &kit.Pages{N: 64, OnLoadBatch: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
+	return &kit.Pages{N: 64, OnLoadMany: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
 		if slices.Contains(indices, 5) || slices.Contains(indices, 40) {
 			<-release
 		}
@@ -535,7 +535,7 @@ func hangsTwiceUntil(release chan struct{}) *kit.Pages {
 	}}
 }
 
-func TestALoadBatchThatHangsIsLoggedOnceWithItsReason(t *testing.T) {
+func TestALoadManyThatHangsIsLoggedOnceWithItsReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		ds := hangsTwiceUntil(release)
@@ -544,7 +544,7 @@ func TestALoadBatchThatHangsIsLoggedOnceWithItsReason(t *testing.T) {
 		_, err := kit.Values(t, l, 0)
 		require.NoError(t, err)
 		synctest.Wait() // the watchdog logs
-		require.Equal(t, 1, strings.Count(log.String(), "nwt: LoadBatch failed: "))
+		require.Equal(t, 1, strings.Count(log.String(), "nwt: LoadMany failed: "))
 		require.Contains(t, log.String(), `error="no answer within WithTimeout(1s): context deadline exceeded"`)
 		close(release)
 		require.NoError(t, l.Close())
@@ -559,7 +559,7 @@ func (j *slowJournal) Write(p []byte) (int, error) {
 	return j.Journal.Write(p)
 }
 
-func TestALoadBatchThatHangsIsToldOfThoughTheEpochEndsMeanwhile(t *testing.T) {
+func TestALoadManyThatHangsIsToldOfThoughTheEpochEndsMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		ds := hangsTwiceUntil(release)
@@ -569,7 +569,7 @@ func TestALoadBatchThatHangsIsToldOfThoughTheEpochEndsMeanwhile(t *testing.T) {
 		require.Equal(t, kit.IndicesUpTo(64), requirePages(t, l, 0)) // while the first of both is logged
 		close(release)
 		require.NoError(t, l.Close())
-		require.Contains(t, log.String(), "nwt: LoadBatch failed:")
+		require.Contains(t, log.String(), "nwt: LoadMany failed:")
 	})
 }
 
@@ -587,7 +587,7 @@ func TestACallThatWasGivenUpIsToldSoByItsContextWhileTheEpochGoesOn(t *testing.T
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
 			synctest.Wait()
-			if b.Index() == 1 {
+			if b.Number() == 1 {
 				require.ErrorContains(t, cause.Load().(error), "no answer within WithTimeout(1s)")
 			}
 		}
@@ -687,7 +687,7 @@ func TestALoadThatIgnoresItsContextIsToldOfAfterFiveSeconds(t *testing.T) {
 							continue
 						}
 						time.Sleep(time.Second)
-						if b.Index() == 2 && end(l, cancel) {
+						if b.Number() == 2 && end(l, cancel) {
 							break
 						}
 					}

@@ -29,7 +29,7 @@ type Together struct {
 	Look           func(dst []*nwt.Sample)
 }
 
-func (d *Together) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+func (d *Together) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	d.Calls.Add(1)
 	if d.Look != nil {
 		d.Look(dst)
@@ -44,13 +44,13 @@ func (d *Together) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Samp
 	return nil
 }
 
-// InOneCall is a dataset with a LoadBatch.
+// InOneCall is a dataset with a LoadMany.
 type InOneCall struct {
 	nwt.Dataset
 	Call func(indices []int, dst []*nwt.Sample) error
 }
 
-func (d InOneCall) LoadBatch(_ context.Context, indices []int, dst []*nwt.Sample) error {
+func (d InOneCall) LoadMany(_ context.Context, indices []int, dst []*nwt.Sample) error {
 	return d.Call(indices, dst)
 }
 
@@ -148,7 +148,7 @@ var Scalar = []nwt.Field{{Name: "x", Type: nwt.Float32}}
 // EmptyBatches is an emptyDataset that is asked for many samples at once.
 type EmptyBatches struct{ nwt.Dataset }
 
-func (EmptyBatches) LoadBatch(context.Context, []int, []*nwt.Sample) error { return nil }
+func (EmptyBatches) LoadMany(context.Context, []int, []*nwt.Sample) error { return nil }
 
 // Leap skips all that it is asked for at once, as with an index.
 func Leap(r *TallyReader, n int) (int, error) {
@@ -160,10 +160,10 @@ func Leap(r *TallyReader, n int) (int, error) {
 	return n, nil
 }
 
-// InBatches loads a dataset with LoadBatch.
+// InBatches loads a dataset with LoadMany.
 type InBatches struct{ nwt.Dataset }
 
-func (d InBatches) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+func (d InBatches) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	for i, index := range indices {
 		if err := d.Load(ctx, index, dst[i]); err != nil {
 			return err
@@ -177,7 +177,7 @@ func (d InBatches) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Samp
 // Batchwise is a BatchDataset.
 type Batchwise struct{ nwt.Dataset }
 
-func (d Batchwise) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+func (d Batchwise) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	for i, index := range indices {
 		if err := d.Load(ctx, index, dst[i]); err != nil {
 			return err
@@ -252,7 +252,7 @@ type SlowTogether struct {
 	Each time.Duration
 }
 
-func (d SlowTogether) LoadBatch(ctx context.Context, indices []int, _ []*nwt.Sample) error {
+func (d SlowTogether) LoadMany(ctx context.Context, indices []int, _ []*nwt.Sample) error {
 	return Heed(ctx, time.Duration(len(indices))*d.Each)
 }
 
@@ -364,9 +364,9 @@ func (d Words) Len() int { return d.N }
 
 func (d Words) Fields() []nwt.Field {
 	return []nwt.Field{
-		{Name: "words", Type: nwt.Int32, Shape: []int{100}, Ragged: true},
+		{Name: "words", Type: nwt.Int32, Shape: []int{100}, RaggedDims: 1},
 		{Name: "id", Type: nwt.Int64},
-		{Name: "picture", Type: nwt.Uint8, Shape: []int{50, 60, 3}, Ragged: true, RaggedDims: 2},
+		{Name: "picture", Type: nwt.Uint8, Shape: []int{50, 60, 3}, RaggedDims: 2},
 	}
 }
 
@@ -397,14 +397,14 @@ func (d Words) Load(_ context.Context, index int, dst *nwt.Sample) error {
 // Pages is a BatchDataset of numbered ragged samples: sample i is i%4 values of
 // i. load and loadBatch run first.
 type Pages struct {
-	N           int
-	OnLoad      func(ctx context.Context, i int, dst *nwt.Sample) error
-	OnLoadBatch func(ctx context.Context, indices []int, dst []*nwt.Sample) error
+	N          int
+	OnLoad     func(ctx context.Context, i int, dst *nwt.Sample) error
+	OnLoadMany func(ctx context.Context, indices []int, dst []*nwt.Sample) error
 }
 
 func (p *Pages) Len() int { return p.N }
 func (p *Pages) Fields() []nwt.Field {
-	return []nwt.Field{{Name: "i", Type: nwt.Int64}, {Name: "text", Type: nwt.Int16, Shape: []int{4}, Ragged: true}}
+	return []nwt.Field{{Name: "i", Type: nwt.Int64}, {Name: "text", Type: nwt.Int16, Shape: []int{4}, RaggedDims: 1}}
 }
 
 func (p *Pages) Load(ctx context.Context, i int, dst *nwt.Sample) error {
@@ -417,9 +417,9 @@ func (p *Pages) Load(ctx context.Context, i int, dst *nwt.Sample) error {
 	return nil
 }
 
-func (p *Pages) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
-	if p.OnLoadBatch != nil {
-		if err := p.OnLoadBatch(ctx, indices, dst); err != nil {
+func (p *Pages) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	if p.OnLoadMany != nil {
+		if err := p.OnLoadMany(ctx, indices, dst); err != nil {
 			return err
 		}
 	}

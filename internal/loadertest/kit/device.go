@@ -336,7 +336,7 @@ const Hangs = 4 * time.Minute
 
 // Ragged returns a dataset whose samples have 0 to 5 elements, and their number.
 func Ragged(n int) nwt.Dataset {
-	fields := []nwt.Field{{Name: "words", Type: nwt.Int32, Shape: []int{5}, Ragged: true}, {Name: "count", Type: nwt.Uint8}}
+	fields := []nwt.Field{{Name: "words", Type: nwt.Int32, Shape: []int{5}, RaggedDims: 1}, {Name: "count", Type: nwt.Uint8}}
 	return nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
 		dst.SetLen(0, i%6)
 		for k := range i % 6 {

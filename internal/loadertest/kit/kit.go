@@ -94,7 +94,7 @@ func UpTo(n int, without ...int64) (out []int64) {
 
 // EmptyDataset returns a dataset of n samples of which nothing is loaded.
 func EmptyDataset(n int) nwt.Dataset {
-	return nwt.Overwrites(nwt.NewDataset(n, Scalar, func(context.Context, int, *nwt.Sample) error { return nil }))
+	return nwt.WritesAll(nwt.NewDataset(n, Scalar, func(context.Context, int, *nwt.Sample) error { return nil }))
 }
 
 // Numbers returns a dataset of the numbers from … from+n−1.
@@ -135,7 +135,7 @@ func Collect(t testing.TB, l *nwt.Loader, epoch int) (batches [][]byte) {
 	t.Helper()
 	for b, err := range l.Epoch(t.Context(), epoch) {
 		require.NoError(t, err)
-		require.Equal(t, len(batches), b.Index())
+		require.Equal(t, len(batches), b.Number())
 		require.Equal(t, epoch, b.Epoch())
 		batches = append(batches, slices.Concat(b.Bytes(0), b.Bytes(1)))
 	}
@@ -226,14 +226,14 @@ func Fill(mem []byte, with byte) {
 	}
 }
 
-// OptionErrors returns all of them that err joins.
-func OptionErrors(err error) (all []*nwt.OptionError) {
+// ArgumentErrors returns all of them that err joins.
+func ArgumentErrors(err error) (all []*nwt.ArgumentError) {
 	switch e := err.(type) {
-	case *nwt.OptionError:
+	case *nwt.ArgumentError:
 		return append(all, e)
 	case interface{ Unwrap() []error }:
 		for _, e := range e.Unwrap() {
-			all = append(all, OptionErrors(e)...)
+			all = append(all, ArgumentErrors(e)...)
 		}
 	}
 	return all

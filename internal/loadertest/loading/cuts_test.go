@@ -57,7 +57,7 @@ func TestALoopLeftAnywhereLeavesNothingBehind(t *testing.T) {
 							continue
 						}
 						kit.Intact(t, b)
-						if b.Index() < cut {
+						if b.Number() < cut {
 							continue
 						}
 						if exit == nil {
@@ -137,7 +137,7 @@ func TestClosingInTheLoopBodyEndsTheLoop(t *testing.T) {
 			require.NoError(t, err)
 			var last error
 			for b, err := range l.Epoch(t.Context(), 0) {
-				if last = err; err == nil && b.Index() == cut {
+				if last = err; err == nil && b.Number() == cut {
 					require.NoError(t, l.Close())
 					require.Zero(t, running.Load())
 					kit.Intact(t, b) // the batch in use stays valid

@@ -53,7 +53,7 @@ func TestEpochsInOneSequenceAreTheEpochsOneByOne(t *testing.T) {
 		for b, err := range l.Epochs(t.Context(), 2, 6) {
 			require.NoError(t, err)
 			require.Equal(t, 2+len(got)/l.Len(), b.Epoch())
-			require.Equal(t, len(got)%l.Len(), b.Index())
+			require.Equal(t, len(got)%l.Len(), b.Number())
 			got = append(got, slices.Concat(b.Bytes(0), b.Bytes(1)))
 		}
 		require.Equal(t, want, got)
@@ -120,9 +120,9 @@ func TestResumeRefusesAStateThatDoesNotFit(t *testing.T) {
 		for b, err := range l.Resume(t.Context(), s) {
 			n++
 			require.Nil(t, b)
-			var bad *nwt.OptionError
+			var bad *nwt.ArgumentError
 			require.ErrorAs(t, err, &bad)
-			require.Contains(t, bad.Option, "State")
+			require.Contains(t, bad.Name, "State")
 		}
 		require.Equal(t, 1, n)
 	}
@@ -134,7 +134,7 @@ func TestResumeRefusesAStateThatDoesNotFit(t *testing.T) {
 		for b, err := range l.Epochs(t.Context(), bad[0], bad[1]) {
 			n++
 			require.Nil(t, b)
-			require.ErrorAs(t, err, new(*nwt.OptionError))
+			require.ErrorAs(t, err, new(*nwt.ArgumentError))
 		}
 		require.Equal(t, 1, n)
 	}
@@ -187,7 +187,7 @@ func TestTheWorkersChangeInTheMiddleOfAnEpoch(t *testing.T) {
 		for b, err := range l.Epoch(t.Context(), 1) {
 			require.NoError(t, err)
 			got = append(got, slices.Concat(b.Bytes(0), b.Bytes(1)))
-			n := counts[b.Index()%len(counts)]
+			n := counts[b.Number()%len(counts)]
 			require.NoError(t, l.SetWorkers(n))
 			require.Equal(t, n, l.Workers())
 		}
@@ -195,7 +195,7 @@ func TestTheWorkersChangeInTheMiddleOfAnEpoch(t *testing.T) {
 		require.Zero(t, l.Stats().Retained)
 	}
 	for _, n := range []int{-1, 1025} {
-		require.ErrorAs(t, l.SetWorkers(n), new(*nwt.OptionError))
+		require.ErrorAs(t, l.SetWorkers(n), new(*nwt.ArgumentError))
 	}
 }
 
@@ -290,7 +290,7 @@ func TestPrefetchBoundsWhatIsLoadedAhead(t *testing.T) {
 				for b, err := range l.Epoch(t.Context(), 0) {
 					require.NoError(t, err)
 					synctest.Wait()
-					require.EqualValues(t, min(400, 4*(b.Index()+1+prefetch)), loaded.Load())
+					require.EqualValues(t, min(400, 4*(b.Number()+1+prefetch)), loaded.Load())
 				}
 				require.Equal(t, prefetch+1, l.Stats().Slots)
 			})
@@ -387,7 +387,7 @@ func TestWithoutOrderASlowBatchHoldsUpNothing(t *testing.T) {
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
 			require.Equal(t, -1, b.State().Samples)
-			batches = append(batches, b.Index())
+			batches = append(batches, b.Number())
 			all = append(all, nwt.Values[int64](b, 0)...)
 			if len(batches) == 9 {
 				close(rest)
@@ -456,7 +456,7 @@ func TestALoaderThatIsLostIsClosedWithAWarning(t *testing.T) {
 				l := kit.Must(nwt.NewLoader(kit.Augmented(64), append(opts, nwt.WithBatchSize(4), nwt.WithDevice(dev), nwt.WithLogger(slog.New(log)))...))
 				for b, err := range l.Epoch(t.Context(), 0) {
 					require.NoError(t, err)
-					if b.Index() == 5 {
+					if b.Number() == 5 {
 						break
 					}
 				}
@@ -490,7 +490,7 @@ func TestALoaderThatIsInUseOrClosedIsNotLost(t *testing.T) {
 		require.NoError(t, err)
 		lose()
 		sentinel.collected()
-		if b.Epoch() == 1 && b.Index() == 3 {
+		if b.Epoch() == 1 && b.Number() == 3 {
 			b.Retain()
 			kept, was = b, strings.Clone(string(b.Bytes(0)))
 		}
@@ -541,7 +541,7 @@ func TestStatsTellWhatTheLoaderHasDone(t *testing.T) {
 	l := kit.NewLoader(t, kit.Sleeping(40, time.Millisecond), nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithPrefetch(2))
 	for b, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
-		if b.Index() == 2 {
+		if b.Number() == 2 {
 			break
 		}
 	}

@@ -47,9 +47,9 @@ func TestABadOptionIsNamedWithItsValueAndBound(t *testing.T) {
 			require.Nil(t, l)
 			_, tuning := nwt.Tune(t.Context(), kit.EmptyDataset(1), c.opt)
 			for _, err := range []error{err, tuning} {
-				all := kit.OptionErrors(err)
+				all := kit.ArgumentErrors(err)
 				require.Len(t, all, 1)
-				require.Equal(t, c.option, all[0].Option)
+				require.Equal(t, c.option, all[0].Name)
 				require.Equal(t, c.value, all[0].Value)
 				require.Contains(t, all[0].Reason, c.bound)
 				if c.value != nil {
@@ -66,11 +66,11 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 		opts = append(opts, c.opt)
 	}
 	_, err := nwt.NewLoader(nwt.NewDataset(0, nil, func(context.Context, int, *nwt.Sample) error { return nil }), opts...)
-	require.Len(t, kit.OptionErrors(err), len(badOptions)+2)
+	require.Len(t, kit.ArgumentErrors(err), len(badOptions)+2)
 	_, err = nwt.NewLoader(nil, nwt.WithWorkers(-1))
-	require.Len(t, kit.OptionErrors(err), 2)
+	require.Len(t, kit.ArgumentErrors(err), 2)
 	_, err = nwt.NewLoader(nwt.NewDataset(0, nil, nil), nwt.WithRetry(-1, -1))
-	require.Len(t, kit.OptionErrors(err), 5, "of each argument, its own: %v", err)
+	require.Len(t, kit.ArgumentErrors(err), 5, "of each argument, its own: %v", err)
 }
 
 // What can be told only of options that are right in themselves comes too: of the
@@ -93,8 +93,8 @@ func TestWhatOptionsAndDatasetMakeTogetherIsReportedAtOnce(t *testing.T) {
 			_, tuning := nwt.Tune(t.Context(), c.ds, c.opts...)
 			for _, err := range []error{loader, tuning} {
 				var got []string
-				for _, oe := range kit.OptionErrors(err) {
-					got = append(got, oe.Option)
+				for _, oe := range kit.ArgumentErrors(err) {
+					got = append(got, oe.Name)
 				}
 				require.Equal(t, c.want, got)
 			}
@@ -123,7 +123,7 @@ func TestASamplerExcludesShuffling(t *testing.T) {
 	s := nwt.Sequential(3)
 	for _, opts := range [][]nwt.Option{{nwt.WithSampler(s), nwt.WithShuffle(1)}, {nwt.WithShuffle(1), nwt.WithSampler(s)}} {
 		_, err := nwt.NewLoader(kit.EmptyDataset(3), opts...)
-		require.Len(t, kit.OptionErrors(err), 1)
+		require.Len(t, kit.ArgumentErrors(err), 1)
 		require.ErrorContains(t, err, "WithShuffle")
 	}
 }
@@ -136,9 +136,9 @@ func TestASamplerThatCannotBeUsedIsAnError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := nwt.NewLoader(kit.EmptyDataset(3), nwt.WithSampler(s))
-			all := kit.OptionErrors(err)
+			all := kit.ArgumentErrors(err)
 			require.Len(t, all, 1)
-			require.Equal(t, "WithSampler", all[0].Option)
+			require.Equal(t, "WithSampler", all[0].Name)
 		})
 	}
 }
@@ -166,14 +166,14 @@ func TestALauncherThatContradictsItselfIsToldOnce(t *testing.T) {
 func TestWhatIsWrongInAPartIsToldOnce(t *testing.T) {
 	_, err := nwt.Subset(nil, []int{1})
 	require.EqualError(t, err, "nwt: Subset: Dataset: must not be nil")
-	var oe *nwt.OptionError
+	var oe *nwt.ArgumentError
 	require.ErrorAs(t, err, &oe)
 	_, err = nwt.Concat(kit.EmptyDataset(1), nwt.NewDataset(1, kit.EmptyDataset(1).Fields(), nil))
 	require.EqualError(t, err, "nwt: Concat: dataset 1: NewDataset: load must not be nil")
 }
 
-func TestAnOptionErrorIsShortHoweverLongItsValue(t *testing.T) {
-	err := &nwt.OptionError{Option: "Subset", Value: make([]int, 1_000_000), Reason: "too long"}
+func TestAnArgumentErrorIsShortHoweverLongItsValue(t *testing.T) {
+	err := &nwt.ArgumentError{Name: "Subset", Value: make([]int, 1_000_000), Reason: "too long"}
 	require.Less(t, len(err.Error()), 300)
 	require.ErrorContains(t, err, "too long")
 }

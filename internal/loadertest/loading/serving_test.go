@@ -32,7 +32,7 @@ func (d drawing) Len() int { return d.n }
 
 func (d drawing) Fields() []nwt.Field {
 	return []nwt.Field{
-		{Name: "draws", Type: nwt.Float32, Shape: []int{d.longest}, Ragged: true},
+		{Name: "draws", Type: nwt.Float32, Shape: []int{d.longest}, RaggedDims: 1},
 		{Name: "where", Type: nwt.Int64, Shape: []int{3}},
 	}
 }
@@ -55,7 +55,7 @@ func (d drawing) Load(_ context.Context, index int, dst *nwt.Sample) error {
 // drawingTogether loads many samples in a call.
 type drawingTogether struct{ drawing }
 
-func (d drawingTogether) LoadBatch(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+func (d drawingTogether) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 	for i, index := range indices {
 		if err := d.Load(ctx, index, dst[i]); err != nil {
 			return err
@@ -79,9 +79,9 @@ func requireSame(t *testing.T, want *nwt.Batch, got batchserver.Batch) {
 	require.Equal(t, want.Len(), got.Len())
 	for f := range want.Fields() {
 		require.Equal(t, want.Shape(f), got.Shape(f))
-		require.Equal(t, want.Bytes(f), got.Bytes(f), "field %d of batch %d", f, want.Index())
+		require.Equal(t, want.Bytes(f), got.Bytes(f), "field %d of batch %d", f, want.Number())
 	}
-	require.Equal(t, want.Lens(0), got.Lens(0, 0))
+	require.Equal(t, want.Lens(0, 0), got.Lens(0, 0))
 }
 
 func TestServedBatchesAreThoseOfEachRanksLoader(t *testing.T) {
@@ -106,10 +106,10 @@ func TestServedBatchesAreThoseOfEachRanksLoader(t *testing.T) {
 						clients.Go(func() {
 							for batch, err := range l.Epoch(t.Context(), 2) {
 								require.NoError(t, err)
-								places, after, left, err := source.Places(nil, rank, 3, batchserver.State{Epoch: 2}, batch.Index())
+								places, after, left, err := source.Places(nil, rank, 3, batchserver.State{Epoch: 2}, batch.Number())
 								require.NoError(t, err)
 								require.Equal(t, batch.State(), nwt.State(after))
-								require.Equal(t, l.Len()-1-batch.Index(), left)
+								require.Equal(t, l.Len()-1-batch.Number(), left)
 								got, bad, err := source.Load(t.Context(), places, nil, nil)
 								require.NoError(t, err)
 								require.Empty(t, bad)
@@ -327,7 +327,7 @@ func TestASampleTellsWhereItBelongs(t *testing.T) {
 		func(ds nwt.Dataset) nwt.Dataset { part, _ := nwt.Subset(ds, indices); return part },
 		func(ds nwt.Dataset) nwt.Dataset {
 			return nwt.Map(ds, near.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
-				dst.SetLen(0, src.Len(0))
+				dst.SetLen(0, src.Len(0, 0))
 				copy(dst.Bytes(0), src.Bytes(0))
 				copy(dst.Bytes(1), src.Bytes(1))
 				return nil

@@ -384,7 +384,7 @@ func TestALogHandlerThatBlocksHoldsUpNoCallOfTheLoader(t *testing.T) {
 			l := kit.NewLoader(t, kit.Late(64, 13, time.Minute), nwt.WithBatchSize(4), nwt.WithWorkers(2), nwt.WithLogger(log))
 			for b, err := range l.Epoch(t.Context(), 0) {
 				require.NoError(t, err)
-				if b.Index() == 2 {
+				if b.Number() == 2 {
 					break // it waits for Load, and logs that
 				}
 			}
@@ -516,7 +516,7 @@ func TestALoadThatEndsItsGoroutineEndsTheEpochAndSaysSo(t *testing.T) {
 	together := func(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 		return load(ctx, indices[0], dst[0])
 	}
-	for name, ds := range map[string]nwt.Dataset{"Load": kit.Numbered(64, load), "LoadBatch": &kit.Pages{N: 64, OnLoadBatch: together}} {
+	for name, ds := range map[string]nwt.Dataset{"Load": kit.Numbered(64, load), "LoadMany": &kit.Pages{N: 64, OnLoadMany: together}} {
 		for _, opts := range [][]nwt.Option{nil, {nwt.WithErrorBudget(64)}, {nwt.WithTimeout(time.Hour)}, {nwt.WithDevice(kit.Nowhere{})}} {
 			for _, workers := range []int{0, 1, 4} {
 				kit.Promptly(t, func() {

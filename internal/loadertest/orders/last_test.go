@@ -23,7 +23,7 @@ func requireLast(t *testing.T, seq iter.Seq2[*nwt.Batch, error]) (batches int) {
 	epoch, last := -1, true
 	for b, err := range seq {
 		require.NoError(t, err)
-		require.Equal(t, b.Epoch() != epoch, last, "batch %d of epoch %d", b.Index(), b.Epoch())
+		require.Equal(t, b.Epoch() != epoch, last, "batch %d of epoch %d", b.Number(), b.Epoch())
 		epoch, last = b.Epoch(), b.Last()
 		require.Equal(t, last, b.Last())
 		batches++
@@ -79,7 +79,7 @@ func requireLastUnordered(t *testing.T, seq iter.Seq2[*nwt.Batch, error]) (batch
 	ended := map[int]bool{}
 	for b, err := range seq {
 		require.NoError(t, err)
-		require.False(t, ended[b.Epoch()], "batch %d of epoch %d", b.Index(), b.Epoch())
+		require.False(t, ended[b.Epoch()], "batch %d of epoch %d", b.Number(), b.Epoch())
 		ended[b.Epoch()] = b.Last()
 		batches++
 	}
@@ -127,9 +127,9 @@ func TestIndexEndsWithLenWhereverAnEpochIsResumed(t *testing.T) {
 				next := -1
 				for b, err := range l.Resume(t.Context(), nwt.State{Samples: from}) {
 					require.NoError(t, err)
-					require.True(t, next < 0 || b.Index() == next)
-					next = b.Index() + 1
-					require.Equal(t, next == l.Len(), b.Last(), "from %d, batch %d of %d", from, b.Index(), l.Len())
+					require.True(t, next < 0 || b.Number() == next)
+					next = b.Number() + 1
+					require.Equal(t, next == l.Len(), b.Last(), "from %d, batch %d of %d", from, b.Number(), l.Len())
 				}
 				require.True(t, next < 0 || next == l.Len(), "from %d: %d of %d", from, next, l.Len())
 			}
@@ -142,7 +142,7 @@ func TestResumeEpochsIsResumeAndThenEpochs(t *testing.T) {
 		for _, seq := range seqs {
 			for b, err := range seq {
 				require.NoError(t, err)
-				all = append(all, fmt.Sprint(b.Epoch(), b.Index(), b.Indices(), nwt.Values[int64](b, 0), b.State(), b.Last()))
+				all = append(all, fmt.Sprint(b.Epoch(), b.Number(), b.Indices(), nwt.Values[int64](b, 0), b.State(), b.Last()))
 			}
 		}
 		return all

@@ -43,10 +43,10 @@ func TestAnEpochResumedOnOtherMachinesIsDeliveredOnce(t *testing.T) {
 							seen[i]++
 						}
 						if rank == 0 {
-							states, index = append(states, b.State()), append(index, b.Index())
+							states, index = append(states, b.State()), append(index, b.Number())
 						}
 						require.Equal(t, states[batches], b.State(), "the same on every rank")
-						require.Equal(t, index[batches], b.Index())
+						require.Equal(t, index[batches], b.Number())
 						if batches++; batches == cut {
 							break
 						}
@@ -69,7 +69,7 @@ func stateAfter(t *testing.T, batches int, ds nwt.Dataset, opts ...nwt.Option) (
 	l := kit.NewLoader(t, ds, append(opts, nwt.WithWorkers(1))...)
 	for b, err := range l.Epoch(t.Context(), 3) {
 		require.NoError(t, err)
-		if s = b.State(); b.Index() == batches-1 {
+		if s = b.State(); b.Number() == batches-1 {
 			break
 		}
 	}
@@ -258,9 +258,9 @@ func TestResumeRefusesADatasetWithAnotherFingerprint(t *testing.T) {
 			require.Len(t, times, 96)
 			continue
 		}
-		var wrong *nwt.OptionError
+		var wrong *nwt.ArgumentError
 		require.ErrorAs(t, err, &wrong)
-		require.Equal(t, "State.Order", wrong.Option)
+		require.Equal(t, "State.Order", wrong.Name)
 		for _, says := range []string{"another fingerprint of the dataset", "State{Epoch: 4}", "set Order to 0"} {
 			require.ErrorContains(t, err, says)
 		}

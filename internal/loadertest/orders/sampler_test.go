@@ -291,7 +291,7 @@ func TestASamplerOfTheUsersIsAskedForManyPositionsAtOnce(t *testing.T) {
 		for b, err := range kit.NewLoader(t, kit.Drawn(100), nwt.WithSampler(s), nwt.WithBatchSize(10)).Epoch(t.Context(), 0) {
 			require.NoError(t, err)
 			for place, i := range b.Indices() {
-				require.Equal(t, s.At(0, 10*b.Index()+place), i)
+				require.Equal(t, s.At(0, 10*b.Number()+place), i)
 			}
 		}
 	}
@@ -381,9 +381,9 @@ func TestASamplerThatIsANilPointerIsAnError(t *testing.T) {
 	var none *unmade
 	for _, opts := range [][]nwt.Option{{nwt.WithSampler(none)}, {nwt.WithSampler(none), nwt.WithShuffle(1)}} {
 		_, err := nwt.NewLoader(kit.Augmented(10), opts...)
-		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorAs(t, err, new(*nwt.ArgumentError))
 	}
-	require.ErrorAs(t, kit.NewLoader(t, kit.Augmented(10)).SetSampler(none), new(*nwt.OptionError))
+	require.ErrorAs(t, kit.NewLoader(t, kit.Augmented(10)).SetSampler(none), new(*nwt.ArgumentError))
 }
 
 func TestALocalShuffleResumesOnOtherRanks(t *testing.T) {
@@ -437,7 +437,7 @@ func TestASamplerOfTheUsersMayTellMoreOfItself(t *testing.T) {
 			require.NoError(t, err)
 			continue
 		}
-		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorAs(t, err, new(*nwt.ArgumentError))
 		require.ErrorContains(t, err, want)
 	}
 	for step, warns := range map[int]bool{40: false, 10: false, 7: true, 0: false} {
@@ -473,7 +473,7 @@ func TestASamplersMethodThatNearlyFitsIsAnError(t *testing.T) {
 		"isn't a SamplerFiller":  fill32{order},
 	} {
 		_, err := nwt.NewLoader(kit.Drawn(10), nwt.WithSampler(s))
-		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorAs(t, err, new(*nwt.ArgumentError))
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, kit.NewLoader(t, kit.Drawn(10)).SetSampler(s), want)
 	}
@@ -507,8 +507,8 @@ func TestALoaderDeliversTheBatchesOfABatchSampler(t *testing.T) {
 		k := 0
 		for b, err := range l.Epochs(t.Context(), 1, 3) {
 			require.NoError(t, err)
-			require.Equal(t, k%s.Batches(), b.Index())
-			require.Equal(t, batchOf(s, b.Epoch(), b.Index()), b.Indices())
+			require.Equal(t, k%s.Batches(), b.Number())
+			require.Equal(t, batchOf(s, b.Epoch(), b.Number()), b.Indices())
 			k++
 		}
 		require.Equal(t, 2*s.Batches(), k)

@@ -48,7 +48,7 @@ func TestAShardThatIsOverLeavesNoMemory(t *testing.T) {
 		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(batch), nwt.WithPrefetch(prefetch), nwt.WithWorkers(2))
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
-			if b.Index() == 60 {
+			if b.Number() == 60 {
 				synctest.Wait()
 				runtime.GC()
 				held := 0
@@ -154,7 +154,7 @@ func TestALoopLeftWhileAShardHangsEndsWithinTheTimeout(t *testing.T) {
 			began := time.Now()
 			for b, err := range l.Epoch(t.Context(), 0) {
 				require.NoError(t, err)
-				if b.Index() == 30 {
+				if b.Number() == 30 {
 					break
 				}
 			}
@@ -350,7 +350,7 @@ func TestALoopThatPausesLongerThanTheTimeoutLosesNothing(t *testing.T) {
 		samples := 0
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
-			if samples += b.Len(); b.Index()%7 == 0 {
+			if samples += b.Len(); b.Number()%7 == 0 {
 				time.Sleep(time.Minute)
 			}
 		}
@@ -390,7 +390,7 @@ func TestAStreamIsNotResumedByAnotherNumberOfRanks(t *testing.T) {
 	require.Equal(t, nwt.State{Samples: 8, World: 4}, kit.Progress(state))
 	for _, world := range []int{1, 2} {
 		err := kit.Refusal(t, loader(world).Resume(t.Context(), state))
-		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorAs(t, err, new(*nwt.ArgumentError))
 		require.ErrorContains(t, err, fmt.Sprintf("State.World: 4: of a stream: must be the number of ranks, %d", world))
 		require.ErrorContains(t, err, "resume with 4 ranks, or begin the next epoch, State{Epoch: 1}, with any number")
 	}
@@ -407,7 +407,7 @@ func TestAStateThatTheRanksOfAStreamCannotHaveReachedIsRefused(t *testing.T) {
 		var opened atomic.Int32
 		l := kit.NewLoader(t, nwt.Streamed(opening(&opened, 8, 8, 8, 8)), nwt.WithBatchSize(2), nwt.WithRank(1, 2))
 		err := kit.Refusal(t, l.Resume(t.Context(), nwt.State{Samples: 7, World: world}))
-		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorAs(t, err, new(*nwt.ArgumentError))
 		require.ErrorContains(t, err, "State.Samples: 7: of a stream: must be a multiple of the number of ranks, 2")
 		require.Zero(t, opened.Load())
 	}
@@ -488,7 +488,7 @@ func TestAStateThatIsPastTheSamplesOfAnEpochIsRefused(t *testing.T) {
 					ends := 0
 					for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: past, World: world}) {
 						require.Nil(t, b)
-						require.ErrorAs(t, err, new(*nwt.OptionError))
+						require.ErrorAs(t, err, new(*nwt.ArgumentError))
 						require.ErrorContains(t, err, fmt.Sprintf("State.Samples: %d: must be 0 … %d, the samples of an epoch", past, epoch))
 						ends++
 					}
@@ -528,7 +528,7 @@ func TestAStreamIsNotResumedPastAShardThatIsLostMeanwhile(t *testing.T) {
 			var state nwt.State
 			for b, err := range l.Epoch(t.Context(), 0) {
 				require.NoError(t, err)
-				if state = b.State(); b.Index() == 3 {
+				if state = b.State(); b.Number() == 3 {
 					break
 				}
 			}

@@ -51,7 +51,7 @@ func TestTheOrderOfACountedStreamIsTheSameForAnyNumberOfRanks(t *testing.T) {
 				n := 0
 				for b, err := range l.Epoch(t.Context(), 2) {
 					require.NoError(t, err)
-					require.Equal(t, n, b.Index())
+					require.Equal(t, n, b.Number())
 					if n++; n == l.Len() {
 						require.True(t, b.Last())
 						require.Equal(t, nwt.State{Epoch: 2, Samples: 459, World: -1}, kit.Progress(b.State()))
@@ -232,7 +232,7 @@ func TestAStateGoesOnOnlyInAStreamOfItsOrder(t *testing.T) {
 	var begun []int
 	for b, err := range l.ResumeEpochs(t.Context(), nwt.State{Epoch: 1, Samples: 60, World: -1}, 3) {
 		require.NoError(t, err)
-		begun = append(begun, b.Epoch(), b.Index(), b.Len())
+		begun = append(begun, b.Epoch(), b.Number(), b.Len())
 	}
 	require.Equal(t, []int{2, 0, 40, 2, 1, 20}, begun)
 	require.ErrorContains(t, resume(c, nwt.State{Samples: 61, World: -1}), "must be 0 … 60")

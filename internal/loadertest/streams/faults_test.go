@@ -207,7 +207,7 @@ func TestAStreamThatChangesItsMindAboutShardsIsAskedOnce(t *testing.T) {
 func TestARankWithoutAShardIsRefused(t *testing.T) {
 	for rank := range 4 {
 		_, err := nwt.NewLoader(nwt.Streamed(kit.NewShelves(5, 5, 5)), nwt.WithRank(rank, 4))
-		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorAs(t, err, new(*nwt.ArgumentError))
 		require.ErrorContains(t, err, "WithRank (world): 4: a stream of 3 shards leaves ranks without one: needs at least as many shards as ranks")
 	}
 }
@@ -397,10 +397,10 @@ func TestALoaderThatLosesItsWorkersWaitsForAStreamWithoutSpinning(t *testing.T) 
 		for b, err := range l.Epochs(t.Context(), 0, 2) {
 			require.NoError(t, err)
 			got = append(got, nwt.Values[int64](b, 0)...)
-			if b.Index() == 2 {
+			if b.Number() == 2 {
 				require.NoError(t, l.SetWorkers(0))
 			}
-			if b.Index() == 7 {
+			if b.Number() == 7 {
 				require.NoError(t, l.SetWorkers(3))
 			}
 		}
@@ -493,7 +493,7 @@ func TestAStreamThatCannotBeUsedIsNamed(t *testing.T) {
 		{kit.NewShelves(5), []nwt.Option{nwt.WithSampler(order)}, "can't be combined with a stream, whose order is that of reading"},
 	} {
 		_, err := nwt.NewLoader(nwt.Streamed(c.s), c.opts...)
-		require.ErrorAs(t, err, new(*nwt.OptionError))
+		require.ErrorAs(t, err, new(*nwt.ArgumentError))
 		require.ErrorContains(t, err, c.says)
 	}
 	require.Equal(t, -1, nwt.Streamed(kit.NewShelves(5)).Len())
@@ -779,7 +779,7 @@ func TestAStreamBegunWithoutWorkersIsReadByItsConsumerAlone(t *testing.T) {
 	consumer = kit.Goroutine()
 	for b, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
-		if b.Index() == 2 {
+		if b.Number() == 2 {
 			require.NoError(t, l.SetWorkers(8))
 		}
 		time.Sleep(time.Millisecond)
@@ -807,7 +807,7 @@ func TestAShortBatchIsFinishedBeforeItIsDelivered(t *testing.T) {
 			l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithWorkers(workers), finish)
 			for b, err := range l.Epochs(t.Context(), 0, 2) {
 				require.NoError(t, err)
-				require.GreaterOrEqual(t, int(finished.Load()), 2*b.Epoch()+b.Index()+1)
+				require.GreaterOrEqual(t, int(finished.Load()), 2*b.Epoch()+b.Number()+1)
 			}
 			require.EqualValues(t, 4, finished.Load(), "each batch once")
 			require.NoError(t, l.Close())

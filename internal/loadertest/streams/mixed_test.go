@@ -445,7 +445,7 @@ func TestMixedStreamsThatCanNotBeUsedAreNamed(t *testing.T) {
 		{nwt.Mix{Block: -1, Phases: one.Phases}, []nwt.Stream{kit.NewShelves(1)}, "Mix.Block must be 1"},
 	} {
 		_, err := nwt.MixedStreams(c.mix, 1, c.streams...)
-		var oe *nwt.OptionError
+		var oe *nwt.ArgumentError
 		require.ErrorAs(t, err, &oe)
 		require.ErrorContains(t, err, c.says)
 	}

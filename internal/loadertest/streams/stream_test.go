@@ -90,7 +90,7 @@ func TestAStreamIsResumedWhereItStood(t *testing.T) {
 		for b, err := range l.Epoch(t.Context(), 4) {
 			require.NoError(t, err)
 			got = append(got, nwt.Values[int64](b, 0)...)
-			if s = b.State(); b.Index() == cut {
+			if s = b.State(); b.Number() == cut {
 				break
 			}
 		}
@@ -135,7 +135,7 @@ func TestSeveralEpochsOfAStreamFollowEachOther(t *testing.T) {
 	var epochs, indices []int
 	for b, err := range l.Epochs(t.Context(), 2, 4) {
 		require.NoError(t, err)
-		epochs, indices = append(epochs, b.Epoch()), append(indices, b.Index())
+		epochs, indices = append(epochs, b.Epoch()), append(indices, b.Number())
 	}
 	require.Equal(t, []int{2, 2, 2, 2, 2, 3, 3, 3, 3, 3}, epochs)
 	require.Equal(t, []int{0, 1, 2, 3, 4, 0, 1, 2, 3, 4}, indices)
@@ -169,7 +169,7 @@ func TestLeavingAStreamAnywhereClosesItsShards(t *testing.T) {
 		for cut := range 30 {
 			for b, err := range l.Epoch(t.Context(), cut) {
 				require.NoError(t, err)
-				if b.Index() == cut%25 {
+				if b.Number() == cut%25 {
 					break
 				}
 			}
@@ -302,7 +302,7 @@ func TestAnEpochThatEndsBeforeItsShardsIsToldOnce(t *testing.T) {
 		l := kit.NewLoader(t, ds, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithEpochSamples(samples), log.Option())...)
 		for b, err := range l.Epochs(t.Context(), 0, 4) {
 			require.NoError(t, err)
-			require.LessOrEqual(t, b.Index(), samples/4)
+			require.LessOrEqual(t, b.Number(), samples/4)
 		}
 		return strings.Count(log.String(), "before any of its shards did")
 	}

@@ -208,7 +208,7 @@ func (d *dataset) bytes() error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	d.with(nwt.Field{Name: "data", Type: nwt.Uint8, Shape: []int{max(1, slices.Max(d.sizes))}, Ragged: true}, func(dst *nwt.Sample, data []byte) error {
+	d.with(nwt.Field{Name: "data", Type: nwt.Uint8, Shape: []int{max(1, slices.Max(d.sizes))}, RaggedDims: 1}, func(dst *nwt.Sample, data []byte) error {
 		dst.SetLen(0, len(data))
 		copy(dst.Bytes(0), data)
 		return nil

@@ -215,7 +215,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	} else {
 		opts = append(opts, nwt.WithWorkers(cmp.Or(s.workers, cpus())))
 	}
-	served := nwt.Overwrites(ds)
+	served := nwt.WritesAll(ds)
 	if ds.sizes != nil {
 		served = nwt.Sized(served, func(i int, sizes []int) { sizes[0] = ds.sizes[i] })
 	}

@@ -92,7 +92,7 @@ func TestFilesOfAnyKindAreServedAsBytes(t *testing.T) {
 	require.NoError(t, err)
 	for b, err := range l.Epoch(ctx, 0) {
 		require.NoError(t, err)
-		require.Equal(t, []any{"one\x00\x00three", []int32{3, 5}, []int64{0, 1}, []int64{0, 1}}, []any{string(b.Bytes(0)), b.Lens(0), nwt.Values[int64](b, 1), nwt.Values[int64](b, 2)})
+		require.Equal(t, []any{"one\x00\x00three", []int32{3, 5}, []int64{0, 1}, []int64{0, 1}}, []any{string(b.Bytes(0)), b.Lens(0, 0), nwt.Values[int64](b, 1), nwt.Values[int64](b, 2)})
 	}
 	require.NoError(t, l.Close())
 	require.NoError(t, ds.Close())

@@ -1,0 +1,389 @@
+package objects
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/driver"
+	"gocloud.dev/gcerrors"
+)
+
+// Cached returns a bucket with the objects of bucket. It keeps what is read of them in the folder dir:
+// whole objects or parts, in blocks of 16 KiB, each with a checksum. The files in dir take at most bytes,
+// however many processes use dir at once, provided bytes is at least 8 MiB for each of their workers. The
+// data that was read longest ago is removed first. Use a folder of its own for each bucket.
+//
+// Each object is checked once in the life of the returned bucket: when a list first names it, when its
+// attributes are asked for, or when it is first read, whichever comes first. The kept data is used only
+// if the object's size, time of modification, and MD5 or ETag are the same. A store's answers contain
+// only size and second. So if an object was modified less than a minute before Cached was called, or
+// later, its attributes are also compared after each request for it. A list through the returned bucket
+// checks all objects that it names again, 1000 objects with each request; so pass the returned bucket to
+// [List] too. An object costs about 50 bytes of memory.
+//
+// The cache never makes a read fail: whatever is missing, damaged or can't be kept is read from bucket.
+// If something can't be kept, one line in [log/slog.Default] says so.
+//
+// The returned bucket only reads. Closing it doesn't close bucket.
+func Cached(bucket *blob.Bucket, dir string, bytes int64, opts ...CacheOption) (*blob.Bucket, error) {
+	switch {
+	case bucket == nil:
+		return nil, argument("Cached", "bucket", "must not be nil")
+	case dir == "":
+		return nil, argument("Cached", dir, "dir must not be empty")
+	case bytes < 1:
+		return nil, argument("Cached", bytes, "bytes must be at least 1")
+	}
+	kept, err := openFolder(dir, bytes)
+	if err != nil {
+		return nil, fmt.Errorf("objects.Cached: %w", err)
+	}
+	c := &cached{
+		bucket: bucket, kept: kept, seed: maphash.MakeSeed(), settled: time.Now().Add(-time.Minute).Unix(),
+		editions: map[uint64]edition{}, about: map[string]*driver.Attributes{}, flights: map[string][]*flight{},
+	}
+	for i, option := range opts {
+		if option == nil {
+			return nil, argument("CacheOption", i, "option number %d is nil", i)
+		}
+		option(c)
+	}
+	if !c.offline {
+		kept.mu.Lock()
+		kept.lookSoon()
+		kept.mu.Unlock()
+	}
+	return blob.NewBucket(c), nil
+}
+
+// A CacheOption changes what Cached does.
+type CacheOption func(*cached)
+
+// WithOffline makes Cached never ask the store: objects are as they were when they were kept, and lists are
+// as they were when [List] or a file system last asked for them through the cache. Reading what isn't in
+// the folder is an error.
+func WithOffline() CacheOption { return func(c *cached) { c.offline = true } }
+
+// cached is the driver of a bucket that Cached returns.
+type cached struct {
+	bucket  *blob.Bucket
+	kept    *folder
+	seed    maphash.Seed
+	offline bool
+	settled int64 // an object modified by this second can't be replaced within the same second any more
+
+	mu       sync.Mutex
+	editions map[uint64]edition            // by the hash of the key; if two keys have the same hash, their objects are read as if they had changed
+	about    map[string]*driver.Attributes // attributes that were asked for
+	flights  map[string][]*flight          // requests under way, by the name of the kept data
+}
+
+// Two editions of an object differ in something.
+type edition struct {
+	size, modified int64  // in bytes; in seconds, because lists and answers round differently
+	tag            uint64 // of the MD5, or of the ETag if there is no MD5
+}
+
+func editionOf(size int64, modified time.Time, md5 []byte, etag string) edition {
+	if len(md5) > 0 {
+		etag = "" // as it is in a list
+	}
+	sum := sha256.Sum256(append([]byte(etag), md5...))
+	return edition{size, modified.Unix(), binary.LittleEndian.Uint64(sum[:])}
+}
+
+// is reports whether a reader's answer comes from this edition, as far as the answer shows.
+func (e edition) is(r *blob.Reader) bool {
+	return r.Size() == e.size && r.ModTime().Unix() == e.modified
+}
+
+func (c *cached) hash(key string) uint64 { return maphash.String(c.seed, key) }
+
+func (c *cached) remember(key string, a *blob.Attributes) edition {
+	e := editionOf(a.Size, a.ModTime, a.MD5, a.ETag)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.editions[c.hash(key)] = e
+	return e
+}
+
+func (c *cached) forget(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.editions, c.hash(key))
+	delete(c.about, key)
+}
+
+// edition returns the edition of an object that is to be read, beginning at a place. It asks the store if
+// need be.
+func (c *cached) edition(ctx context.Context, key string, at int64) (e edition, ok bool) {
+	if c.offline {
+		return c.kept.edition(key, at/segmentSize)
+	}
+	c.mu.Lock()
+	e, ok = c.editions[c.hash(key)]
+	c.mu.Unlock()
+	if ok {
+		return e, true
+	}
+	a, err := c.attributes(ctx, key)
+	if err != nil {
+		return e, false
+	}
+	return c.remember(key, a), true
+}
+
+// attributes asks again after a temporary error, because blob.Bucket.Open takes any error to mean that
+// there is no such file.
+func (c *cached) attributes(ctx context.Context, key string) (a *blob.Attributes, err error) {
+	err = again(ctx, func() (err error) {
+		a, err = c.bucket.Attributes(ctx, key)
+		return err
+	})
+	return a, err
+}
+
+func (c *cached) Attributes(ctx context.Context, key string) (*driver.Attributes, error) {
+	if c.offline {
+		e, ok := c.kept.edition(key, 0)
+		if !ok {
+			return nil, errOffline
+		}
+		return &driver.Attributes{Size: e.size, ModTime: time.Unix(e.modified, 0), ContentType: unknownType}, nil
+	}
+	c.mu.Lock()
+	known := c.about[key]
+	c.mu.Unlock()
+	if known != nil {
+		return known, nil
+	}
+	a, err := c.attributes(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	c.remember(key, a)
+	known = &driver.Attributes{
+		CacheControl: a.CacheControl, ContentDisposition: a.ContentDisposition, ContentEncoding: a.ContentEncoding,
+		ContentLanguage: a.ContentLanguage, ContentType: a.ContentType, Metadata: a.Metadata,
+		CreateTime: a.CreateTime, ModTime: a.ModTime, Size: a.Size, MD5: a.MD5, ETag: a.ETag, AsFunc: a.As,
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.about[key] = known
+	return known, nil
+}
+
+func (c *cached) ListPaged(ctx context.Context, o *driver.ListOptions) (*driver.ListPage, error) {
+	after, _ := strconv.QuotedPrefix(string(o.PageToken)) // the last key of the page before
+	name := fmt.Sprintf("\x00list %q %q %d %s", o.Prefix, o.Delimiter, o.PageSize, after)
+	if c.offline {
+		return c.keptPage(ctx, name)
+	}
+	token := o.PageToken[len(after):]
+	if len(token) == 0 {
+		token = blob.FirstPageToken
+	}
+	objects, next, err := c.bucket.ListPage(ctx, token, cmp.Or(o.PageSize, pageSize), &blob.ListOptions{Prefix: o.Prefix, Delimiter: o.Delimiter, BeforeList: o.BeforeList})
+	if err != nil {
+		return nil, err
+	}
+	page := &driver.ListPage{Objects: make([]*driver.ListObject, len(objects))}
+	if len(next) > 0 {
+		page.NextPageToken = append(strconv.AppendQuote(nil, objects[len(objects)-1].Key), next...)
+	}
+	defer c.keepPage(name, page)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, l := range objects {
+		page.Objects[i] = &driver.ListObject{Key: l.Key, ModTime: l.ModTime, Size: l.Size, MD5: l.MD5, IsDir: l.IsDir, AsFunc: l.As}
+		delete(c.about, l.Key)
+		if len(l.MD5) > 0 {
+			c.editions[c.hash(l.Key)] = editionOf(l.Size, l.ModTime, l.MD5, "")
+		} else { // an object of several parts: only its attributes have its ETag
+			delete(c.editions, c.hash(l.Key))
+		}
+	}
+	return page, nil
+}
+
+// keepPage keeps a page of a list as a separate object, named by the key before it, because the store's
+// tokens may differ each time.
+func (c *cached) keepPage(name string, page *driver.ListPage) {
+	var data bytes.Buffer
+	if gob.NewEncoder(&data).Encode(page) != nil {
+		return
+	}
+	o := c.kept.object(name, editionOf(int64(data.Len()), time.Time{}, data.Bytes(), ""))
+	if !o.has(0, o.size) {
+		o.keep(0, data.Bytes())
+	}
+}
+
+func (c *cached) keptPage(ctx context.Context, name string) (page *driver.ListPage, err error) {
+	r, err := c.NewRangeReader(ctx, name, 0, -1, &driver.ReaderOptions{})
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	err = gob.NewDecoder(r).Decode(&page)
+	return page, err
+}
+
+func (c *cached) NewRangeReader(ctx context.Context, key string, offset, length int64, opts *driver.ReaderOptions) (driver.Reader, error) {
+	options := &blob.ReaderOptions{BeforeRead: opts.BeforeRead}
+	for try := range 2 {
+		e, ok := c.edition(ctx, key, offset)
+		if !ok || offset > e.size || length == 0 {
+			break // the store returns the error
+		}
+		end := e.size
+		if length > 0 {
+			end = offset + min(length, e.size-offset)
+		}
+		r := &cachedReader{
+			cached: c, ctx: ctx, key: key, options: options,
+			object: c.kept.object(key, e), edition: e, pos: offset, end: end, awaited: -1,
+		}
+		err := r.find()
+		if err == nil {
+			if e.size == 0 && !c.offline && !r.object.has(0, 0) {
+				r.object.keep(0, nil)
+			}
+			return r, nil
+		}
+		r.Close()
+		if !errors.Is(err, errReplaced) {
+			return nil, err
+		}
+		if try > 0 { // the attributes never match the answers: the object isn't kept
+			c.mu.Lock()
+			c.editions[c.hash(key)] = edition{size: -1}
+			c.mu.Unlock()
+		}
+	}
+	if c.offline {
+		return nil, errOffline
+	}
+	r, err := c.bucket.NewRangeReader(ctx, key, offset, length, options)
+	if err != nil {
+		return nil, err
+	}
+	return uncached{r}, nil
+}
+
+// uncached is a read without the cache.
+type uncached struct{ *blob.Reader }
+
+func (u uncached) Attributes() *driver.ReaderAttributes {
+	return &driver.ReaderAttributes{
+		ContentType: cmp.Or(u.ContentType(), unknownType), Size: u.Size(), ModTime: time.Unix(u.ModTime().Unix(), 0).UTC(), // as of a cachedReader
+	}
+}
+
+const unknownType = "application/octet-stream"
+
+func (c *cached) As(i any) bool                 { return c.bucket.As(i) }
+func (c *cached) ErrorAs(err error, i any) bool { return c.bucket.ErrorAs(err, i) }
+func (c *cached) ErrorCode(err error) gcerrors.ErrorCode {
+	if errors.Is(err, errReadOnly) {
+		return gcerrors.Unimplemented
+	}
+	return gcerrors.Code(err)
+}
+
+// Close waits until the folder is no longer being cleaned.
+func (c *cached) Close() error {
+	c.kept.looks.Wait()
+	return nil
+}
+
+var (
+	errReadOnly = errors.New("the bucket of objects.Cached only reads")
+	errOffline  = permanent("it isn't in the cache, or not all of it, and objects.WithOffline asks no store")
+)
+
+func (c *cached) NewTypedWriter(context.Context, string, string, *driver.WriterOptions) (driver.Writer, error) {
+	return nil, errReadOnly
+}
+func (c *cached) Copy(context.Context, string, string, *driver.CopyOptions) error { return errReadOnly }
+func (c *cached) Delete(context.Context, string, *driver.DeleteOptions) error     { return errReadOnly }
+func (c *cached) SignedURL(context.Context, string, *driver.SignedURLOptions) (string, error) {
+	return "", errReadOnly
+}
+
+// A flight is a request under way for the bytes from … to of an object. Other readers that want them wait
+// for it. Its fields are guarded by cached.mu.
+type flight struct {
+	from, to, at int64
+	moved        chan struct{} // closed when at changes or the flight ends; nil if no reader waits
+	over         bool
+}
+
+// join returns the flight that brings the byte at from, or a new flight, which the caller owns.
+func (c *cached) join(name string, from, to int64, alone bool) (f *flight, mine bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.flights[name] {
+		if !alone && f.from <= from && from < f.to {
+			return f, false
+		}
+	}
+	f = &flight{from: from, to: to, at: from}
+	c.flights[name] = append(c.flights[name], f)
+	return f, true
+}
+
+// advance sets how far a flight is, and wakes those who wait for it. −1 means that it has ended.
+func (c *cached) advance(name string, f *flight, at int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f.at = max(f.at, at); at < 0 {
+		f.over = true
+		if c.flights[name] = slices.DeleteFunc(c.flights[name], func(g *flight) bool { return g == f }); len(c.flights[name]) == 0 {
+			delete(c.flights, name)
+		}
+	}
+	if f.moved != nil {
+		close(f.moved)
+		f.moved = nil
+	}
+}
+
+// patience is how long a reader waits for a flight that brings nothing. The flight's owner may have
+// stopped reading, or may be the reader that waits.
+const patience = time.Second
+
+// await waits until a flight has passed a place or has ended, or until patience is over.
+func (c *cached) await(ctx context.Context, f *flight, place int64) error {
+	for {
+		c.mu.Lock()
+		if f.over || f.at > place {
+			c.mu.Unlock()
+			return nil
+		}
+		if f.moved == nil {
+			f.moved = make(chan struct{})
+		}
+		moved := f.moved
+		c.mu.Unlock()
+		select {
+		case <-moved:
+		case <-time.After(patience):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,281 @@
+package vision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/retry"
+)
+
+// Choices holds the random choices that [Pipeline.Choose] has made for a sample. It applies them to the
+// sample's other pictures, boxes and points. It is valid until Load returns.
+type Choices struct {
+	p             *Pipeline // the pipeline that made the choices
+	dst           *nwt.Sample
+	id            int
+	width, height int // of all pictures, after turning
+	geometry      geometry
+}
+
+// Choose loads the first picture of a sample, as [Pipeline.Load] does, and returns the random choices, for
+// the sample's other pictures, boxes or points. If there are several files, they become the pictures of
+// one field, as in [Pipeline.Frames].
+func (p *Pipeline) Choose(dst *nwt.Sample, field int, files ...[]byte) (Choices, error) {
+	d := Choices{dst: dst}
+	err := d.load(dst.Context(), p, field, files)
+	return d, err
+}
+
+// ChoosePixels does what Choose does, for pictures that are decoded already: see [Choices.LoadPixels].
+func (p *Pipeline) ChoosePixels(dst *nwt.Sample, field int, pixels []byte, height, width int, layout Layout) (Choices, error) {
+	d := Choices{dst: dst}
+	err := d.loadPixels(p, field, pixels, height, width, layout)
+	return d, err
+}
+
+// Load loads another picture of the sample, or the pictures of another field. They must have the size of
+// the first one. p is the pipeline of the Choices, which then changes their colours in the same way, or a
+// pipeline that its Companion or Masks returned.
+func (d Choices) Load(p *Pipeline, field int, files ...[]byte) error {
+	if d.p == nil {
+		return errNotChosen
+	}
+	return d.load(d.dst.Context(), p, field, files)
+}
+
+// LoadPixels does what Load does, for pictures that are decoded already: height × width pixels of three
+// bytes, or of one byte if they are grey, in the order of layout. The pictures of a field lie one after
+// the other.
+func (d Choices) LoadPixels(p *Pipeline, field int, pixels []byte, height, width int, layout Layout) error {
+	if d.p == nil {
+		return errNotChosen
+	}
+	return d.loadPixels(p, field, pixels, height, width, layout)
+}
+
+var errNotChosen = errors.New("vision: Choices that Pipeline.Choose didn't return, or returned with an error")
+
+// A Box is the left, upper, right and lower edge of a part of a picture, in pixels: the whole
+// picture is {0, 0, width, height}.
+type Box [4]float32
+
+// Box returns where the visible part of a box is in the result, and which share of the box's area is
+// visible: 0 if none is, or if the box has no area. A box with NaN becomes the empty box at 0, 0. The box
+// is in pixels of the file's picture, turned if [WithOrientation] turns it.
+func (d Choices) Box(b Box) (in Box, share float64) {
+	share = 1
+	for i, a := range [2]*axis{&d.geometry.x, &d.geometry.y} {
+		from, to := a.place(float64(b[i])), a.place(float64(b[i+2]))
+		if a.flip {
+			from, to = to, from
+		}
+		least, most := a.seen()
+		left, right := min(max(from, least), most), min(max(to, least), most)
+		in[i], in[i+2] = float32(left), float32(right)
+		if math.IsNaN(from) || math.IsNaN(to) {
+			return Box{}, 0
+		}
+		if from < to {
+			share *= (right - left) / (to - from)
+		} else {
+			share = 0
+		}
+	}
+	return in, share
+}
+
+// Point returns where a point is in the result, and reports whether it is visible there. Its coordinates
+// are like those of a [Box]: the middle of the first pixel is at ½, ½.
+func (d Choices) Point(x, y float32) (inX, inY float32, seen bool) {
+	px, seenX := d.geometry.x.point(x)
+	py, seenY := d.geometry.y.point(y)
+	return px, py, seenX && seenY
+}
+
+// Frames does what [Pipeline.Field] does, for n pictures, such as those of a clip: its shape is [n,
+// channels, height, width].
+func (p *Pipeline) Frames(name string, n int) nwt.Field {
+	f := p.Field(name)
+	f.Shape = append([]int{n}, f.Shape...)
+	return f
+}
+
+// Companion makes a pipeline for other pictures of the same samples, which [Choices.Load] loads. They are
+// cropped, resized and mirrored like the pictures of p. Then transforms, which may only change colours
+// and values, replace those of p. The new pipeline has the options of p, unless opts change them.
+func (p *Pipeline) Companion(transforms []Transform, opts ...Option) (*Pipeline, error) {
+	b := &Pipeline{dtype: p.dtype, layout: p.layout, orient: p.orient, damaged: p.damaged, maxPixels: p.maxPixels}
+	b.root = p.drawer()
+	b.size, b.fixed = p.size, true
+	b.made = b.root.Fingerprint() + ", beside it: "
+	return b.complete(transforms, opts)
+}
+
+// drawer returns the pipeline that makes the random choices for p's pictures.
+func (p *Pipeline) drawer() *Pipeline {
+	if p.root != nil {
+		return p.root
+	}
+	return p
+}
+
+var errCompanion = errors.New("vision: a pipeline that Companion or Masks returned can't choose: load the sample's first picture by Choose of the pipeline that they were called of, and this one by Choices.Load")
+
+// worker returns the worker for pictures of a pipeline, with the random choices for that pipeline.
+func (d *Choices) worker(ctx context.Context, p *Pipeline, field, n int) (*worker, error) {
+	switch {
+	case p == nil:
+		return nil, errors.New("vision: the pipeline is nil")
+	case d.p == nil && p.root != nil:
+		return nil, errCompanion
+	case d.p != nil && d.p != p.drawer():
+		return nil, errors.New("vision: the pipeline must be the one that drew, or one that its Companion or Masks returned")
+	case n == 0:
+		return nil, fmt.Errorf("vision: no picture for field %d", field)
+	}
+	if got := len(d.dst.Bytes(field)); got != n*p.bytes {
+		says := "Field"
+		if n > 1 {
+			says = "Frames"
+		}
+		return nil, fmt.Errorf("vision: field %d has %d bytes: must have %d, as Pipeline.%s says", field, got, n*p.bytes, says)
+	}
+	w, err := p.worker(ctx, d.dst)
+	if err != nil || d.p == nil || w.drawn.id == d.id {
+		return w, err
+	}
+	if p == d.p {
+		return nil, errors.New("vision: the pipeline has drawn for another picture since: load all pictures of one Choices before the next")
+	}
+	w.drawn.id = d.id
+	w.drawLook(d.dst.Rand())
+	return w, nil
+}
+
+func (d *Choices) load(ctx context.Context, p *Pipeline, field int, files [][]byte) error {
+	w, err := d.worker(ctx, p, field, len(files))
+	if err != nil {
+		return err
+	}
+	for k, data := range files {
+		if err := d.loadFile(ctx, w, field, k, data); err != nil {
+			if len(files) > 1 {
+				err = fmt.Errorf("picture %d of field %d: %w", k, field, err)
+			}
+			return retry.As(err, false) // the same bytes would fail again
+		}
+	}
+	return nil
+}
+
+func (d *Choices) loadFile(ctx context.Context, w *worker, field, k int, data []byte) error {
+	w.ctx = ctx
+	defer w.tidy()
+	h, err := w.inspect(data)
+	if err != nil {
+		return err
+	}
+	return d.write(w, field, k, h, data)
+}
+
+func (d *Choices) loadPixels(p *Pipeline, field int, pixels []byte, height, width int, layout Layout) error {
+	ctx, n := d.dst.Context(), 1
+	if p != nil {
+		n = max(1, len(d.dst.Bytes(field))/p.bytes)
+	}
+	w, err := d.worker(ctx, p, field, n)
+	if err != nil {
+		return err
+	}
+	for k := range n {
+		if err := d.loadPicture(ctx, w, field, k, pixels[k*len(pixels)/n:(k+1)*len(pixels)/n], height, width, layout); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Choices) loadPicture(ctx context.Context, w *worker, field, k int, pixels []byte, height, width int, layout Layout) error {
+	w.ctx = ctx
+	defer w.tidy()
+	if err := w.p.checkSize(width, height); err != nil {
+		return err
+	}
+	if err := w.borrow(pixels, height, width, layout); err != nil {
+		return err
+	}
+	return d.write(w, field, k, header{width: width, height: height, orientation: 1}, nil)
+}
+
+// write makes the random choices if they haven't been made, decodes what is needed of data, and writes
+// picture k of a field. If data is nil, the picture is decoded already.
+func (d *Choices) write(w *worker, field, k int, h header, data []byte) error {
+	width, height := h.turned()
+	if d.p == nil {
+		g, err := w.draw(d.dst.Rand(), width, height)
+		if err != nil {
+			return err
+		}
+		*d = Choices{w.p, d.dst, w.drawn.id, width, height, g}
+	}
+	if width != d.width || height != d.height {
+		return fmt.Errorf("vision: a picture of %d × %d pixels beside one of %d × %d: all pictures of a sample must have the same size", width, height, d.width, d.height)
+	}
+	if w.p.mask != nil {
+		return w.writeMask(d.dst, field, k, h, d.geometry, data)
+	}
+	return w.write(d.dst, field, k, h, d.geometry, data)
+}
+
+// A View is a field that [LoadViews] fills, by a pipeline. Each picture of the field makes its own random
+// choices: there may be several, as [Pipeline.Frames] declares them.
+type View struct {
+	Pipeline *Pipeline
+	Field    int
+}
+
+// LoadViews decodes a picture once, and makes several views of it: two large crops and six small ones, for
+// example, for contrastive learning. The options of the first view's pipeline say how to decode.
+func LoadViews(dst *nwt.Sample, data []byte, views ...View) error {
+	if len(views) == 0 {
+		return errors.New("vision: LoadViews without a view")
+	}
+	var h header
+	var decoded picture
+	for i, v := range views {
+		d, ctx, n := Choices{dst: dst}, dst.Context(), 1
+		if v.Pipeline != nil {
+			n = max(1, len(dst.Bytes(v.Field))/v.Pipeline.bytes)
+		}
+		w, err := d.worker(ctx, v.Pipeline, v.Field, n)
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			defer w.tidy() // other workers borrow the picture until then
+			if h, err = w.inspect(data); err == nil {
+				all := h.whole()
+				err = w.decode(data, h, &all)
+			}
+			decoded = w.picture
+		} else if w.p != views[0].Pipeline {
+			defer w.tidy()
+		}
+		for k := 0; err == nil && k < n; k++ {
+			width, height := h.turned()
+			var g geometry
+			if g, err = w.draw(dst.Rand(), width, height); err == nil {
+				h.mirror(&g)
+				w.picture = decoded
+				err = w.write(dst, v.Field, k, h, g, nil)
+			}
+		}
+		if err != nil {
+			return retry.As(err, false) // the same bytes would fail again
+		}
+	}
+	return nil
+}
