@@ -2,12 +2,11 @@ package nwt
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 	"time"
 
-	"github.com/nwt-go/nwt/internal/human"
+	"github.com/nwt-go/nwt/internal/report"
 	"github.com/nwt-go/nwt/internal/search"
 	"github.com/nwt-go/nwt/internal/tune"
 )
@@ -80,7 +79,7 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 	if again && c.Workers != a.l.Workers() {
 		return c, true // it will be looked at again later
 	}
-	r := a.result(choice, live)
+	r := a.result(choice, report.Live, chosen.OtherCPU, "")
 	if !again {
 		a.settled = time.Since(a.since)
 		a.l.opts.log.Info("nwt: worker count settled while training", "workers", r.Workers, "reason", r.Reason)
@@ -89,13 +88,6 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 	if over != "" {
 		r.Warnings = append(r.Warnings, "no worker count fits into memory: "+over)
 	}
-	if r.Repeatability < unsure && chosen.OtherCPU <= mostOthers {
-		r.Warnings = append(r.Warnings, fmt.Sprintf(seldomSame, human.Share(r.Repeatability)))
-	}
-	if chosen.OtherCPU > busyOthers {
-		r.Warnings = append(r.Warnings, fmt.Sprintf(othersBusy, human.Share(chosen.OtherCPU)))
-	}
-	r.Advice = a.l.advice(r, a.limit, 0, false)
 	a.l.found.Store(r)
 	return c, true
 }

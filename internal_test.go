@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -14,9 +13,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/nwt-go/nwt/internal/host"
-	"github.com/nwt-go/nwt/internal/search"
 )
 
 func TestTheMemoryOfACacheShowsOnceThroughEverythingMadeOfIt(t *testing.T) {
@@ -82,82 +78,6 @@ func TestTypesAreWrittenByName(t *testing.T) {
 	_, err := DType(0).MarshalText()
 	require.ErrorContains(t, err, "DType(0)")
 	require.ErrorContains(t, new(DType).UnmarshalText([]byte("Complex64")), `unknown type "Complex64"`)
-}
-
-func TestACountThatWouldPassTheMemoryLimitIsNotTried(t *testing.T) {
-	limit := memoryLimit{bytes: 1000e6, from: "set by WithMemoryLimit"}
-	for _, tt := range []struct {
-		name     string
-		measured []memoryPeak
-		workers  int
-		why      string
-	}{
-		{"nothing known", nil, 64, ""},
-		{"only more workers known", []memoryPeak{{8, 2000e6}}, 4, ""},
-		{"one count, within", []memoryPeak{{0, 900e6}}, 64, ""},
-		{"one count, beyond", []memoryPeak{{0, 1100e6}}, 1,
-			"1 worker would take about 1.1 GB (0 took 1.1 GB): over the limit of 1 GB (set by WithMemoryLimit)"},
-		{"grows up to the limit", []memoryPeak{{0, 200e6}, {4, 600e6}}, 8, ""},
-		{"grows past it", []memoryPeak{{0, 200e6}, {4, 600e6}}, 9,
-			"9 workers would take about 1.1 GB (4 took 600 MB): over the limit of 1 GB (set by WithMemoryLimit)"},
-		{"flat at first", []memoryPeak{{0, 400e6}, {1, 400e6}, {2, 400e6}, {4, 400e6}, {8, 800e6}}, 16,
-			"16 workers would take about 1.6 GB (8 took 800 MB): over the limit of 1 GB (set by WithMemoryLimit)"},
-		{"shrinks with workers", []memoryPeak{{0, 950e6}, {4, 900e6}}, 64, ""},
-		{"shrinks with workers, but not below what fewer took", []memoryPeak{{0, 1300e6}, {4, 1100e6}}, 64,
-			"64 workers would take about 1.1 GB (4 took 1.1 GB): over the limit of 1 GB (set by WithMemoryLimit)"},
-		{"shrinks between two counts", []memoryPeak{{4, 1100e6}, {8, 400e6}}, 6,
-			"6 workers would take about 1.1 GB (4 took 1.1 GB): over the limit of 1 GB (set by WithMemoryLimit)"},
-		{"between two counts", []memoryPeak{{4, 400e6}, {8, 1200e6}}, 7, ""},
-		{"between two counts, beyond", []memoryPeak{{8, 1400e6}, {4, 400e6}}, 7,
-			"7 workers would take about 1.15 GB (4 took 400 MB): over the limit of 1 GB (set by WithMemoryLimit)"},
-		{"measured, within", []memoryPeak{{2, 1100e6}, {4, 900e6}}, 4, ""},
-		{"measured, beyond", []memoryPeak{{2, 100e6}, {4, 1001e6}}, 4,
-			"4 workers took 1.001 GB: over the limit of 1 GB (set by WithMemoryLimit)"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			require.Equal(t, tt.why, limit.allows(tt.workers, tt.measured))
-		})
-	}
-}
-
-func TestAHeadlineHasNoPercentageOfWhatWasHardlyMeasured(t *testing.T) {
-	type row struct{ mean, margin time.Duration } // in microseconds
-	for want, tt := range map[string]struct {
-		one, two, four row
-		fastest        int
-	}{
-		"2 workers: the fastest; 1 worker takes 90 % longer.":                                    {row{1900, 90}, row{1000, 50}, row{1010, 50}, 2},
-		"2 workers: the fastest; 1 worker takes longer.":                                         {row{216_000, 0}, row{1000, 50}, row{1010, 50}, 2},
-		"2 workers: the fastest.":                                                                {row{1900, 1000}, row{1000, 50}, row{1010, 50}, 2},
-		"2 workers: the fastest as far as was measured, which is hardly; 1 worker takes longer.": {row{2900, 0}, row{1000, 0}, row{1010, 0}, 2},
-		"2 workers: 4 may be faster, but that was hardly measured; 1 worker takes longer.":       {row{2900, 0}, row{1000, 0}, row{900, 0}, 4},
-		"2 workers: 4 may be faster, but the measurements overlap; 1 worker takes 90 % longer.":  {row{1900, 90}, row{1000, 50}, row{960, 50}, 4},
-	} {
-		r := &Result{Workers: 2, Fastest: tt.fastest, Alpha: 20 * time.Microsecond}
-		for i, one := range []row{tt.one, tt.two, tt.four} {
-			at := func(d time.Duration) time.Duration { return d * time.Microsecond }
-			r.Trials = append(r.Trials, Trial{Workers: 1 << i, Mean: at(one.mean), Total: at(one.mean), Low: at(one.mean - one.margin), High: at(one.mean + one.margin)})
-		}
-		require.Equal(t, want, r.reason(search.Choice{}, 8))
-	}
-}
-
-func TestTuningMayTakeMostOfWhatIsLeft(t *testing.T) {
-	limit := limitFrom(500e6, host.Room{Bytes: 10e9, Of: "the container"}, 1)
-	require.Equal(t, uint64(8500e6), limit.bytes)
-	needs, most := limit.beside(8501e6)
-	require.Equal(t, "8.501 GB of 8.5 GB (80 % of the 10 GB that the container has left)", needs+" of "+most)
-
-	limit = limitFrom(500e6, host.Room{Bytes: 10e9, Of: "the machine"}, 4)
-	require.Equal(t, uint64(2500e6), limit.bytes)
-	require.Equal(t, "80 % of the 10 GB that the machine has left, for each of 4 processes", limit.from)
-
-	unknown := limitFrom(0, host.Room{Note: "system memory unknown: no such call"}, 1)
-	require.Equal(t, uint64(math.MaxUint64), unknown.bytes)
-	require.Equal(t, "none: system memory unknown: no such call", unknown.from)
-	require.Empty(t, unknown.allows(1<<20, []memoryPeak{{0, 1e9}, {1, 2e9}}))
-
-	require.Greater(t, (&source{opts: &options{machine: host.Real}}).memoryLimit().bytes, host.Memory().RSS)
 }
 
 // setenv sets variables for a test: "NAME=value NAME=value …".

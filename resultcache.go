@@ -7,6 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/human"
+	"github.com/nwt-go/nwt/internal/memlimit"
+	"github.com/nwt-go/nwt/internal/report"
 	"github.com/nwt-go/nwt/internal/resultfile"
 )
 
@@ -31,9 +34,9 @@ const (
 // holds returns how long a result holds.
 func (s *source) holds(r *Result) time.Duration {
 	switch {
-	case r.Repeatability < byChance, slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.OtherCPU > busyOthers }):
+	case r.Repeatability < byChance, slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.OtherCPU > report.BusyOthers }):
 		return forgetAtOnce
-	case r.Repeatability < unsure, s.opts.maxMemory == 0 && slices.ContainsFunc(r.RuledOut, RuledOut.forMemory):
+	case r.Repeatability < report.Unsure, s.opts.maxMemory == 0 && slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return report.RuledOut(out).ForMemory() }):
 		return forgetDoubtful
 	}
 	return math.MaxInt64
@@ -41,7 +44,7 @@ func (s *source) holds(r *Result) time.Duration {
 
 // recall returns the result in the file, and when it was saved; nil if the file has no result that may
 // still hold.
-func (s *source) recall(limit memoryLimit, file resultfile.File, key resultfile.Key) (found *Result, saved time.Time) {
+func (s *source) recall(limit memlimit.Limit, file resultfile.File, key resultfile.Key) (found *Result, saved time.Time) {
 	entry, ok := file.Lookup(key)
 	if !ok {
 		return nil, saved
@@ -59,7 +62,7 @@ func (s *source) recall(limit memoryLimit, file resultfile.File, key resultfile.
 	if time.Since(saved).Abs() > s.holds(r.Result) { // a clock may have been wrong
 		return nil, saved
 	}
-	if why := limit.outgrown(r); why != "" {
+	if why := r.outgrows(limit); why != "" {
 		file.Log.Info("nwt: tuning anew", "path", file.Path, "reason", why)
 		return nil, saved
 	}
@@ -71,7 +74,7 @@ func (s *source) recall(limit memoryLimit, file resultfile.File, key resultfile.
 func (r *Result) impossible() string {
 	for _, workers := range []int{r.Workers, r.Fastest} {
 		if t := r.trial(workers); t.Iterations < 1 || t.Mean < 1 || workers < 0 || workers > maxWorkers {
-			return fmt.Sprintf("%s chosen or fastest, but not tried", countWorkers(workers))
+			return fmt.Sprintf("%s chosen or fastest, but not tried", human.Workers(workers))
 		}
 	}
 	return ""
@@ -100,14 +103,14 @@ func (s *source) resultKey() resultfile.Key {
 	}
 }
 
-// outgrown says why the choice of a kept result doesn't fit into memory today, or returns "" if it does.
+// outgrows says why the choice of a kept result doesn't fit into memory today, or returns "" if it does.
 // Since it was saved, the program may have grown, and the machine may have less memory left.
-func (l memoryLimit) outgrown(r keptResult) (why string) {
+func (r keptResult) outgrows(l memlimit.Limit) (why string) {
 	chosen := r.trial(r.Workers)
 	grows := chosen.needs() - min(r.Before, chosen.needs())
-	if now := neededNow(); grows > l.bytes-min(now, l.bytes) {
-		needs, limit := l.beside(now + min(grows, math.MaxUint64-now))
-		return fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(r.Workers), needs, limit)
+	if now := neededNow(); grows > l.Bytes-min(now, l.Bytes) {
+		needs, limit := l.Beside(now + min(grows, math.MaxUint64-now))
+		return fmt.Sprintf("%s would take about %s: over the limit of %s", human.Workers(r.Workers), needs, limit)
 	}
 	return ""
 }

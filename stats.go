@@ -49,7 +49,7 @@ func (s Stats) String() string {
 	if s.Wait < s.elapsed/100 { // many short waits aren't worth a share
 		waits = "hardly waited for, " + human.Duration(s.Wait) + " in all"
 	}
-	line := fmt.Sprintf("%d batches of %d samples, %s, %s", s.Batches, s.Samples, waits, countWorkers(s.Workers))
+	line := fmt.Sprintf("%d batches of %d samples, %s, %s", s.Batches, s.Samples, waits, human.Workers(s.Workers))
 	if s.Bad > 0 {
 		line += fmt.Sprintf(", %d bad samples left out", s.Bad)
 	}

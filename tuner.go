@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt/internal/human"
+	"github.com/nwt-go/nwt/internal/memlimit"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/resultfile"
 	"github.com/nwt-go/nwt/internal/search"
@@ -62,7 +63,7 @@ func (s *source) tune(ctx context.Context) (*Result, error) {
 type tuneCall struct {
 	*source
 	began  time.Time
-	limit  memoryLimit
+	limit  memlimit.Limit
 	before uint64 // bytes that the process needed when tuning began
 
 	deadline *time.Timer // fires when loading must end
@@ -84,10 +85,12 @@ func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 	if !m.fits() {
 		return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", m.refused[m.counts[len(m.counts)-1].Workers])
 	}
-	others := busy.Used()
-	r := m.result(search.Choose(m.sp, m.Seen()), t.opts.strategy.String())
+	used, others, unseen := busy.Used(), 0., busy.Note()
+	if used.OthersKnown {
+		others, unseen = t.opts.machine.CPUs().OthersShare(used.Others, t.opts.ranks(), t.opts.cpus()), ""
+	}
+	r := m.result(search.Choose(m.sp, m.Seen()), t.opts.strategy.String(), others, unseen)
 	r.Elapsed = time.Since(t.began)
-	m.explain(r, others, busy.Note())
 	t.show(m, "done", r.Workers)
 	return r, nil
 }
@@ -341,7 +344,7 @@ func (t *tuneCall) confirm(ctx context.Context, file resultfile.File, r *Result)
 	then, now := r.trial(r.Workers).Mean, m.counts[0].Mean
 	if now > confirmed*then || then > confirmed*now {
 		file.Log.Info("nwt: tuning anew", "path", file.Path, "name", t.opts.resultName, "reason",
-			fmt.Sprintf("with %s a batch takes %s, and took %s when the result was kept", countWorkers(r.Workers), human.Duration(now), human.Duration(then)))
+			fmt.Sprintf("with %s a batch takes %s, and took %s when the result was kept", human.Workers(r.Workers), human.Duration(now), human.Duration(then)))
 		return false, nil
 	}
 	if t.opts.progress != nil {

@@ -10,6 +10,9 @@ import (
 
 	"github.com/nwt-go/nwt/internal/durations"
 	"github.com/nwt-go/nwt/internal/host"
+	"github.com/nwt-go/nwt/internal/human"
+	"github.com/nwt-go/nwt/internal/memlimit"
+	"github.com/nwt-go/nwt/internal/report"
 	"github.com/nwt-go/nwt/internal/search"
 	"github.com/nwt-go/nwt/internal/tune"
 )
@@ -20,7 +23,7 @@ type tuning struct {
 	tune.Tuner
 	l      *engine
 	sp     search.Space
-	limit  memoryLimit
+	limit  memlimit.Limit
 	inline bool   // 0 workers may be tried
 	over   func() // called when tuning is over
 	exact  bool   // peaks of memory are measured, not just sampled
@@ -60,7 +63,7 @@ const (
 )
 
 // newTuning returns the tuning of a loader, which is attached later.
-func (s *source) newTuning(sp search.Space, limit memoryLimit) *tuning {
+func (s *source) newTuning(sp search.Space, limit memlimit.Limit) *tuning {
 	t := &tuning{sp: sp, limit: limit, ledger: ledger{refused: make(map[int]string)}, inline: s.opts.mayInline()}
 	if s.streams() && sp.Max != 0 { // a goroutine reads a stream in any case
 		t.inline = false
@@ -112,16 +115,16 @@ func (t *tuning) took(taken int, show func()) {
 // allowed reports whether a worker count may be tried and chosen, as far as is known.
 func (t *tuning) allowed(workers int) bool {
 	l := t.l
-	why := t.limit.allows(workers, t.counts.peaks())
+	why := t.limit.Allows(workers, t.counts.peaks())
 	if more := l.depthOf(workers) - l.depth(); why == "" && more > 0 && t.counts.at(workers) == nil && t.last != nil {
-		if needs := t.last.needs() + uint64(more)*uint64(l.slotBytes); needs > t.limit.bytes {
-			one, limit := t.limit.beside(needs)
-			why = fmt.Sprintf("%s would take about %s: over the limit of %s", countWorkers(workers), one, limit)
+		if needs := t.last.needs() + uint64(more)*uint64(l.slotBytes); needs > t.limit.Bytes {
+			one, limit := t.limit.Beside(needs)
+			why = fmt.Sprintf("%s would take about %s: over the limit of %s", human.Workers(workers), one, limit)
 		}
 	}
 	if workers == 0 && !t.inline {
-		if why = notInline; l.streams() && l.opts.mayInline() {
-			why = notInlineStream
+		if why = report.NotInline; l.streams() && l.opts.mayInline() {
+			why = report.NotInlineStream
 		}
 	}
 	delete(t.refused, workers)
@@ -266,12 +269,13 @@ func (t *tuning) quickest() time.Duration {
 	return best
 }
 
-// result returns the choice with the figures behind it.
-func (t *tuning) result(c search.Choice, strategy string) *Result {
+// result returns the choice with the figures behind it, and what is to be said of it. others is the share
+// of the CPUs that other processes used; if that isn't known, unseen says why.
+func (t *tuning) result(c search.Choice, strategy string, others float64, unseen string) *Result {
 	o := t.l.opts
 	r := &Result{
 		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: t.sp.Iterations, Repeatability: c.Confidence,
-		Strategy: strategy, Step: o.step != nil || strategy == live, Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: t.l.layout.Size * t.l.places,
+		Strategy: strategy, Step: o.step != nil || strategy == report.Live, Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: t.l.layout.Size * t.l.places,
 		BatchSamples: float64(t.l.counters.samples.Load()) / float64(max(1, t.l.counters.batches.Load())), Hardware: hardware(o.machine.CPUs()),
 	}
 	for _, w := range slices.Sorted(maps.Keys(t.refused)) {
@@ -279,7 +283,7 @@ func (t *tuning) result(c search.Choice, strategy string) *Result {
 	}
 	for _, e := range c.Estimates {
 		if c.Most > 0 && e.Workers > c.Most {
-			r.RuledOut = append(r.RuledOut, RuledOut{e.Workers, takesCPUs})
+			r.RuledOut = append(r.RuledOut, RuledOut{e.Workers, report.TakesCPUs})
 		}
 		one := t.counts.at(e.Workers).Trial
 		one.Step = e.Body
@@ -291,7 +295,20 @@ func (t *tuning) result(c search.Choice, strategy string) *Result {
 	}
 	slices.SortFunc(r.RuledOut, func(a, b RuledOut) int { return cmp.Compare(a.Workers, b.Workers) })
 	r.Floor = slices.MinFunc(r.Trials, func(a, b Trial) int { return cmp.Compare(a.Step, b.Step) }).Step
-	r.Reason = r.reason(c, t.sp.Start)
+	cpus := o.machine.CPUs()
+	about := report.Circumstances{
+		CPUs: cpus, Mine: cpus.Mine(o.ranks(), o.cpus()), Limit: t.limit, Most: o.most, Timeout: o.timeout > 0,
+		Others: others, Unseen: unseen, Late: t.sp.Time > 0 && t.Left(time.Now()) == 0,
+		Again: t.again, Drift: report.Drift(t.Seen()), Peaks: t.noted,
+	}
+	if t.l.streams() {
+		about.Shards, about.AtOnce = t.l.shardsOfRank(), o.shardsAtOnce()
+	}
+	said := r.report()
+	said.Explain(c, t.sp.Start)
+	said.Warn(about)
+	said.Advise(about)
+	r.Reason, r.fallback, r.Warnings, r.Advice = said.Reason, said.Fallback, said.Warnings, said.Advice
 	return r
 }
 
@@ -373,10 +390,10 @@ func (c counts) windows() (n int) {
 }
 
 // peaks returns how much memory the counts need.
-func (c counts) peaks() []memoryPeak {
-	out := make([]memoryPeak, len(c))
+func (c counts) peaks() []memlimit.Peak {
+	out := make([]memlimit.Peak, len(c))
 	for i, one := range c {
-		out[i] = memoryPeak{one.Workers, one.needs()}
+		out[i] = memlimit.Peak{Workers: one.Workers, Bytes: one.needs()}
 	}
 	return out
 }

@@ -40,6 +40,25 @@ func Share(x float64) string {
 	return strconv.FormatFloat(100*x, 'f', decimals, 64) + " %"
 }
 
+// Workers returns "1 worker", "2 workers".
+func Workers(n int) string {
+	if n == 1 {
+		return "1 worker"
+	}
+	return strconv.Itoa(n) + " workers"
+}
+
+// CPUs returns "1 CPU", "1.5 CPUs".
+func CPUs(n float64) string {
+	switch {
+	case n == 1:
+		return "1 CPU"
+	case n >= 100:
+		return strconv.FormatFloat(n, 'f', 0, 64) + " CPUs"
+	}
+	return strconv.FormatFloat(n, 'g', 3, 64) + " CPUs"
+}
+
 // Number returns x with up to six digits and thousands apart: "1 000", "0.25". No line breaks at these
 // spaces.
 func Number(x float64) string {

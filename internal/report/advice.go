@@ -1,83 +1,103 @@
-package nwt
+package report
 
 import (
 	"cmp"
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
-	"time"
 
 	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/human"
+	"github.com/nwt-go/nwt/internal/memlimit"
 	"github.com/nwt-go/nwt/internal/search"
 	"github.com/nwt-go/nwt/internal/stat"
 )
 
+// Figures from which on they are mentioned.
 const (
-	othersBusy = "other processes kept %s of the CPUs busy meanwhile: on a quiet machine the choice may be another"
-	seldomSame = "other runs may choose another count: %s of them would choose this one"
+	littleWait  = 0.05 // share of an iteration that training waits; a smaller share is not noticed
+	cpuFull     = 0.90 // share of the CPUs
+	cpuIdle     = 0.50
+	farSlower   = 0.50 // share by which a count takes longer than another, so that their CPU time can be compared
+	readingSets = 0.80 // share of the time in which a stream is read
+	muchCopy    = 0.20 // share of an iteration spent copying to the device
+	slowFirst   = 20   // the first batch takes this many times the median …
+	firstNotice = 1e9  // … and at least this many nanoseconds
+	nearLimit   = 0.80 // share of the memory limit
+	manyWorkers = 64
+	muchDrift   = 1.25 // ratio of the times at the end and at the beginning, or its inverse
 )
 
-// explain adds to a result the reasons to trust it less, and what to change. others is what other
-// processes used meanwhile; unseen says why that isn't known.
-func (t *tuning) explain(r *Result, others host.Use, unseen string) {
-	o := t.l.opts
-	cpus := o.machine.CPUs()
+// Circumstances are what a tuning's sentences depend on beside its figures.
+type Circumstances struct {
+	CPUs   host.CPUFacts
+	Mine   float64 // CPUs of this rank; shares of the CPUs are shares of these
+	Limit  memlimit.Limit
+	Most   int // of WithMaxWorkers; −1: it isn't given
+	Shards int // of a stream on this rank, …
+	AtOnce int // … and how many of them are read at once
+
+	Others  float64 // share of the CPUs that other processes used meanwhile
+	Unseen  string  // why that isn't known
+	Timeout bool    // WithTimeout is given
+	Late    bool    // the time for tuning was over before the search was
+	Again   bool    // samples were loaded more than once
+	Drift   float64 // see [Drift]
+	Peaks   string  // why peaks of memory aren't exact
+}
+
+// Warn sets Warnings: reasons to trust the result less.
+func (r *Result) Warn(c Circumstances) {
 	add := func(format string, args ...any) { r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...)) }
-	busy := cpus.OthersShare(others.Others, o.ranks(), o.cpus())
-	switch c := cpus; {
-	case c.Usable() >= c.GOMAXPROCS:
-	case c.Affinity < c.GOMAXPROCS:
-		add("GOMAXPROCS is %d, but the process may run on %s only", c.GOMAXPROCS, countCPUs(float64(c.Affinity)))
-	default:
-		add("GOMAXPROCS is %d, but the container may use %s only, and is stopped for a while whenever it uses more", c.GOMAXPROCS, countCPUs(c.Quota))
-	}
-	if cpus.Note != "" {
-		add("%s", cpus.Note)
-	}
 	switch {
-	case !others.OthersKnown && unseen != "":
-		add("%s", unseen)
-	case busy > busyOthers:
-		add(othersBusy, human.Share(busy))
+	case c.CPUs.Usable() >= c.CPUs.GOMAXPROCS:
+	case c.CPUs.Affinity < c.CPUs.GOMAXPROCS:
+		add("GOMAXPROCS is %d, but the process may run on %s only", c.CPUs.GOMAXPROCS, human.CPUs(float64(c.CPUs.Affinity)))
+	default:
+		add("GOMAXPROCS is %d, but the container may use %s only, and is stopped for a while whenever it uses more", c.CPUs.GOMAXPROCS, human.CPUs(c.CPUs.Quota))
 	}
-	if t.limit.bytes == math.MaxUint64 {
-		add("memory bounds no worker count: %s", t.limit.from)
+	for _, unknown := range []string{c.CPUs.Note, c.Unseen} {
+		if unknown != "" {
+			add("%s", unknown)
+		}
 	}
-	if r.Workers == 0 && o.timeout > 0 {
+	if c.Others > BusyOthers {
+		add("other processes kept %s of the CPUs busy meanwhile: on a quiet machine the choice may be another", human.Share(c.Others))
+	}
+	if c.Limit.Bytes == math.MaxUint64 {
+		add("memory bounds no worker count: %s", c.Limit.From)
+	}
+	if r.Workers == 0 && c.Timeout {
 		add("WithTimeout doesn't hold without workers: a call that hangs is waited for")
 	}
 	chosen := r.trial(r.Workers)
-	late := t.sp.Time > 0 && t.Left(time.Now()) == 0 && float64(chosen.Wait+chosen.Transfer) > hardly*float64(chosen.Mean)
-	if late {
+	if c.Late && float64(chosen.Wait+chosen.Transfer) > hardly*float64(chosen.Mean) {
 		add("the time for tuning was over before the search was: what it had not measured by then, or hardly, may be better (WithTuningTime)")
 	}
-	if t.again {
+	if c.Again {
 		add("the dataset is so small that its samples were loaded more than once: where the first reading of a sample takes longer than later ones, this result is about later ones")
 	}
 	switch {
 	case len(r.Trials) < 2:
 	case r.Repeatability == 0:
 		add("nothing was measured twice, so how sure the choice is can't be told")
-	case r.Repeatability < unsure && chosen.OtherCPU <= mostOthers:
-		add(seldomSame, human.Share(r.Repeatability))
+	case r.Repeatability < Unsure && chosen.OtherCPU <= mostOthers:
+		add("other runs may choose another count: %s of them would choose this one", human.Share(r.Repeatability))
 	}
-	switch d := drift(t.Seen()); {
+	switch d := c.Drift; {
 	case d > muchDrift:
 		add("batches took %s longer at the end than at the beginning: the machine or its storage slowed down", human.Share(d-1))
-	case d < 1/muchDrift:
+	case d > 0 && d < 1/muchDrift:
 		add("batches took %s less at the end than at the beginning: caches filled, or a neighbour left", human.Share(1-d))
 	}
-	if t.noted != "" {
-		add("%s; it may have been higher", t.noted)
+	if c.Peaks != "" {
+		add("%s; it may have been higher", c.Peaks)
 	}
-	r.Advice = t.l.advice(r, t.limit, busy, late)
 }
 
-// drift returns the ratio of the times that iterations took late and early: the median over all worker
+// Drift returns the ratio of the times that iterations took late and early: the median over all worker
 // counts that have enough windows.
-func drift(seen []search.Series) float64 {
+func Drift(seen []search.Series) float64 {
 	var times []float64
 	for _, s := range seen {
 		if half := len(s.Blocks) / 2; half >= 2 {
@@ -95,16 +115,15 @@ func drift(seen []search.Series) float64 {
 	return stat.Median(times)
 }
 
-// advice returns what to work on and what to change, the most important first. others is the share of the
-// CPUs that other processes used; late reports whether the time limit ended the search.
-func (s *source) advice(r *Result, limit memoryLimit, others float64, late bool) (out []string) {
-	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+// Advise sets Advice: what to work on and what to change, the most important first.
+func (r *Result) Advise(c Circumstances) {
+	say := func(format string, args ...any) { r.Advice = append(r.Advice, fmt.Sprintf(format, args...)) }
 	t := r.trial(r.Workers)
 	if t.Mean <= 0 {
-		return nil
+		return
 	}
 	if t.OtherCPU >= 0 {
-		others = t.OtherCPU
+		c.Others = t.OtherCPU
 	}
 	lost := float64(t.Wait+t.Transfer) / float64(t.Mean)
 	switch {
@@ -118,7 +137,7 @@ func (s *source) advice(r *Result, limit memoryLimit, others float64, late bool)
 		say("Training waits for data %s of the time: %s of %s per batch.", human.Share(lost), human.Duration(t.Wait+t.Transfer), human.Duration(t.Mean))
 	}
 	if !r.Step || lost > littleWait {
-		out = append(out, s.aboutLoading(r, t, others, late)...)
+		r.Advice = append(r.Advice, r.aboutLoading(t, c)...)
 	}
 	if r.Workers > manyWorkers {
 		say("A store sees up to %d connections at a time: ask whether it minds.", r.Workers)
@@ -133,48 +152,41 @@ func (s *source) advice(r *Result, limit memoryLimit, others float64, late bool)
 	if first >= firstNotice && first > slowFirst*t.Median {
 		say("The first batch took %s, the median one %s: expect that pause at the start of training.", human.Duration(first), human.Duration(t.Median))
 	}
-	if needs := t.needs(); limit.bytes != math.MaxUint64 && float64(needs) >= nearLimit*float64(limit.bytes) {
-		one, most := human.Apart(needs, limit.bytes)
+	if needs := t.Needs; c.Limit.Bytes != math.MaxUint64 && float64(needs) >= nearLimit*float64(c.Limit.Bytes) {
+		one, most := human.Apart(needs, c.Limit.Bytes)
 		say("Memory is nearly used up: %s of %s, %s of it by batches.", one, most, human.Bytes(uint64(t.Prefetch)*uint64(r.BatchBytes)))
 	}
-	return out
 }
 
 // aboutLoading says what loading waits for, as far as the figures show it.
-func (s *source) aboutLoading(r *Result, t Trial, others float64, late bool) []string {
-	o := s.opts
-	cpus := o.machine.CPUs().Mine(o.ranks(), o.cpus()) // Trial.CPU is a share of these
-	used := fmt.Sprintf("%s of %s in use", human.Share(t.CPU), countCPUs(cpus))
+func (r *Result) aboutLoading(t Trial, c Circumstances) []string {
+	used := fmt.Sprintf("%s of %s in use", human.Share(t.CPU), human.CPUs(c.Mine))
 	highest := r.Workers == r.Trials[len(r.Trials)-1].Workers
-	most := maxWorkers
-	if o.most >= 0 {
-		most = o.most
-	}
 	switch {
 	case t.CPU >= cpuFull && r.loadingCPU(t) < t.CPU/2:
 		return []string{fmt.Sprintf("The CPUs are full (%s), most of them with what the program does beside loading: without that, loading may be faster.", used)}
 	case t.CPU >= cpuFull:
 		return []string{fmt.Sprintf("The CPUs are full (%s): decode less, or decode once: Cached in memory, Precompute in a file.", used)}
-	case t.CPU+min(others, 1-t.CPU) >= cpuFull && t.wants(cpus):
-		return []string{fmt.Sprintf("The CPUs are full, %s of them used by other programs: without those, loading may be faster.", human.Share(min(others, 1-t.CPU)))}
+	case t.CPU+min(c.Others, 1-t.CPU) >= cpuFull && t.wants(c.Mine):
+		return []string{fmt.Sprintf("The CPUs are full, %s of them used by other programs: without those, loading may be faster.", human.Share(min(c.Others, 1-t.CPU)))}
 	case t.Reading >= readingSets:
-		return []string{fmt.Sprintf("Reading the stream sets the pace: it goes on for %s of the time, %s of %d shards at once (WithInterleave).", human.Share(t.Reading), strconv.Itoa(min(o.shardsAtOnce(), s.shardsOfRank())), s.shardsOfRank())}
+		return []string{fmt.Sprintf("Reading the stream sets the pace: it goes on for %s of the time, %d of %d shards at once (WithInterleave).", human.Share(t.Reading), min(c.AtOnce, c.Shards), c.Shards)}
 	case r.Workers == 0:
 		return nil // one goroutine can't use more than a CPU
 	}
 	var out []string
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	if t.CPU < cpuIdle && float64(r.Workers) > cpus {
+	if t.CPU < cpuIdle && float64(r.Workers) > c.Mine {
 		say("Loading waits more than it computes (%s), so more workers than CPUs pay off. Data on a faster disk, or Cached, would need fewer.", used)
 	}
 	switch {
-	case highest && slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers > r.Workers && out.forMemory() }):
-		say("%s is the highest count that memory allows (%s): with smaller batches, more workers may be faster.", capital(countWorkers(r.Workers)), used)
-	case highest && r.Workers < most && late:
-		say("%s is the highest count that there was time for (%s): more workers may be faster (WithTuningTime).", capital(countWorkers(r.Workers)), used)
-	case highest && r.Workers == most && most < maxWorkers:
-		say("%s is the highest count that was tried (%s): more workers may be faster (WithMaxWorkers).", capital(countWorkers(r.Workers)), used)
-	case len(out) == 0 && !highest && t.CPU+others < cpuIdle && slower(t, r.trial(r.Fastest)) <= littleWait:
+	case highest && slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers > r.Workers && out.ForMemory() }):
+		say("%s is the highest count that memory allows (%s): with smaller batches, more workers may be faster.", capital(human.Workers(r.Workers)), used)
+	case highest && r.Workers != c.Most && c.Late:
+		say("%s is the highest count that there was time for (%s): more workers may be faster (WithTuningTime).", capital(human.Workers(r.Workers)), used)
+	case highest && r.Workers == c.Most:
+		say("%s is the highest count that was tried (%s): more workers may be faster (WithMaxWorkers).", capital(human.Workers(r.Workers)), used)
+	case len(out) == 0 && !highest && t.CPU+c.Others < cpuIdle && slower(t, r.trial(r.Fastest)) <= littleWait:
 		say("CPUs idle (%s) and more workers don't help: storage, the network or a lock inside Load sets the pace.", used)
 	}
 	return out
@@ -196,5 +208,5 @@ func (r *Result) loadingCPU(t Trial) float64 {
 // for storage don't.
 func (t *Trial) wants(cpus float64) bool {
 	most := min(1, float64(max(1, t.Workers))/cpus) // of the CPUs
-	return t.queued == 0 || t.CPU+t.queued >= cpuFull*most
+	return t.Queued == 0 || t.CPU+t.Queued >= cpuFull*most
 }

@@ -1,0 +1,307 @@
+// Package report says in sentences what a tuning found: the table that a person reads, why a count was
+// chosen, what speaks against trusting the choice, and what to change.
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/nwt-go/nwt/internal/human"
+	"github.com/nwt-go/nwt/internal/search"
+)
+
+// A Result is what a tuning found. The fields are those of nwt.Result.
+type Result struct {
+	Workers, Fastest int
+	Trials           []Trial
+	RuledOut         []RuledOut
+	Alpha, Floor     time.Duration
+	Repeatability    float64
+
+	BatchSize, BatchBytes int
+	BatchSamples          float64
+	Step                  bool // iterations include a training step
+	Strategy, Device      string
+	Hardware              string
+	Cached                bool
+	Elapsed               time.Duration
+
+	Reason           string
+	Fallback         bool // the measurements don't show that the choice is better than others
+	Warnings, Advice []string
+}
+
+// A Trial is what was measured at one worker count. The fields are those of nwt.Trial, but for Needs and
+// Queued.
+type Trial struct {
+	Workers, Prefetch              int
+	Mean, Low, High, Median, Total time.Duration
+	Wait, Transfer, FirstBatch     time.Duration
+	Needs                          uint64 // bytes of memory
+	CPU, CollectorCPU, OtherCPU    float64
+	Queued                         float64 // share of the CPUs that its threads waited for; 0 if not known
+	Reading                        float64
+}
+
+// A RuledOut is a worker count that may not be chosen.
+type RuledOut struct {
+	Workers int
+	Reason  string
+}
+
+// ForMemory reports whether the count needs too much memory.
+func (r RuledOut) ForMemory() bool {
+	return r.Reason != NotInline && r.Reason != NotInlineStream && r.Reason != TakesCPUs
+}
+
+// These are the reasons why counts are ruled out, beside memory: 0 workers aren't tried, and more workers
+// aren't chosen.
+const (
+	TakesCPUs       = "more workers only take CPUs from other programs"
+	NotInline       = "0 workers weren't tried: WithTimeout holds only with workers"
+	NotInlineStream = "0 workers weren't tried: a stream is read by a goroutine anyway"
+)
+
+// Live is the Strategy of a loader that tuned itself while training.
+const Live = "live"
+
+// Shares of the CPUs that other processes use.
+const (
+	BusyOthers = 0.10 // from which on they are mentioned, and the result is doubted
+	mostOthers = 0.50 // from which on repeatability can't be told
+)
+
+// Unsure is the repeatability below which a choice is doubted.
+const Unsure = 0.90
+
+const (
+	fewSamples = 0.95 // share of BatchSize below which the mean size of batches is mentioned
+	muchGC     = 0.05 // share of the CPUs that garbage collection uses, from which on it is mentioned
+	hardly     = 0.01 // share of time below which a difference isn't noticed
+)
+
+// String returns the report that a person reads.
+func (r *Result) String() string {
+	var b strings.Builder
+	b.WriteString(r.Reason)
+	b.WriteString("\n\n")
+	r.writeTable(&b)
+	b.WriteByte('\n')
+	r.writeNotes(&b)
+	return b.String()
+}
+
+// writeTable writes the table of trials. Each column has one unit, so that figures
+// can be compared at a glance.
+func (r *Result) writeTable(b *strings.Builder) {
+	quickest, least, collected := time.Duration(math.MaxInt64), uint64(math.MaxUint64), false
+	for _, t := range r.Trials {
+		quickest, least = min(quickest, t.Mean), min(least, t.Needs)
+		collected = collected || t.CollectorCPU >= muchGC
+	}
+	each, bytes := human.ScaleOf(quickest), human.ScaleOfBytes(least)
+
+	type column struct {
+		title, unit string
+		cell        func(Trial) string
+	}
+	columns := []column{
+		{"workers", "", func(t Trial) string { return strconv.Itoa(t.Workers) }},
+		{"per batch", each.Unit, func(t Trial) string { return each.Write(float64(t.Mean)) }},
+		{"±", "", margin},
+		{"waiting", each.Unit, func(t Trial) string { return each.Write(float64(t.Wait + t.Transfer)) }}, // only with a step; without one, training waits all the time
+		{"CPUs busy", "", func(t Trial) string { return human.Share(t.CPU) }},
+	}
+	if !r.Step {
+		columns[3] = column{"samples", "per s", func(t Trial) string {
+			return strconv.FormatFloat(cmp.Or(r.BatchSamples, float64(r.BatchSize))/max(t.Mean, 1).Seconds(), 'f', 0, 64)
+		}}
+	}
+	if collected {
+		columns = append(columns, column{"collector", "", func(t Trial) string { return human.Share(t.CollectorCPU) }})
+	}
+	if least > 0 {
+		columns = append(columns, column{"memory", bytes.Unit, func(t Trial) string { return bytes.Write(float64(t.Needs)) }})
+	}
+
+	w := tabwriter.NewWriter(b, 0, 0, 3, ' ', tabwriter.AlignRight)
+	row := func(cell func(column) string, mark string) {
+		for _, c := range columns {
+			fmt.Fprint(w, cell(c), "\t")
+		}
+		fmt.Fprintln(w, mark)
+	}
+	row(func(c column) string { return c.title }, "")
+	row(func(c column) string { return c.unit }, "")
+	for _, t := range r.Trials {
+		mark := r.mark(t.Workers)
+		if mark != "" {
+			mark = " ◄ " + mark
+		}
+		row(func(c column) string { return c.cell(t) }, mark)
+	}
+	w.Flush()
+}
+
+// writeNotes writes the notes below the table, each with its label.
+func (r *Result) writeNotes(b *strings.Builder) {
+	note := func(word, format string, args ...any) {
+		fmt.Fprintf(b, "%13s  %s\n", word, fmt.Sprintf(format, args...))
+	}
+	if r.Repeatability > 0 && !r.Fallback && r.trial(r.Workers).OtherCPU <= mostOthers {
+		note("repeatability", "%s of runs would choose the same", human.Share(r.Repeatability))
+	}
+	if r.Step {
+		note("floor", "%s per batch, if training never waited for data", human.Duration(r.Floor))
+	}
+	samples := "1 sample"
+	if r.BatchSize != 1 {
+		samples = fmt.Sprintf("%d samples", r.BatchSize)
+	}
+	if r.BatchSamples < fewSamples*float64(r.BatchSize) && r.BatchSamples > 0 {
+		samples = fmt.Sprintf("at most %s, %.3g on average", samples, r.BatchSamples)
+	}
+	note("batches", "%s, %s, to %s", samples, human.Bytes(uint64(r.BatchBytes)), r.Device)
+	note("machine", "%s", r.Hardware)
+	tuned := fmt.Sprintf("by %s search in %s", r.Strategy, human.Duration(r.Elapsed))
+	if r.Cached {
+		tuned = "earlier, " + tuned
+	}
+	note("tuned", "%s", tuned)
+	var tooLarge []string
+	for _, out := range r.RuledOut {
+		switch {
+		case out.Reason == TakesCPUs: // the table says so
+		case !out.ForMemory():
+			note("ruled out", "%s", out.Reason)
+		case tooLarge == nil:
+			tooLarge = append(tooLarge, out.Reason)
+		default:
+			tooLarge = append(tooLarge, fmt.Sprintf("%d too", out.Workers))
+		}
+	}
+	if tooLarge != nil {
+		note("ruled out", "%s", strings.Join(tooLarge, ", "))
+	}
+	for _, s := range r.Warnings {
+		note("warning", "%s", s)
+	}
+	for _, s := range r.Advice {
+		note("advice", "%s", s)
+	}
+}
+
+// mark returns what the report says beside a count: "chosen", "fastest", both, why a count can't be chosen
+// ("CPUs full") or called the fastest ("hardly measured"), or "".
+func (r *Result) mark(workers int) string {
+	var marks []string
+	one, fastest := r.trial(workers), r.trial(r.Fastest)
+	if workers == r.Workers {
+		marks = append(marks, "chosen")
+	}
+	switch {
+	case slices.Contains(r.RuledOut, RuledOut{workers, TakesCPUs}):
+		marks = append(marks, "CPUs full")
+	case workers == r.Fastest && one.known():
+		marks = append(marks, "fastest")
+	case one.Mean <= fastest.Mean && !one.known():
+		marks = append(marks, "hardly measured")
+	}
+	return strings.Join(marks, ", ")
+}
+
+// known reports whether the trial's time can be compared with others.
+func (t *Trial) known() bool { return search.Known(t.Mean, t.Low, t.High) }
+
+// Explain sets Reason, a sentence that says why the choice c was made, and Fallback. untuned is the count
+// without tuning.
+func (r *Result) Explain(c search.Choice, untuned int) {
+	chosen, fastest := r.trial(r.Workers), r.trial(r.Fastest)
+	overlap := chosen.Total-fastest.Total > r.Alpha
+	r.Fallback = c.Kept || overlap
+	workers := capital(human.Workers(r.Workers))
+	if r.Fallback && r.Workers == untuned {
+		workers += map[bool]string{true: ", as before", false: ", the default"}[r.Strategy == Live]
+	}
+	var beside []string // the counts that the choice is compared with
+	if c.Kept {
+		beside = append(beside, "time was over before another count was surely better")
+	}
+	if waits := chosen.Wait + chosen.Transfer; r.Step && float64(waits) < hardly*float64(chosen.Mean) {
+		beside = append(beside, "training hardly waits for data")
+	}
+	switch more := slower(chosen, fastest); {
+	case len(r.Trials) == 1:
+		beside = append(beside, "nothing else was measured")
+	case r.Workers == r.Fastest && !chosen.known():
+		beside = append(beside, "the fastest as far as was measured, which is hardly")
+	case r.Workers == r.Fastest:
+		beside = append(beside, "the fastest")
+	case !chosen.known() || !fastest.known():
+		beside = append(beside, fmt.Sprintf("%d may be faster, but that was hardly measured", r.Fastest))
+	case more < hardly:
+		beside = append(beside, fmt.Sprintf("as fast as %d, the fastest", r.Fastest))
+	case overlap:
+		beside = append(beside, fmt.Sprintf("%d may be faster, but the measurements overlap", r.Fastest))
+	case chosen.Mean-fastest.Mean <= search.Unnoticed:
+		beside = append(beside, fmt.Sprintf("%s per batch slower than %d, the fastest", human.Duration(chosen.Mean-fastest.Mean), r.Fastest))
+	default:
+		beside = append(beside, fmt.Sprintf("%s slower than %d, the fastest", human.Share(more), r.Fastest))
+	}
+	if alone := fastest.OtherCPU >= 0 && fastest.OtherCPU <= BusyOthers; c.Most > 0 && !alone && slices.ContainsFunc(r.Trials, func(t Trial) bool {
+		return t.Workers > c.Most && slower(fastest, t) > hardly
+	}) {
+		beside = append(beside, TakesCPUs)
+	}
+	if i := slices.IndexFunc(r.Trials, func(t Trial) bool { return t.Workers == r.Workers }); i > 0 && r.Trials[i-1].Workers != r.Fastest {
+		below := r.Trials[i-1]
+		switch more := slower(below, chosen); {
+		case more > 1 && !(below.known() && chosen.known()):
+			beside = append(beside, takes(below.Workers)+" longer")
+		case !below.known() || !chosen.known():
+		case more > hardly:
+			beside = append(beside, fmt.Sprintf("%s %s longer", takes(below.Workers), human.Share(more)))
+		case more > -hardly:
+			beside = append(beside, fmt.Sprintf("%s as long", takes(below.Workers)))
+		}
+	}
+	r.Reason = fmt.Sprintf("%s: %s.", workers, strings.Join(beside, "; "))
+}
+
+// slower returns the share by which a takes longer than b.
+func slower(a, b Trial) float64 { return float64(a.Mean)/float64(max(b.Mean, 1)) - 1 }
+
+func takes(workers int) string {
+	if workers == 1 {
+		return "1 worker takes"
+	}
+	return fmt.Sprintf("%d take", workers)
+}
+
+func (r *Result) trial(workers int) Trial {
+	i := slices.IndexFunc(r.Trials, func(t Trial) bool { return t.Workers == workers })
+	if i < 0 {
+		return Trial{Workers: workers}
+	}
+	return r.Trials[i]
+}
+
+func capital(s string) string {
+	r, size := utf8.DecodeRuneInString(s)
+	return strings.ToUpper(string(r)) + s[size:]
+}
+
+// margin returns half the 95 % interval, as a share of the mean.
+func margin(t Trial) string {
+	if t.High <= t.Low || t.Mean == 0 || t.High-t.Low > 2*t.Mean {
+		return "" // it was measured only once, or too briefly
+	}
+	return fmt.Sprintf("%.1f %%", 50*float64(t.High-t.Low)/float64(t.Mean))
+}
