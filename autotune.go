@@ -62,7 +62,7 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 		sp.Allowed = func(workers int) bool { return workers == fewest }
 		over = a.refused[fewest]
 		delete(a.refused, fewest)
-		if a.l.once.first("WithMemoryLimit") {
+		if a.l.once.First("WithMemoryLimit") {
 			a.l.opts.log.Warn("nwt: no worker count fits into memory: the loader keeps the fewest workers", "workers", fewest, "why", over)
 		}
 	}

@@ -217,3 +217,24 @@ func (b *Batch) transform(worker int) {
 type transformError struct{ error }
 
 func (e transformError) Unwrap() error { return errors.Unwrap(e.error) }
+
+// leftOut logs that a sample is left out. While tuning it logs each sample once; in an epoch it logs less
+// and less often: numbers 1 … 10, 20 … 100, 200 and so on.
+func (l *engine) leftOut(err *LoadError, bad int) {
+	if l.tunes && !l.once.First(err.Index) {
+		return
+	}
+	digits := bad
+	for digits%10 == 0 {
+		digits /= 10
+	}
+	if digits > 9 {
+		return
+	}
+	log := l.opts.log
+	if err.origin != "" {
+		log = log.With("origin", err.origin)
+	}
+	log.Warn("nwt: a bad sample is left out", "during", l.during(), "index", err.Index, "position", err.Position,
+		"epoch", err.Epoch, "worker", err.Worker, "bad", bad, "budget", l.opts.maxBad, "error", err.Err)
+}

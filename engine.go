@@ -7,6 +7,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/depth"
 	"github.com/nwt-go/nwt/internal/devicecopy"
+	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/ring"
 )
@@ -107,3 +108,42 @@ func (l *engine) isOver() bool { return l.ring.Stopped() }
 // now returns the loader's age in nanoseconds, and never 0. Reading the monotonic clock alone
 // takes half as long as time.Now.
 func (l *engine) now() int64 { return int64(time.Since(l.born)) + 1 }
+
+// failedTogether logs that a LoadMany has failed, but only the first time. A bad sample is reported
+// again when Load fails for it. But if LoadMany fails and Load doesn't, loading is slow, and this log is
+// the only hint.
+func (l *engine) failedTogether(err error) {
+	if l.once.First("LoadMany") {
+		l.opts.log.Warn("nwt: LoadMany failed: its halves are tried, and their halves, until the bad samples are found; this is logged once", "during", l.during(), "error", err)
+	}
+}
+
+// tellIfBegun logs, once, that an epoch begins again: the program may have forgotten to count its epochs.
+func (l *engine) tellIfBegun(epoch, n int) {
+	type begun struct{ epoch, n int }
+	if !l.tunes && !l.once.First(begun{epoch, n}) && l.once.First("begins anew") {
+		l.opts.log.Warn("nwt: a shuffled epoch begins anew, in the same order as before: count the epochs, as Epochs does", "epoch", epoch)
+	}
+}
+
+// lostAgain returns the error for a record that was delivered before and now can't be read: what follows
+// isn't the rest of the epoch. With an error budget it only warns, since the record may have been bad
+// then too.
+func (l *engine) lostAgain(epoch int, err error) error {
+	if l.opts.maxBad == 0 {
+		return err
+	}
+	l.opts.log.Warn("nwt: a record that was delivered before can't be read now: unless it was bad then, samples are lost", "epoch", epoch, "error", err)
+	return nil
+}
+
+// mixing counts bytes that enter a shuffle window or, if negative, leave it. It warns when they take much
+// of the memory that was left before.
+func (l *engine) mixing(bytes int) {
+	most := l.mixed.room()
+	now := l.mixed.bytes.Add(int64(bytes))
+	if float64(now) > most && float64(now-int64(bytes)) <= most && l.once.First("WithShuffleWindow") {
+		l.opts.log.Warn("nwt: the records that are mixed take more than an eighth of the memory left: lower WithShuffleWindow",
+			"during", l.during(), "WithShuffleWindow", l.opts.window, "bytes", human.Bytes(uint64(now)), "left", human.Bytes(uint64(most/extraShare)))
+	}
+}

@@ -16,6 +16,9 @@ var (
 	ErrNoDevice = cuda.ErrNoDevice                                      // there is no usable GPU; the error that wraps this one says why
 )
 
+// goneBack says of a batch that was used too late what had happened, and what to do.
+const goneBack = "the batch had gone back to the loader: call Retain to keep it past its iteration, or copy what you keep"
+
 // A LoadError says which sample couldn't be loaded, and why. For a stream, Err names the record.
 type LoadError struct {
 	Index    int // in the dataset; −1 if the sampler, WithWorkerInit or WithBatchTransform failed

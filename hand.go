@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 
 	"github.com/nwt-go/nwt/internal/callctx"
@@ -60,6 +61,9 @@ func loadingOf(ds Dataset, l *layout.Layout, policy retry.Policy) *loading {
 	}
 	return how
 }
+
+// noIndex is the index of a place for which the sampler has panicked.
+const noIndex = math.MinInt
 
 // A hand calls Load and LoadMany, for whatever loads samples: it clears their places, repeats temporary
 // errors, has a clock for calls that take too long, and makes what fails or panics a bad sample. It belongs

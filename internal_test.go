@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt/internal/oncelog"
 )
 
 func TestTheMemoryOfACacheShowsOnceThroughEverythingMadeOfIt(t *testing.T) {
@@ -90,7 +92,7 @@ func setenv(t *testing.T, assignments string) {
 
 // anewOnce makes options of a process that has logged nothing yet.
 func anewOnce() Option {
-	logged := &onceLog{}
+	logged := &oncelog.Log{}
 	return func(o *options) error { o.logged = logged; return nil }
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/launch"
+	"github.com/nwt-go/nwt/internal/oncelog"
 	"github.com/nwt-go/nwt/internal/retry"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/search"
@@ -41,7 +42,7 @@ type options struct {
 	init      func(ctx context.Context, worker int) error
 	transform func(ctx context.Context, b *Batch) error
 	log       *slog.Logger
-	logged    *onceLog // byProcess, except in tests
+	logged    *oncelog.Log // byProcess, except in tests
 	unordered bool
 	drawn     func(log *slog.Logger) // set by Precompute; nil for other loaders
 
@@ -490,7 +491,7 @@ const maxAheadBytes = 256 << 20
 // logUndivided logs, once per process, that WithRank doesn't divide the CPUs, if the worker count depends
 // on them.
 func (o *options) logUndivided() {
-	if o.world > 1 && o.launcher == nil && !o.fixed && o.log != nil && o.logged.first("undivided") {
+	if o.world > 1 && o.launcher == nil && !o.fixed && o.log != nil && o.logged.First("undivided") {
 		o.log.Info("nwt: WithRank doesn't tell how many ranks share this host, so CPUs aren't divided among them: WithRankFromEnv divides them, or set WithWorkers or GOMAXPROCS",
 			"rank", o.rank, "world", o.world, "CPUs", o.cpus())
 	}
@@ -549,7 +550,7 @@ func WithChecks() Option {
 
 // tellOfChecks logs, once per process, what a crash of the program may mean.
 func (o *options) tellOfChecks() {
-	if o.logged.first("checks") {
+	if o.logged.First("checks") {
 		o.log.Info("nwt: checks are on: if the program ends with \"unexpected fault address\", it may have used what a batch held after " + goneBack)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/cuda"
 	"github.com/nwt-go/nwt/internal/layout"
+	"github.com/nwt-go/nwt/internal/oncelog"
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
@@ -64,14 +65,14 @@ func gpuOfRank(o *options) (*cuda.Device, error) {
 
 // lockedPages locks pages as long as the system's limit allows. It logs once if the limit is reached.
 func lockedPages(o *options) slotMemory {
-	var once onceLog
+	var once oncelog.Log
 	alloc := func(size int) ([]byte, error) {
 		mem, err := osmemory.Map(size)
 		if err != nil {
 			return nil, err
 		}
 		if err := osmemory.Lock(mem); err != nil {
-			if once.first("refused") {
+			if once.First("refused") {
 				o.log.Warn(fmt.Sprintf("nwt: batches of %d bytes lie in ordinary memory, since page-locked memory was refused", size), "limit", osmemory.LockLimit(), "error", err)
 			}
 		}
@@ -275,8 +276,6 @@ func (s *slot) copyPlaces(to int, src *slot, from, end int) {
 	s.places.CopyPlaces(to, &src.places.Memory, from, end)
 	copy(s.indices[to:], src.indices[from:end])
 }
-
-const goneBack = "the batch had gone back to the loader: call Retain to keep it past its iteration, or copy what you keep"
 
 // gone is the slot of batches whose memory the loader has freed.
 var gone = new(slot)

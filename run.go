@@ -270,7 +270,7 @@ func (r *run) openOne() (opened bool, err error) {
 		r.serving.fail(err)
 		return true, nil
 	case err != nil && len(r.ahead) > 0:
-		if r.l.once.first("fewer batches") {
+		if r.l.once.First("fewer batches") {
 			r.l.opts.log.Warn("nwt: loading less far ahead than there is room for", "error", err)
 		}
 		return false, nil

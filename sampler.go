@@ -7,6 +7,7 @@ import (
 	"reflect"
 
 	"github.com/nwt-go/nwt/internal/launch"
+	"github.com/nwt-go/nwt/internal/oncelog"
 	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/usercall"
@@ -282,11 +283,11 @@ func (r Rank) String() string {
 }
 
 // byProcess is what is logged once per process: Tune, NewLoader and each trial read the options anew.
-var byProcess = &onceLog{}
+var byProcess = &oncelog.Log{}
 
 // logRank logs the rank, unless it was logged before.
 func (o *options) logRank() {
-	if r := o.launcher; r != nil && o.log != nil && o.logged.first(*r) {
+	if r := o.launcher; r != nil && o.log != nil && o.logged.First(*r) {
 		o.log.Info("nwt: " + r.String())
 	}
 }

@@ -7,10 +7,10 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 
 	geometry "github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/mixture"
+	"github.com/nwt-go/nwt/internal/oncelog"
 	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/search"
 )
@@ -26,7 +26,7 @@ type source struct {
 	opts    *options
 	first   *ordering // the ordering of a new loader
 	tunes   bool      // its loaders are Tune's: a run that has only bad samples ends, and some warnings are left out
-	once    *onceLog
+	once    *oncelog.Log
 
 	slotMem   slotMemory
 	places    int   // samples that a slot has room for; 0 while the source is made
@@ -50,7 +50,7 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		return nil, err
 	}
 	var errs []error
-	s := &source{ds: ds, shards: shards, layout: layout, opts: o, slotMem: newSlotMemory(o), once: &onceLog{}}
+	s := &source{ds: ds, shards: shards, layout: layout, opts: o, slotMem: newSlotMemory(o), once: &oncelog.Log{}}
 	places := o.batchSize
 	if n == endless {
 		s.first = &ordering{order: o.newOrder(), n: endless}
@@ -209,27 +209,6 @@ func (d *streamDataset) fits(shards []int, counts []*recordCounts, o *options) (
 // shardsOfRank returns how many shards this rank reads of the stream that has the most.
 func (s *source) shardsOfRank() int {
 	return (slices.Max(s.shards) - s.opts.rank + s.opts.world - 1) / s.opts.world
-}
-
-// An onceLog remembers what was logged: for a source and all its loaders, for a process, for a dataset. It
-// isn't a sync.Once, with which a second caller would wait for the log's handler.
-type onceLog struct {
-	mu     sync.Mutex
-	logged map[any]bool // guarded by mu
-}
-
-// first records a thing, and reports whether it is new.
-func (o *onceLog) first(thing any) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.logged == nil {
-		o.logged = make(map[any]bool)
-	}
-	if o.logged[thing] || len(o.logged) == maxRemembered {
-		return false
-	}
-	o.logged[thing] = true
-	return true
 }
 
 // during returns the activity of the source's loaders, as a warning names it.

@@ -241,7 +241,7 @@ func (q *streamFill) begin() error {
 // shard: then no epoch will.
 func (q *streamFill) tellOfUnread() {
 	whole := q.epochs.Quota > 0 && q.epochs.Delivered() == q.epochs.Quota && (q.epoch > q.run.course.First || q.run.course.Base == 0)
-	if !whole || q.run.ctx.Err() != nil || !q.l.once.first("WithEpochSamples") {
+	if !whole || q.run.ctx.Err() != nil || !q.l.once.First("WithEpochSamples") {
 		return
 	}
 	if k := q.epochs.Unended(); k >= 0 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/memlimit"
+	"github.com/nwt-go/nwt/internal/oncelog"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/resultfile"
 	"github.com/nwt-go/nwt/internal/search"
@@ -51,7 +52,7 @@ func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, e
 
 func (s *source) tune(ctx context.Context) (*Result, error) {
 	tuned := *s
-	tuned.once, tuned.tunes = &onceLog{}, true
+	tuned.once, tuned.tunes = &oncelog.Log{}, true
 	t := &tuneCall{source: &tuned, began: time.Now(), limit: s.memoryLimit()}
 	if s.opts.results == "" {
 		return t.tune(ctx)

@@ -3,7 +3,6 @@ package nwt
 import (
 	"context"
 	"fmt"
-	"math"
 	"runtime"
 	"runtime/pprof"
 	"runtime/trace"
@@ -173,9 +172,6 @@ func (w *worker) cutShort() bool {
 	b := w.claim.Item
 	return b.run.isOver() || w.how.strict && b.bad.any()
 }
-
-// noIndex is the index of a place for which the sampler has panicked.
-const noIndex = math.MinInt
 
 // fill asks the sampler which samples the claimed places are, unless that is known.
 func (w *worker) fill(b *Batch) {

@@ -668,10 +668,10 @@ func TestSizedRefusesWhatItCantUse(t *testing.T) {
 		_, err := nwt.NewLoader(ds)
 		require.ErrorContains(t, err, "Sized")
 	}
-	_, err := nwt.NewLoader(fieldsOf{{Name: "x", Type: nwt.Bool, Shape: []int{3}, RaggedDims: 1}})
-	require.ErrorContains(t, err, "RaggedDims is 1: must be 0 … 1, the dimensions of shape [3], and 0 unless the field is Ragged")
-	_, err = nwt.NewLoader(fieldsOf{{Name: "x", Type: nwt.Bool, Shape: []int{3}, RaggedDims: 2}})
-	require.ErrorContains(t, err, "RaggedDims is 2")
+	for _, dims := range []int{-1, 2} {
+		_, err := nwt.NewLoader(fieldsOf{{Name: "x", Type: nwt.Bool, Shape: []int{3}, RaggedDims: dims}})
+		require.ErrorContains(t, err, fmt.Sprintf("RaggedDims is %d: must be 0 … 1, the dimensions of shape [3]", dims))
+	}
 }
 
 type fieldsOf []nwt.Field

@@ -81,7 +81,7 @@ func TestMisuseOfASampleNamesTheFieldAndIsALoadError(t *testing.T) {
 		{func(dst *nwt.Sample) { nwt.Values[bool](dst, 0) }, []string{"Values[bool]", `"image"`, "Uint8"}},
 		{func(dst *nwt.Sample) { nwt.Values[uint8](dst, 2) }, []string{"field 2", "has 2", "image, tokens"}},
 		{func(dst *nwt.Sample) { dst.Bytes(-1) }, []string{"field -1", "has 2", "image, tokens"}},
-		{func(dst *nwt.Sample) { dst.SetLen(0, 1) }, []string{"SetLen(0, 1)", `"image"`, "not ragged"}},
+		{func(dst *nwt.Sample) { dst.SetLen(0, 1) }, []string{"SetLen(0, 1)", `"image"`, "no ragged dimension"}},
 		{func(dst *nwt.Sample) { dst.SetLen(1, 6) }, []string{"length 6", `"tokens"`, "0 … 5"}},
 		{func(dst *nwt.Sample) { dst.SetLen(1, -1) }, []string{"length -1", `"tokens"`, "0 … 5"}},
 		{func(dst *nwt.Sample) { dst.SetLen(9, 1) }, []string{"field 9", "image, tokens"}},
