@@ -296,7 +296,7 @@ func TestALiveResultTellsWhatABatchCostAndNoMoreThanItKnows(t *testing.T) {
 		train(t, l, 1000, func() { time.Sleep(3 * time.Millisecond) })
 		r := l.Result()
 		require.NotNil(t, r)
-		require.Equal(t, []any{2, 2, "live", "host", 4, 16, true, 100}, []any{r.Workers, r.Fastest, r.Strategy, r.Device, r.BatchSize, r.BatchBytes, r.Step, r.Iterations})
+		require.Equal(t, []any{2, 2, "live", "host", 4, 16, true, 100}, []any{r.Workers, r.Fastest, r.Strategy, r.Device, r.BatchSize, int(r.BatchBytes), r.Step, r.Iterations})
 		require.InEpsilon(t, 3*time.Millisecond, r.Floor, 0.02)
 		require.InEpsilon(t, 6*time.Millisecond, r.Alpha, 0.05, "2 % of 100 batches")
 		require.Less(t, r.Elapsed, 3*time.Second)

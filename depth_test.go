@@ -407,7 +407,7 @@ func TestExtraBatchesKeepToTheirMemory(t *testing.T) {
 			m.Left = tt.left
 			l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithRankFromEnv(), kit.Silent, m.Option())
 			train(t, l, 2, func() {})
-			require.Equal(t, 3*(16<<20)+tt.extra, l.Stats().SlotBytes)
+			require.EqualValues(t, 3*(16<<20)+tt.extra, l.Stats().SlotBytes)
 		})
 	}
 }

@@ -42,7 +42,7 @@ func TestSamplesForWhichThereIsNoMemoryAreLoadedAnewAndThatIsLogged(t *testing.T
 	require.Equal(t, 2*n, loads)
 	require.Equal(t, 1, strings.Count(log.String(), "there is no memory for more cached samples; the others are loaded anew"))
 	require.Contains(t, log.String(), "cannot allocate memory")
-	require.Equal(t, 8*n, l.Stats().DatasetBytes)
+	require.EqualValues(t, 8*n, l.Stats().DatasetBytes)
 	require.NoError(t, l.Close())
 	require.NoError(t, ds.Close())
 }

@@ -34,7 +34,7 @@ func TestTheMemoryOfACacheShowsOnceThroughEverythingMadeOfIt(t *testing.T) {
 	require.EqualValues(t, 80+3*100, cacheBytes(ds), "samples 1 and 2 of the subset, 0 to 2 of the whole")
 	l, err := NewLoader(ds)
 	require.NoError(t, err)
-	require.Equal(t, 80+3*100, l.Stats().DatasetBytes)
+	require.EqualValues(t, 80+3*100, l.Stats().DatasetBytes)
 	require.NoError(t, l.Close())
 	require.NoError(t, c.Close())
 	require.Zero(t, cacheBytes(ds))

@@ -288,12 +288,12 @@ func (l *Loader) Stats() Stats {
 	l.counters.faulty.mu.Unlock()
 	l.slots.mu.Lock()
 	s.Slots, s.Retained = l.slots.total, l.slots.loose
-	s.SlotBytes = s.Slots * l.slotBytes
+	s.SlotBytes = int64(s.Slots) * int64(l.slotBytes)
 	l.slots.mu.Unlock()
 	f := l.stage.Figures()
-	s.WindowBytes = int(l.mixed.bytes.Load())
-	s.Copied, s.CopiedBytes, s.Transfer, s.DeviceBytes = f.Copies, f.Bytes, f.Took, f.Held
-	s.DatasetBytes = int(cacheBytes(l.ds))
+	s.WindowBytes = l.mixed.bytes.Load()
+	s.Copied, s.CopiedBytes, s.Transfer, s.DeviceBytes = f.Copies, f.Bytes, f.Took, int64(f.Held)
+	s.DatasetBytes = cacheBytes(l.ds)
 	return s
 }
 

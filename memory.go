@@ -13,10 +13,10 @@ import (
 // if no count needs that little; a loader with [WithAutoWorkers] then keeps as few workers as load at
 // all, and logs a warning. By default the process may grow by 80 % of the memory that the container or the machine
 // has left, divided by the number of ranks on the host.
-func WithMemoryLimit(bytes uint64) Option {
+func WithMemoryLimit(bytes int64) Option {
 	return func(o *options) error {
 		o.maxMemory = bytes
-		if bytes == 0 {
+		if bytes < 1 {
 			return optionError("WithMemoryLimit", bytes, "must be at least 1 byte")
 		}
 		return nil
@@ -27,7 +27,7 @@ func WithMemoryLimit(bytes uint64) Option {
 // the first trial.
 func (s *source) memoryLimit() memlimit.Limit {
 	if s.opts.maxMemory > 0 {
-		return memlimit.Limit{Bytes: s.opts.maxMemory, From: "set by WithMemoryLimit"}
+		return memlimit.Limit{Bytes: uint64(s.opts.maxMemory), From: "set by WithMemoryLimit"}
 	}
 	return memlimit.Of(host.Memory().RSS, s.opts.machine.Available(), s.opts.ranks())
 }

@@ -74,7 +74,7 @@ type tuneOptions struct {
 	tuningTime time.Duration // 0: the default
 	step       func(ctx context.Context, b *Batch) error
 	progress   func(Progress)
-	maxMemory  uint64 // bytes; 0: the default
+	maxMemory  int64  // bytes; 0: the default
 	results    string // path; "": no file
 	resultName string // the dataset's name
 }

@@ -55,7 +55,7 @@ type Result struct {
 	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" if a loader tuned itself
 	Device     string `json:"device"`
 	BatchSize  int    `json:"batch_size"`
-	BatchBytes int    `json:"batch_bytes"`
+	BatchBytes int64  `json:"batch_bytes"`
 
 	BatchSamples float64 `json:"batch_samples"` // mean size of a batch: a sampler may make batches smaller than BatchSize
 	Step         bool    `json:"step"`          // WithStep was given: iterations include a training step
@@ -84,7 +84,7 @@ type Hardware struct {
 	Affinity   int     `json:"affinity"` // logical CPUs that the process may run on
 	Quota      float64 `json:"quota"`    // how many CPUs' time the container may use; 0: no quota
 	GOMAXPROCS int     `json:"gomaxprocs"`
-	Memory     uint64  `json:"memory"` // of the machine, in bytes
+	Memory     int64   `json:"memory"` // of the machine, in bytes
 }
 
 // String names the hardware in a few words.
@@ -97,7 +97,7 @@ func (h Hardware) String() string {
 		s += ", " + h.CPU
 	}
 	if h.Memory > 0 {
-		s += ", " + human.Bytes(h.Memory)
+		s += ", " + human.Bytes(uint64(h.Memory))
 	}
 	return s
 }
@@ -123,10 +123,10 @@ type Trial struct {
 
 	FirstBatch time.Duration `json:"first_batch_ns"` // until the first batch, WithWorkerInit included; set only for the count that was measured first
 	Prefetch   int           `json:"prefetch"`       // the most batches ahead of the one in use during the trial
-	Memory     uint64        `json:"memory"`         // bytes that the process needs, without file pages and idle heap; 0: not known
-	PeakRSS    uint64        `json:"peak_rss"`       // of the process, in bytes, file pages included
+	Memory     int64         `json:"memory"`         // bytes that the process needs, without file pages and idle heap; 0: not known
+	PeakRSS    int64         `json:"peak_rss"`       // of the process, in bytes, file pages included
 	PeakExact  bool          `json:"peak_exact"`     // the kernel reported PeakRSS
-	SystemUsed uint64        `json:"system_used"`    // bytes in use on the machine when the trial ended
+	SystemUsed int64         `json:"system_used"`    // bytes in use on the machine when the trial ended
 
 	// Shares of the CPUs, 0 … 1. If the host has several ranks, they are shares of this rank's CPUs.
 	CPU          float64 `json:"cpu"`           // used by this process, its garbage collector included
@@ -150,7 +150,7 @@ type Progress struct {
 // back. If it isn't known how much of the peak they are, needs returns the peak.
 func (t *Trial) needs() uint64 {
 	if t.Memory > 0 {
-		return t.Memory
+		return uint64(t.Memory)
 	}
-	return t.PeakRSS
+	return uint64(t.PeakRSS)
 }

@@ -47,7 +47,7 @@ func paperResult() *nwt.Result {
 		r.Trials = append(r.Trials, nwt.Trial{
 			Workers: row.workers, Iterations: 100, Mean: mean, Low: mean - mean/50, High: mean + mean/50, Median: mean, P99: 2 * mean,
 			Total: total, Wait: mean - 300*time.Microsecond, Transfer: 300 * time.Microsecond, FirstBatch: 3 * mean,
-			Prefetch: 2, Memory: uint64(row.memory * 5e5), PeakRSS: uint64(row.memory * 1e6), PeakExact: true, SystemUsed: 9e9, CPU: row.cpu, OtherCPU: 0.12,
+			Prefetch: 2, Memory: int64(row.memory * 5e5), PeakRSS: int64(row.memory * 1e6), PeakExact: true, SystemUsed: 9e9, CPU: row.cpu, OtherCPU: 0.12,
 		})
 	}
 	r.Trials[1].Low, r.Trials[1].High = r.Trials[1].Mean, r.Trials[1].Mean // measured once

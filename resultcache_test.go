@@ -153,7 +153,7 @@ func TestAKeptChoiceMustFitIntoTheMemoryOfToday(t *testing.T) {
 		require.NotEmpty(t, bounded.RuledOut)
 
 		debug.FreeOSMemory() // as tuning does
-		limit := nwt.WithMemoryLimit(host.Memory().RSS + 10*size)
+		limit := nwt.WithMemoryLimit(int64(host.Memory().RSS + 10*size))
 		bounded = tuned(much, false, limit)
 		require.Equal(t, bounded.Workers, tuned(much, true, limit).Workers)
 		held := make([]byte, 8*size) // by the program, before it tunes

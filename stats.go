@@ -20,14 +20,14 @@ type Stats struct {
 	Copied              int           // batches that were copied to the device
 	CopiedBytes         int64         // bytes that were copied to the device
 	Transfer            time.Duration // how long the copies took, including the time that they waited on the device
-	DeviceBytes         int           // bytes of device memory that the loader has
+	DeviceBytes         int64         // bytes of device memory that the loader has
 	Workers             int
-	Prefetch            int // how many batches may be ahead of the one in use; without WithPrefetch it follows need
-	Slots               int // batch buffers that have memory now, including those of retained batches
-	SlotBytes           int // bytes of that memory
-	Retained            int // batches retained past their iteration
-	DatasetBytes        int // bytes of memory of cached samples (see [Cached])
-	WindowBytes         int // bytes of Data in a stream's shuffle window now
+	Prefetch            int   // how many batches may be ahead of the one in use; without WithPrefetch it follows need
+	Slots               int   // batch buffers that have memory now, including those of retained batches
+	SlotBytes           int64 // bytes of that memory
+	Retained            int   // batches retained past their iteration
+	DatasetBytes        int64 // bytes of memory of cached samples (see [Cached])
+	WindowBytes         int64 // bytes of Data in a stream's shuffle window now
 
 	elapsed time.Duration // since the loader was made
 }

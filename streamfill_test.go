@@ -486,12 +486,12 @@ func TestAShuffleWindowThatTakesMuchOfTheMemoryIsToldOnce(t *testing.T) {
 				for epoch := range 2 {
 					for _, err := range l.Epoch(t.Context(), epoch) {
 						require.NoError(t, err)
-						most = max(most, l.Stats().WindowBytes)
+						most = max(most, int(l.Stats().WindowBytes))
 					}
 					require.Zero(t, l.Stats().WindowBytes, "between epochs")
 				}
 				for b := range l.Resume(t.Context(), nwt.State{Samples: 80}) {
-					most = max(most, l.Stats().WindowBytes)
+					most = max(most, int(l.Stats().WindowBytes))
 					if b.Number() > 30 {
 						break
 					}

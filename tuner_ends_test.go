@@ -297,7 +297,7 @@ func TestIfNoOtherCountIsLeftNoWorkersAreMeasuredAndTheResultWarns(t *testing.T)
 	debug.FreeOSMemory() // as tuning does
 	for name, only := range map[string]nwt.Option{
 		"WithMaxWorkers": nwt.WithMaxWorkers(0),
-		"memory":         nwt.WithMemoryLimit(host.Memory().RSS + 5*size),
+		"memory":         nwt.WithMemoryLimit(int64(host.Memory().RSS + 5*size)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, err := nwt.Tune(t.Context(), large, nwt.WithBatchSize(1), nwt.WithPrefetch(8), nwt.WithIterations(2), nwt.WithTimeout(time.Minute), only, kit.Silent)
@@ -317,7 +317,7 @@ func TestWorkerCountsThatNeedTooMuchMemoryAreRuledOut(t *testing.T) {
 				return kit.Heed(ctx, 5*time.Millisecond)
 			})
 		debug.FreeOSMemory() // as tuning does
-		limit := host.Memory().RSS + 10*size
+		limit := int64(host.Memory().RSS + 10*size)
 		r := tune(t, ds, nwt.WithBatchSize(1), nwt.WithMaxWorkers(32), nwt.WithIterations(8), nwt.WithMemoryLimit(limit))
 		require.LessOrEqual(t, r.Workers, 10)
 		require.NotEmpty(t, r.RuledOut)

@@ -299,7 +299,7 @@ func TestATrialTellsWhatABatchCost(t *testing.T) {
 		m.Collector, m.Others = 0.5, 0.5
 		ds := waiting{wait: 750 * time.Microsecond, compute: 250 * time.Microsecond, steady: true}.dataset(m, 1)
 		r := tune(t, ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), nwt.WithIterations(100), nwt.WithStrategy(nwt.Exhaustive()), m.Option(), stepOf(2*time.Millisecond))
-		require.Equal(t, []any{"host", 4, 16, true, 100, false}, []any{r.Device, r.BatchSize, r.BatchBytes, r.Step, r.Iterations, r.Cached})
+		require.Equal(t, []any{"host", 4, 16, true, 100, false}, []any{r.Device, r.BatchSize, int(r.BatchBytes), r.Step, r.Iterations, r.Cached})
 		require.InEpsilon(t, 2*time.Millisecond, r.Floor, 0.01)
 		for workers, mean := range []time.Duration{6 * time.Millisecond, 4 * time.Millisecond} {
 			trial := r.Trials[workers]

@@ -235,11 +235,11 @@ func (t *tuning) End(w tune.Window) (cpu, queued float64) {
 		}
 		t.peak = nil
 	}
-	c.PeakRSS, c.PeakExact = max(c.PeakRSS, rss), c.PeakExact && exact
+	c.PeakRSS, c.PeakExact = max(c.PeakRSS, int64(rss)), c.PeakExact && exact
 	if memory, known := host.OwnMemory(); known {
-		c.Memory = max(c.Memory, memory)
+		c.Memory = max(c.Memory, int64(memory))
 	}
-	c.SystemUsed, c.Prefetch = host.Memory().Used, max(c.Prefetch, l.depth()-1)
+	c.SystemUsed, c.Prefetch = int64(host.Memory().Used), max(c.Prefetch, l.depth()-1)
 	c.add(w)
 	if f := l.stage.Figures(); f.Copies > 0 {
 		c.Copy, c.Bandwidth = f.Took/time.Duration(f.Copies), float64(f.Bytes)/max(f.Took, 1).Seconds()
@@ -275,7 +275,7 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 	o := t.l.opts
 	r := &Result{
 		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: t.sp.Iterations, Repeatability: c.Confidence,
-		Strategy: strategy, Step: o.step != nil || strategy == report.Live, Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: t.l.layout.Size * t.l.places,
+		Strategy: strategy, Step: o.step != nil || strategy == report.Live, Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: int64(t.l.layout.Size) * int64(t.l.places),
 		BatchSamples: float64(t.l.counters.samples.Load()) / float64(max(1, t.l.counters.batches.Load())), Hardware: hardware(o.machine.CPUs()),
 	}
 	for _, w := range slices.Sorted(maps.Keys(t.refused)) {
@@ -315,7 +315,7 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 func hardware(c host.CPUFacts) Hardware {
 	return Hardware{
 		CPU: c.Model, Logical: c.Logical, Physical: c.Physical, Affinity: c.Affinity, Quota: c.Quota,
-		GOMAXPROCS: c.GOMAXPROCS, Memory: host.Memory().Total,
+		GOMAXPROCS: c.GOMAXPROCS, Memory: int64(host.Memory().Total),
 	}
 }
 

@@ -83,15 +83,15 @@ func Register(l *nwt.Loader, meter metric.Meter, attributes ...attribute.KeyValu
 	i.level("nwt.slots", "{slot}", "Batches that have memory, retained ones included.",
 		func(s *nwt.Stats) int64 { return int64(s.Slots) })
 	i.level("nwt.slots_bytes", "By", "Host memory of all slots.",
-		func(s *nwt.Stats) int64 { return int64(s.SlotBytes) })
+		func(s *nwt.Stats) int64 { return s.SlotBytes })
 	i.level("nwt.batches_retained", "{batch}", "Batches retained past their iteration.",
 		func(s *nwt.Stats) int64 { return int64(s.Retained) })
 	i.level("nwt.device_bytes", "By", "Memory of the device that the loader has.",
-		func(s *nwt.Stats) int64 { return int64(s.DeviceBytes) })
+		func(s *nwt.Stats) int64 { return s.DeviceBytes })
 	i.level("nwt.dataset_cache_bytes", "By", "Memory of cached samples.",
-		func(s *nwt.Stats) int64 { return int64(s.DatasetBytes) })
+		func(s *nwt.Stats) int64 { return s.DatasetBytes })
 	i.level("nwt.shuffle_window_bytes", "By", "Memory of the records that are mixed.",
-		func(s *nwt.Stats) int64 { return int64(s.WindowBytes) })
+		func(s *nwt.Stats) int64 { return s.WindowBytes })
 	i.gauge("nwt.sample_load_median", "Median of the time that loading a sample took.",
 		func(s *nwt.Stats) time.Duration { return s.LoadMedian })
 	i.gauge("nwt.sample_load_p99", "99th percentile of the time that loading a sample took.",

@@ -193,11 +193,11 @@ func timePanel(r *nwt.Result) panel {
 
 func memoryPanel(r *nwt.Result) panel {
 	line := points{}
-	least, most := uint64(math.MaxUint64), uint64(0)
+	least, most := int64(math.MaxInt64), int64(0)
 	for _, t := range r.Trials {
 		least, most = min(least, t.PeakRSS), max(most, t.PeakRSS)
 	}
-	scale := scaleOfBytes(least)
+	scale := scaleOfBytes(uint64(least))
 	for _, t := range r.Trials {
 		line.XYs = append(line.XYs, plotter.XY{X: float64(t.Workers), Y: float64(t.PeakRSS) / scale.size})
 	}

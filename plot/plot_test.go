@@ -28,7 +28,7 @@ func paper() *nwt.Result {
 		{16, 1.41, 2055.37}, {24, 1.47, 2160}, {32, 1.55, 2275.36}, {48, 1.83, 2510}, {63, 2.21, 2773.6}} {
 		mean := time.Duration(row.total * 1e7)
 		r.Trials = append(r.Trials, nwt.Trial{Workers: row.workers, Mean: mean, Low: mean - mean/25, High: mean + mean/25,
-			Total: 100 * mean, PeakRSS: uint64(row.mb * 1e6)})
+			Total: 100 * mean, PeakRSS: int64(row.mb * 1e6)})
 	}
 	return r
 }

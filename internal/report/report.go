@@ -25,13 +25,14 @@ type Result struct {
 	Alpha, Floor     time.Duration
 	Repeatability    float64
 
-	BatchSize, BatchBytes int
-	BatchSamples          float64
-	Step                  bool // iterations include a training step
-	Strategy, Device      string
-	Hardware              string
-	Cached                bool
-	Elapsed               time.Duration
+	BatchSize        int
+	BatchBytes       int64
+	BatchSamples     float64
+	Step             bool // iterations include a training step
+	Strategy, Device string
+	Hardware         string
+	Cached           bool
+	Elapsed          time.Duration
 
 	Reason           string
 	Fallback         bool // the measurements don't show that the choice is better than others

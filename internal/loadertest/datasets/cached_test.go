@@ -401,9 +401,9 @@ func TestACacheMayBeAskedAndClosedWhileALoadFails(t *testing.T) {
 		asking.Go(load(kit.ErrBad))
 		asking.Go(after(100*time.Millisecond, load(nil)))
 		asking.Go(after(200*time.Millisecond, load(nil)))
-		asking.Go(after(1500*time.Millisecond, func() { assert.Equal(t, 8, l.Stats().DatasetBytes, "the bookkeeping") }))
+		asking.Go(after(1500*time.Millisecond, func() { assert.EqualValues(t, 8, l.Stats().DatasetBytes, "the bookkeeping") }))
 		asking.Wait()
-		require.Equal(t, 8+8, l.Stats().DatasetBytes)
+		require.EqualValues(t, 8+8, l.Stats().DatasetBytes)
 
 		fails, ds = true, nwt.Cached(source, 1<<20)
 		asking.Go(load(kit.ErrBad))

@@ -74,7 +74,7 @@ func TestTheHostHasNoDeviceMemory(t *testing.T) {
 	}
 	s := l.Stats()
 	require.Zero(t, s.CopiedBytes)
-	require.Zero(t, s.Copied+s.DeviceBytes)
+	require.Zero(t, int64(s.Copied)+s.DeviceBytes)
 	host := nwt.Host()
 	ptr, err := host.Alloc(8)
 	require.Zero(t, ptr)
@@ -214,12 +214,12 @@ func TestTheMemoryOfRetainedBatchesIsGivenBack(t *testing.T) {
 				b.Release()
 			}
 		}
-		peak = max(peak, l.Stats().DeviceBytes)
+		peak = max(peak, int(l.Stats().DeviceBytes))
 	}
 	s := l.Stats()
-	slot := s.SlotBytes / s.Slots
+	slot := int(s.SlotBytes) / s.Slots
 	require.GreaterOrEqual(t, peak, 20*slot)
-	require.Equal(t, 3*slot, s.DeviceBytes)
+	require.EqualValues(t, 3*slot, s.DeviceBytes)
 	require.LessOrEqual(t, s.Slots, 3)
 	require.Zero(t, s.Retained)
 	require.NoError(t, l.Close())
@@ -275,13 +275,13 @@ func TestADeviceThatIsShortOfMemoryHasFewerBatchesAtOnce(t *testing.T) {
 					if b.Epoch() == 0 && b.Number() == 0 {
 						require.Eventually(t, func() bool {
 							s := l.Stats()
-							return s.DeviceBytes == fit*s.SlotBytes/s.Slots && (fit == 3 || log.String() != "")
+							return int(s.DeviceBytes) == fit*int(s.SlotBytes)/s.Slots && (fit == 3 || log.String() != "")
 						}, time.Minute, time.Millisecond)
 					}
 					require.Equal(t, samples(b), arrived(t, gpu, b))
 				}
 				s := l.Stats()
-				require.Equal(t, fit*s.SlotBytes/s.Slots, s.DeviceBytes)
+				require.EqualValues(t, fit*int(s.SlotBytes)/s.Slots, s.DeviceBytes)
 				require.NoError(t, l.Close())
 			})
 			if fit == 3 {

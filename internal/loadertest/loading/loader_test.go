@@ -550,7 +550,7 @@ func TestStatsTellWhatTheLoaderHasDone(t *testing.T) {
 	require.EqualValues(t, 30, s.Samples)
 	require.Equal(t, 2, s.Workers)
 	require.Equal(t, 3, s.Slots)
-	require.Equal(t, 3*64, s.SlotBytes)
+	require.EqualValues(t, 3*64, s.SlotBytes)
 	require.Positive(t, s.Wait)
 	require.GreaterOrEqual(t, s.LoadMedian, 900*time.Microsecond)
 	require.GreaterOrEqual(t, s.LoadP99, s.LoadMedian)
@@ -616,7 +616,7 @@ func TestASlotHasRoomForNoMoreSamplesThanAnEpochHas(t *testing.T) {
 		}
 		require.Positive(t, times)
 		s := l.Stats()
-		require.LessOrEqual(t, s.SlotBytes, s.Slots*50*600_000)
+		require.LessOrEqual(t, s.SlotBytes, int64(s.Slots)*50*600_000)
 	}
 }
 
