@@ -179,8 +179,8 @@ func WithPrefetch(batches int) Option {
 	}
 }
 
-// WithShuffle gives every epoch another order, computed from seed and epoch. It also seeds [Sample.Rand].
-// By default samples come in the dataset's order.
+// WithShuffle gives every epoch another order, computed from seed and epoch. It also seeds [Sample.Rand]
+// and [Batch.Rand]. By default samples come in the dataset's order.
 func WithShuffle(seed uint64) Option {
 	return func(o *options) error {
 		o.shuffle, o.shuffled = true, seed
@@ -188,7 +188,8 @@ func WithShuffle(seed uint64) Option {
 	}
 }
 
-// WithSeed sets the seed of [Sample.Rand] alone. The default is [WithShuffle]'s seed, or 0.
+// WithSeed sets the seed of [Sample.Rand] and [Batch.Rand], and leaves the order as it is. The default is
+// [WithShuffle]'s seed, or 0.
 func WithSeed(seed uint64) Option {
 	return func(o *options) error {
 		o.seed = &seed
