@@ -67,7 +67,7 @@
 // screen, the screen grows. Grey pictures of 16 bits keep all levels, as by torchvision's to_dtype: floats get the
 // level / 65535, Uint16 the level. In Uint8 fields, after transforms that change colours, and of colours of
 // 16 bits, the upper eight bits are used. Pillow makes every grey above 255 white. TIFF files are turned as their orientation says, as in
-// Pillow. docs/reliability.md lists the kinds of files that Pillow loads and this package doesn't.
+// Pillow. docs/photographs.md lists the kinds of files that Pillow loads and this package doesn't.
 //
 // # When nobody waits any more
 //
