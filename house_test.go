@@ -33,15 +33,56 @@ const docsGiven = `ctx context.Context, ds nwt.Dataset, stream nwt.Stream, opts 
 		files []string, labels []int64, image nwt.Column[float32], label nwt.Column[int64], lengths []int, weights []float64, pixels []float32, words []int32, schema nwt.Schema, decode func(file string) (image.Image, error),
 		normalize func(dst []float32, img image.Image, flip ...bool), augment func(ctx context.Context, src, dst *nwt.Sample) error, readClip func(ctx context.Context, path string, dst *nwt.Sample) error, save func(nwt.State) error, state nwt.State, rank, world int`
 
+// documents returns the paths of all pages.
+func documents(t *testing.T) (all []string) {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, found, pattern)
+		all = append(all, found...)
+	}
+	return all
+}
+
+// link is a link of a page to a file or a title of this repository.
+var link = regexp.MustCompile(`\]\(([^)\s:#]*)(?:#([^)\s]+))?\)`)
+
+func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
+	for _, path := range documents(t) {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, found := range link.FindAllStringSubmatch(string(text), -1) {
+			target := filepath.Join(filepath.Dir(path), found[1])
+			if found[1] == "" {
+				target = path
+			}
+			_, err := os.Stat(target)
+			require.NoError(t, err, "%s: %s", path, found[0])
+			if found[2] != "" {
+				page, err := os.ReadFile(target)
+				require.NoError(t, err)
+				require.Contains(t, anchors(string(page)), found[2], "%s: %s", path, found[0])
+			}
+		}
+	}
+}
+
+// anchors returns the names by which GitHub links to the titles of a page.
+func anchors(page string) (all []string) {
+	for _, title := range regexp.MustCompile("(?m)^#+ (.*)$").FindAllStringSubmatch(page, -1) {
+		bare := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(title[1]), "")
+		all = append(all, strings.ReplaceAll(bare, " ", "-"))
+	}
+	return all
+}
+
 func TestCodeInDocumentsCompiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("asks the go command for what the code imports")
 	}
-	documents, err := filepath.Glob("docs/*.md")
-	require.NoError(t, err)
 	fset := token.NewFileSet()
 	imports := importer.ForCompiler(fset, "gc", exportData(t))
-	for _, path := range append(documents, "README.md") {
+	for _, path := range documents(t) {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		for _, b := range append(goBlocks(string(text)), inlineOptions(string(text))...) {
@@ -81,11 +122,7 @@ func TestTestsNamedInDocumentsExist(t *testing.T) {
 		}
 		return err
 	}))
-	documents, err := filepath.Glob("docs/*.md")
-	require.NoError(t, err)
-	atTheRoot, err := filepath.Glob("*.md")
-	require.NoError(t, err)
-	for _, path := range append(documents, atTheRoot...) {
+	for _, path := range documents(t) {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		for _, name := range regexp.MustCompile("`((Test|Fuzz)[A-Z]\\w+)`").FindAllStringSubmatch(string(text), -1) {
@@ -94,8 +131,8 @@ func TestTestsNamedInDocumentsExist(t *testing.T) {
 	}
 }
 
-func TestEachRowOfReliabilityNamesItsTest(t *testing.T) {
-	text, err := os.ReadFile("docs/reliability.md")
+func TestEachPromiseNamesItsTest(t *testing.T) {
+	text, err := os.ReadFile("docs/contributing/promises.md")
 	require.NoError(t, err)
 	rows := 0
 	for line := range strings.Lines(string(text)) {
