@@ -122,7 +122,7 @@ func (r *run) report(g *group) string {
 	}
 	for _, w := range workloads {
 		here := where(figs, workload(w.name))
-		if len(here) == 0 {
+		if len(here) == 0 || w.name == "raw" || w.name == "empty" { // these are in the plot
 			continue
 		}
 		fmt.Fprintf(&b, "\n### %s\n\n%s", w.title, r.tunedSentences(w.name))
@@ -223,9 +223,14 @@ func photoTable(here []figure) string {
 // photoBatch is the photographs of a batch.
 const photoBatch = 64
 
-// rows are a workload's, the fastest variant first.
+// rows returns a row for each loader, with its fastest variant; the fastest loader comes first.
 func rows(here []figure) (rows []string) {
+	seen := map[string]bool{}
 	for _, f := range bestOfEach(here) {
+		if seen[f.Peer] {
+			continue
+		}
+		seen[f.Peer] = true
 		name, variant, allocs := title(f.Peer), f.Variant, ""
 		switch {
 		case f.Peer == "nwt":
