@@ -62,7 +62,7 @@ var workloads = []struct {
 	{"bytes", tensors, "The same photographs as bytes, batches of 64"},
 	{"shards", shards, "The same photographs in shards, batches of 64"},
 	{"tail", tails, "1 ms per sample, one in a hundred 100 ms, batches of 64, 16 workers"},
-	{"pauses", tails, "2 ms per sample, batches of 64, 16 workers, a step that pauses for 270 ms after each 32 batches"},
+	{"pauses", tails, "2 ms per sample, batches of 64, 16 workers, a step that pauses for 270 ms after every 32 batches"},
 }
 
 // placeOf returns a workload's place in workloads; −1 if it isn't among them.
