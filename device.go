@@ -37,7 +37,8 @@ func (d cudaDevice) Open() (device.Session, error) {
 }
 
 // A Device says where batches must end up: [Host], [CUDA], or the program's own, for which see package
-// device. Any goroutine may call it.
+// device. Any goroutine may call it. The interface is experimental: it may change once it has run on a
+// real GPU.
 type Device interface {
 	String() string                     // for reports; devices of different speeds must have different names
 	AllocHost(size int) ([]byte, error) // returns memory from which the device copies at full speed, aligned for every type

@@ -1,4 +1,5 @@
 // Package device has the types for writers of an [nwt.Device]: a session, and the copies that it makes.
+// It is experimental, as that interface is.
 //
 // [nwt.Device]: https://pkg.go.dev/github.com/nwt-go/nwt#Device
 package device
