@@ -1,12 +1,15 @@
 package main
 
 import (
+	"encoding/xml"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nwt-go/nwt"
 )
 
 // made returns a measurement by hand.
@@ -122,6 +125,22 @@ func TestTheReportTakesThePlaceBetweenTheMarks(t *testing.T) {
 	drawn, err := os.ReadFile(filepath.Join(filepath.Dir(path), "compared.svg"))
 	require.NoError(t, err)
 	require.Contains(t, string(drawn), "Grain")
+}
+
+func TestTheChartHasABarForEachLoaderAtItsBest(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "compared.md")
+	require.NoError(t, os.WriteFile(path, []byte(photographs.marks.begin+photographs.marks.end), 0o644))
+	r := &run{Date: "2026-11-28", Machine: nwt.Hardware{CPU: "A&B", GOMAXPROCS: 2}, Measurements: []measurement{
+		made("torch", "photos", "pillow", 2, 9), made("torch", "photos", "torchvision", 2, 13), made("bound", "photos", "batch", 2, 50),
+		made("nwt", "photos", "decoded", 2, 38), made("nwt", "photos", "decoded", 4, 40), made("nwt", "photos", "precomputed", 2, 230),
+	}}
+	require.NoError(t, r.writeDocument(path, photographs))
+	drawn, err := os.ReadFile(filepath.Join(filepath.Dir(path), "photographs.svg"))
+	require.NoError(t, err)
+	require.NoError(t, xml.Unmarshal(drawn, new(struct{})), "it is well formed")
+	require.Contains(t, string(drawn), "<title>Photographs per second: nwt 2 560, PyTorch 832</title>")
+	require.Equal(t, 2, strings.Count(string(drawn), `height="22"`), "bars")
+	require.Contains(t, string(drawn), "2 CPUs (A&amp;B), 2026-11-28")
 }
 
 func TestADocumentWithoutMarksIsLeftAlone(t *testing.T) {

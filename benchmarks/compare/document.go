@@ -96,6 +96,11 @@ func (r *run) writeDocument(path string, g *group) error {
 			return err
 		}
 	}
+	if g == photographs {
+		if err := r.chart(filepath.Join(filepath.Dir(path), "photographs.svg")); err != nil {
+			return err
+		}
+	}
 	return os.WriteFile(path, []byte(replaced), 0o644)
 }
 

@@ -1,10 +1,10 @@
 // Command compare measures nwt beside its peers, in Go and in Python, writes the
-// tables and the plot of docs/compared.md, and prints the ratios that are wanted of nwt.
+// tables and the pictures of docs/compared.md, and prints the ratios that are wanted of nwt.
 //
 //	go run ./compare                       # everything, about 12 minutes on two CPUs
 //	go run ./compare -seconds 0.2 -rounds 1 -only 'augment|raw'
 //	go run ./compare -report               # from results.json, without measuring
-//	go run ./compare -photos               # photographs alone, about 3 minutes
+//	go run ./compare -photos               # only photographs, about 3 minutes; with -report the chart and table from photos.json
 //	go run ./compare -tensors              # the same as bytes, also to Python, about 4 minutes
 //	go run ./compare -formats              # JPEG, PNG and WebP files on one thread, about 3 minutes
 //	go run ./compare -shards               # photographs in shards, about 5 minutes
@@ -75,7 +75,7 @@ func main() {
 	tail := flag.Bool("tail", false, "slow samples and a step that pauses, instead of all others")
 	formats := flag.Bool("formats", false, "JPEG, PNG and WebP files beside torchvision and Pillow, on one thread, instead of all others")
 	report := flag.Bool("report", false, "measure nothing: write the document from the results")
-	document := flag.String("document", "../docs/compared.md", "whose part between the markers is replaced; plots go beside it")
+	document := flag.String("document", "../docs/compared.md", "whose part between the markers is replaced; pictures go beside it")
 	flag.Parse()
 	var err error
 	if o.only, err = regexp.Compile(*only); err != nil {
