@@ -1,0 +1,39 @@
+module github.com/nwt-go/nwt/examples/gomlx-digits
+
+go 1.26.5
+
+require (
+	github.com/gomlx/compute v0.1.3
+	github.com/gomlx/gomlx v0.28.3
+	github.com/nwt-go/nwt v0.1.0
+	github.com/nwt-go/nwt/gomlx v0.1.0
+	github.com/stretchr/testify v1.12.1
+)
+
+require (
+	github.com/ebitengine/purego v0.11.3 // indirect
+	github.com/go-logr/logr v1.4.3 // indirect
+	github.com/go-ole/go-ole v1.2.6 // indirect
+	github.com/gofrs/flock v0.13.1 // indirect
+	github.com/google/uuid v1.6.0 // indirect
+	github.com/lufia/plan9stats v0.0.0-20211012122336-39d0f177ccd0 // indirect
+	github.com/pkg/errors v0.9.1 // indirect
+	github.com/power-devops/perfstat v0.0.0-20210106213030-5aafc221ea8c // indirect
+	github.com/schollz/progressbar/v3 v3.19.1 // indirect
+	github.com/shirou/gopsutil/v3 v3.24.5 // indirect
+	github.com/shoenig/go-m1cpu v0.1.6 // indirect
+	github.com/tklauser/go-sysconf v0.3.12 // indirect
+	github.com/tklauser/numcpus v0.6.1 // indirect
+	github.com/yusufpapurcu/wmi v1.2.4 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	golang.org/x/exp v0.0.0-20260410095643-746e56fc9e2f // indirect
+	golang.org/x/sync v0.24.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+	gorgonia.org/cu v0.9.6 // indirect
+	k8s.io/klog/v2 v2.140.0 // indirect
+)
+
+replace (
+	github.com/nwt-go/nwt => ../..
+	github.com/nwt-go/nwt/gomlx => ../../gomlx
+)
