@@ -6,7 +6,7 @@
 //	image := nwt.AddField[float32](&schema, "image", 3, 224, 224)
 //	label := nwt.AddField[int64](&schema, "label")
 //	ds := nwt.NewDataset(len(files), schema.Fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
-//		label.Of(dst)[0] = labels[i]
+//		label.Set(dst, labels[i])
 //		return decode(files[i], image.Of(dst))
 //	})
 //

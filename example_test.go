@@ -96,8 +96,8 @@ func ExampleNewDataset() {
 	image := nwt.AddField[uint8](&schema, "image", 3)
 	label := nwt.AddField[int64](&schema, "label")
 	files := nwt.NewDataset(10, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
-		copy(image.Of(dst), []uint8{uint8(i), uint8(10 * i), uint8(20 * i)}) // decoded from file i
-		label.Of(dst)[0] = int64(i % 2)
+		image.Set(dst, uint8(i), uint8(10*i), uint8(20*i)) // decoded from file i
+		label.Set(dst, int64(i%2))
 		return nil
 	})
 	parts, err := nwt.Split(files, 42, 0.8, 0.2)
@@ -106,12 +106,11 @@ func ExampleNewDataset() {
 	}
 	validation := parts[1]
 	training := nwt.Map(parts[0], schema.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
-		pixels := image.Of(dst)
-		copy(pixels, image.Of(src))
-		if dst.Rand().IntN(2) == 1 { // another draw in each epoch, the same at every worker count
+		image.Set(dst, image.Of(src)...)
+		label.Set(dst, label.Of(src)...)
+		if pixels := image.Of(dst); dst.Rand().IntN(2) == 1 { // another draw in each epoch, the same at every worker count
 			pixels[0], pixels[2] = pixels[2], pixels[0]
 		}
-		copy(label.Of(dst), label.Of(src))
 		return nil
 	})
 	for i, ds := range []nwt.Dataset{training, validation} {

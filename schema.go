@@ -126,6 +126,31 @@ func (c Column[T]) Of(v View) []T {
 	return elements[T](b)
 }
 
+// Set copies values to the column's place in a sample. It panics if the place is for more or fewer: so
+// the sample is bad, and its [LoadError] names the field. Of a ragged field it also sets the length, if
+// only the first dimension is ragged.
+func (c Column[T]) Set(dst *Sample, values ...T) {
+	place, there := dst.bytesOf(c.index)
+	c.check(there)
+	if there.Free == 1 {
+		n := len(values) * c.dtype.Size() / there.Step
+		dst.setLen(c.index, there, 0, n)
+		place = place[:n*there.Step]
+	}
+	if len(values)*c.dtype.Size() != len(place) {
+		c.panicLength(there, len(values))
+	}
+	copy(elements[T](place), values)
+}
+
+//go:noinline
+func (c *Column[T]) panicLength(there *layout.Column, n int) {
+	if there.Free == 1 {
+		panic(fmt.Sprintf("nwt: field %q: %d values for shape %v, which has a multiple of %d", c.name, n, there.Dims, there.Step/c.dtype.Size()))
+	}
+	panic(fmt.Sprintf("nwt: field %q: %d values for shape %v, which has %d", c.name, n, there.Dims, there.Size/c.dtype.Size()))
+}
+
 // SetLen calls [Sample.SetLen] for the column.
 func (c Column[T]) SetLen(s *Sample, n int) { s.SetLen(c.in(s), n) }
 

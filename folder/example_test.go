@@ -46,7 +46,7 @@ func ExampleOpen() {
 	text := nwt.AddRagged[uint8](&schema, "text", 1, longest)
 	ds := files.Dataset(schema.Fields(), func(_ context.Context, path string, dst *nwt.Sample) error {
 		data, err := os.ReadFile(path)
-		text.SetLen(dst, copy(text.Of(dst), data))
+		text.Set(dst, data[:min(len(data), longest)]...)
 		return err
 	})
 	class, err := nwt.ColumnOf[int64](ds, "class")

@@ -34,10 +34,7 @@ func ExampleNew() {
 	image := nwt.AddField[uint8](&schema, "image", 2, 2)
 	class := nwt.AddField[int64](&schema, "class")
 	ds, err := objects.New(bucket, keys, schema.Fields(), func(_ context.Context, key string, data []byte, dst *nwt.Sample) error {
-		if len(data) != len(image.Of(dst)) {
-			return fmt.Errorf("%d bytes, want %d", len(data), len(image.Of(dst)))
-		}
-		copy(image.Of(dst), data)
+		image.Set(dst, data...)
 		_, err := fmt.Sscanf(key, "train/%d/", &class.Of(dst)[0])
 		return err
 	})

@@ -190,7 +190,7 @@ func ExamplePipeline_LoadPixels() {
 	image := nwt.AddField[float32](&schema, "image", crop.Field("image").Shape...)
 	class := nwt.AddField[int64](&schema, "class")
 	ds := nwt.Map(stored, schema.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
-		copy(class.Of(dst), was.Of(src))
+		class.Set(dst, was.Of(src)...)
 		return crop.LoadPixels(dst, image.Field(), pixels.Of(src), 256, 256, vision.CHW)
 	})
 	s, err := nwt.LoadSample(ctx, ds, 0)

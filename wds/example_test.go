@@ -38,8 +38,7 @@ func Example() {
 		if err != nil {
 			return err
 		}
-		text.SetLen(dst, len(data))
-		copy(text.Of(dst), data)
+		text.Set(dst, data...)
 		number, err := r.File("cls")
 		if err != nil {
 			return err

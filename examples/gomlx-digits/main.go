@@ -113,7 +113,7 @@ func digits(n int) nwt.Dataset {
 				}
 			}
 		}
-		digit.Of(dst)[0] = int64(i % 10)
+		digit.Set(dst, int64(i%10))
 		return nil
 	})
 }

@@ -45,7 +45,7 @@ func openReviews(name string) (nwt.Dataset, func(int) int, error) {
 		if *review.Label != 0 && *review.Label != 1 {
 			return fmt.Errorf("%s:%d: label %d must be 0 or 1", name, i+1, *review.Label)
 		}
-		label.Of(dst)[0] = *review.Label
+		label.Set(dst, *review.Label)
 		tokens.SetLen(dst, tokenize(*review.Text, tokens.Of(dst)))
 		return nil
 	})

@@ -84,7 +84,7 @@ func (t *table) Load(_ context.Context, i int, dst *nwt.Sample) error {
 	if err != nil {
 		return err
 	}
-	copy(row.Of(dst), rows[i%groupRows*2:])
+	row.Set(dst, rows[i%groupRows*2:][:2]...)
 	return nil
 }
 

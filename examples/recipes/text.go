@@ -39,8 +39,8 @@ func sentences(n int) (nwt.Dataset, []nwt.Option, error) {
 	lib := madeSentences(n)
 	length := func(i int) int { return len(lib.sentence(i)) }
 	ds := nwt.NewDataset(n, sentenceSchema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
-		sentence.SetLen(dst, copy(sentence.Of(dst), lib.sentence(i)))
-		tone.Of(dst)[0] = int32(i % 2)
+		sentence.Set(dst, lib.sentence(i)...)
+		tone.Set(dst, int32(i%2))
 		return nil
 	})
 	sized := nwt.Sized(ds, func(i int, sizes []int) { sizes[0] = (length(i) + 7) / 8 * 8 })

@@ -185,12 +185,12 @@ func pixels(fsys fs.FS, files []string) nwt.Stream {
 			return err
 		}
 		image, label, box := e["image"].bytes, e["label"].ints, e["box"].floats
-		if len(image) != 1 || len(image[0]) != len(pixelImage.Of(dst)) || len(label) != 1 || len(box) != 4 {
-			return fmt.Errorf("an example with %d features, of which image, label or box isn't as expected", len(e))
+		if len(image) != 1 {
+			return fmt.Errorf("an example with %d images", len(image))
 		}
-		copy(pixelImage.Of(dst), image[0])
-		pixelLabel.Of(dst)[0] = label[0]
-		copy(pixelBox.Of(dst), box)
+		pixelImage.Set(dst, image[0]...)
+		pixelLabel.Set(dst, label...)
+		pixelBox.Set(dst, box...)
 		return nil
 	})
 }

@@ -103,6 +103,6 @@ func (s *Set) Load(_ context.Context, index int, dst *nwt.Sample) error {
 	r, rng := s.records[index], dst.Rand()
 	image := (*[pixels]float32)(Image.Of(dst))
 	augment(image, r, rng.IntN(2*padding+1), rng.IntN(2*padding+1), rng.IntN(2) == 1)
-	Label.Of(dst)[0] = int64(r[0])
+	Label.Set(dst, int64(r[0]))
 	return nil
 }

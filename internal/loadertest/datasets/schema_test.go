@@ -3,6 +3,7 @@ package datasets_test
 import (
 	"context"
 	"fmt"
+	"image"
 	"math"
 	"testing"
 
@@ -87,6 +88,86 @@ func TestAColumnDoesByItselfWhatSamplesAndBatchesDoByFieldNumber(t *testing.T) {
 	}
 	_, err := one(t, s.Fields(), func(dst *nwt.Sample) error { alien.SetLen(dst, 1); return nil })
 	require.ErrorContains(t, err, `is "alien"`)
+}
+
+func TestASampleOfAnotherSizeThanItsFieldIsAnErrorThatSaysSo(t *testing.T) {
+	pixels := func(p image.Image) []uint8 {
+		switch p := p.(type) {
+		case *image.Gray:
+			return p.Pix
+		case *image.NRGBA:
+			return p.Pix
+		}
+		return nil
+	}
+	var s nwt.Schema
+	picture := nwt.AddField[uint8](&s, "picture", 128, 128)
+	label := nwt.AddField[int64](&s, "label")
+	files := []image.Image{
+		image.NewGray(image.Rect(0, 0, 256, 256)), image.NewGray(image.Rect(0, 0, 64, 64)), image.NewNRGBA(image.Rect(0, 0, 128, 128)), image.NewGray16(image.Rect(0, 0, 128, 128)),
+		image.NewGray(image.Rect(0, 0, 128, 128)),
+	}
+	ds := nwt.NewDataset(len(files), s.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		label.Set(dst, int64(i))
+		picture.Set(dst, pixels(files[i])...)
+		return nil
+	})
+	for i, values := range []string{"65536", "4096", "65536", "0"} {
+		want := `field "picture": ` + values + " values for shape [128 128], which has 16384"
+		_, err := nwt.LoadSample(t.Context(), ds, i)
+		require.ErrorContains(t, err, want)
+		alone, err := nwt.Subset(ds, []int{i})
+		require.NoError(t, err)
+		for _, err := range kit.NewLoader(t, alone).Epoch(t.Context(), 0) {
+			var bad *nwt.LoadError
+			require.ErrorAs(t, err, &bad)
+			require.ErrorContains(t, err, want)
+		}
+	}
+	loaded, err := nwt.LoadSample(t.Context(), ds, 4)
+	require.NoError(t, err)
+	require.Equal(t, []int64{4}, label.Of(loaded))
+	_, err = one(t, s.Fields(), func(dst *nwt.Sample) error { label.Set(dst); return nil })
+	require.ErrorContains(t, err, `field "label": 0 values for shape [], which has 1`)
+}
+
+func TestSetOfARaggedFieldSetsItsLength(t *testing.T) {
+	var s nwt.Schema
+	boxes := nwt.AddRagged[float32](&s, "boxes", 1, 3, 2)
+	masks := nwt.AddRagged[uint8](&s, "masks", 2, 2, 2)
+	load := func(values ...float32) (*nwt.Sample, error) {
+		return one(t, s.Fields(), func(dst *nwt.Sample) error {
+			boxes.Set(dst, values...)
+			masks.SetShape(dst, 2, 1)
+			masks.Set(dst, 1, 0, 1, 0) // all of its place
+			return nil
+		})
+	}
+	for n, values := range [][]float32{{}, {1, 2}, {1, 2, 3, 4}, {1, 2, 3, 4, 5, 6}} {
+		sample, err := load(values...)
+		require.NoError(t, err)
+		require.Equal(t, n, boxes.Len(sample, 0))
+		require.Equal(t, append(values, make([]float32, 6-2*n)...), boxes.Of(sample))
+	}
+	_, err := load(1, 2, 3)
+	require.ErrorContains(t, err, `field "boxes": 3 values for shape [3 2], which has a multiple of 2`)
+	_, err = load(make([]float32, 8)...)
+	require.ErrorContains(t, err, `length 4 of field "boxes" is out of range 0 … 3`)
+}
+
+func TestSetAllocatesNothing(t *testing.T) {
+	var s nwt.Schema
+	picture, tokens, label := nwt.AddField[uint8](&s, "picture", 8, 8), nwt.AddRagged[int32](&s, "tokens", 1, 9), nwt.AddField[int64](&s, "label")
+	pixels, words := make([]uint8, 64), make([]int32, 5)
+	_, err := one(t, s.Fields(), func(dst *nwt.Sample) error {
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			picture.Set(dst, pixels...)
+			tokens.Set(dst, words...)
+			label.Set(dst, 7)
+		}))
+		return nil
+	})
+	require.NoError(t, err)
 }
 
 func TestARaggedColumnIsSetAndReadByItsIndex(t *testing.T) {
