@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/xml"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -141,6 +142,32 @@ func TestTheChartHasABarForEachLoaderAtItsBest(t *testing.T) {
 	require.Contains(t, string(drawn), "<title>Photographs per second: nwt 2 560, PyTorch 832</title>")
 	require.Equal(t, 2, strings.Count(string(drawn), `height="22"`), "bars")
 	require.Contains(t, string(drawn), "2 CPUs (A&amp;B), 2026-11-28")
+}
+
+func TestTheReadmeQuotesTheTables(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	// ratio divides the best rates of two variants that were measured in one group.
+	ratio := func(g *group, w, peer, variant, other, others string) float64 {
+		r, err := load(filepath.Join("..", g.results))
+		require.NoError(t, err)
+		best := func(peer, variant string) float64 {
+			f, ok := fastest(where(figures(r.Measurements), workload(w), peers(peer), func(f figure) bool { return variant == "" || f.Variant == variant }))
+			require.True(t, ok, "%s %s", peer, variant)
+			return f.rate
+		}
+		return best(peer, variant) / best(other, others)
+	}
+	for _, quoted := range []string{
+		fmt.Sprintf("**%.1f × the photographs per second of DALI**", ratio(photographs, "photos", "nwt", "decoded", "dali", "")),
+		fmt.Sprintf("%.1f × PyTorch's, on two CPUs", ratio(photographs, "photos", "nwt", "decoded", "torch", "")),
+		fmt.Sprintf("**%.1f × PyTorch's from Python too**", ratio(tensors, "bytes", "client", "", "torch", "")),
+		fmt.Sprintf("at %.0f %% of the speed in Go", 100*ratio(tensors, "bytes", "client", "", "nwt", "decoded")),
+		fmt.Sprintf("**%.1f %% of the possible rate", 100*ratio(tails, "tail", "nwt", "sample", "bound", "")),
+		fmt.Sprintf("PyTorch reaches %.0f %%", 100*ratio(tails, "tail", "torch", "sample", "bound", "")),
+	} {
+		require.Contains(t, string(readme), quoted)
+	}
 }
 
 func TestADocumentWithoutMarksIsLeftAlone(t *testing.T) {
