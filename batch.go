@@ -87,13 +87,12 @@ const held = 1 << 28
 // Len returns the number of samples.
 func (b *Batch) Len() int { return b.size }
 
-// Number returns the number of the batch in its epoch, from 0 to [Loader.Len] − 1.
+// Number returns the number of the batch in its epoch, from 0.
 func (b *Batch) Number() int { return b.index }
 
 // Last reports whether the batch is the last of its epoch on this rank, as far as positions tell: if all
-// samples after it turn out to be bad, no batch is Last. Nor is one of a stream whose length isn't known,
-// unless it is short; with [WithUnordered] none of such a stream is. Last returns false in
-// [WithBatchTransform].
+// samples after it turn out to be bad, no batch is Last. Of a stream whose length isn't known, only a
+// short batch is, and with [WithUnordered] none. Last returns false in [WithBatchTransform].
 func (b *Batch) Last() bool { return b.last }
 
 // Epoch returns the epoch that the batch belongs to.
@@ -143,7 +142,7 @@ func (b *Batch) position(place int) int {
 // context returns the context that Load gets in the batch's run.
 func (b *Batch) context() context.Context { return b.run.ctx }
 
-// Bytes returns the host memory of one field of all samples, in row-major order.
+// Bytes returns the host memory of a field of all samples, row-major.
 func (b *Batch) Bytes(field int) []byte {
 	mem, _ := b.bytesOf(field)
 	return mem
@@ -179,9 +178,9 @@ func (b *Batch) Lens(field, dim int) []int32 {
 	return b.places.LensOf(c.Ragged + dim)[:b.size]
 }
 
-// Retain keeps the batch valid until Release, past the next iteration and the loader's Close. If more
-// than 64 batches are retained, the epoch may end with [ErrRetained]. Retain panics if the batch has
-// already gone back to the loader. Once its memory holds another batch, only [WithChecks] notices.
+// Retain keeps the batch valid until Release, past the next iteration and the loader's Close. If more than
+// 64 batches are retained, the epoch may end with [ErrRetained]. Retain panics if the batch has gone back
+// to the loader and its memory holds no other batch yet; later only [WithChecks] notices.
 func (b *Batch) Retain() {
 	if b.refs.Add(1) == 1 {
 		b.refs.Add(-1)
@@ -189,7 +188,7 @@ func (b *Batch) Retain() {
 	}
 }
 
-// Release undoes one Retain. Any goroutine may call it. It panics without a matching Retain.
+// Release undoes one Retain, and panics if there was none. Any goroutine may call it.
 func (b *Batch) Release() {
 	switch n := b.refs.Add(-1); {
 	case n == 0:

@@ -9,9 +9,9 @@ import (
 
 // Cached keeps the samples of ds in memory, outside the Go heap: at most maxBytes, plus 8 bytes per
 // sample. A sample that doesn't fit is loaded anew each time. A kept sample is what [LoadSample] returns,
-// the same in every epoch: augment in a [Map] over the cache. ds loads one sample at a time. [NewLoader]
-// returns the errors of Cached. [Stats] counts the memory, even beneath a dataset of another package if its
-// method Unwrap() []Dataset returns what it is made of.
+// the same in every epoch: augment in a [Map] over the cache. ds loads one sample at a time. [Stats]
+// counts the memory, even beneath a dataset of another package if its method Unwrap() []Dataset returns
+// what it is made of.
 func Cached(ds Dataset, maxBytes int64) *Cache {
 	c := &Cache{ds: ds, drawn: warnOfDraws("Cached")}
 	n, l, err := checkIndexed(ds)
@@ -40,15 +40,12 @@ func (c *Cache) cache() *Cache    { return c }
 func (c *Cache) invalid() error   { return c.err }
 func (c *Cache) parts() []Dataset { return []Dataset{c.ds} }
 
-// WritesAll implements what [WritesAll] describes.
 func (c *Cache) WritesAll(asked Dataset) bool { return asked == Dataset(c) }
 
 func (c *Cache) tells() func(index int, sizes []int) { return sizesOf(c.ds) }
 
-// Fingerprint returns the fingerprint of the dataset whose samples are kept.
 func (c *Cache) Fingerprint() string { return fingerprint(c.ds) }
 
-// Len returns the number of samples.
 func (c *Cache) Len() int {
 	if c.err != nil {
 		return 0
@@ -56,7 +53,6 @@ func (c *Cache) Len() int {
 	return c.ds.Len()
 }
 
-// Fields returns the layout of a sample.
 func (c *Cache) Fields() []Field {
 	if c.err != nil {
 		return nil

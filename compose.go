@@ -227,8 +227,7 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 }
 
 // Map returns a dataset whose samples f makes from the samples of ds. ds loads into src; then f writes
-// dst, which has the given fields. f may also write to src. Both draw from the same Rand. [NewLoader]
-// returns the errors of Map.
+// dst, which has the given fields. f may also write to src. Both draw from the same Rand.
 func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
 	m := &mapped{ds: ds, clears: !bool(overwrites(ds)), fields: fields, f: f}
 	_, m.src, m.err = checkIndexed(ds)
@@ -296,11 +295,11 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	return d.f(ctx, src, src.outer)
 }
 
-// LoadPart loads a sample of ds on the way to dst: one of the samples that Load puts together, as mixup, a
-// mosaic or package packing does. The part draws from dst's Rand, and has its Position and Epoch. As with
-// [Scratch], only the goroutine that was called to load dst may call LoadPart. The part is valid until
-// that goroutine calls LoadPart again for the same ds, which reuses its memory; ds must be comparable, as
-// pointers are. Make datasets before Load, not in it: 64 of them may have parts in a sample.
+// LoadPart loads a sample of ds on the way to dst: one of those that Load puts together, as mixup, a
+// mosaic or package packing does. The part has dst's Rand, Position and Epoch. It is valid until the next
+// call for the same ds, which reuses its memory; ds must be comparable, as pointers are. As with
+// [Scratch], only the goroutine that was called to load dst may call LoadPart. Make datasets before Load,
+// not in it: 64 of them may have parts in a sample.
 func LoadPart(ctx context.Context, ds Dataset, index int, dst *Sample) (*Sample, error) {
 	kept, err := Scratch(dst, func() (*parts, error) { return &parts{}, nil })
 	if err != nil {
@@ -356,12 +355,12 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 }
 
 // WritesAll returns ds with the promise that Load writes every element, of a ragged field up to its
-// length. The loader then needn't clear the place first. If the promise is broken, elements that aren't
+// length, so that the loader needn't clear the place first. If the promise is broken, elements that aren't
 // written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's Folder make
-// this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets do. A
-// dataset of another package makes it by a method WritesAll(asked Dataset) bool, which returns whether
-// asked, the dataset in use, is the method's receiver: so a type that embeds the dataset, with a Load of
-// its own, promises nothing.
+// this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets do. Another
+// dataset makes it by a method WritesAll(asked Dataset) bool, which returns whether asked, the dataset in
+// use, is the method's receiver: so a type that embeds the dataset, with a Load of its own, promises
+// nothing.
 func WritesAll(ds Dataset) Dataset {
 	if ds == nil || bool(overwrites(ds)) {
 		return ds

@@ -28,8 +28,7 @@ type BatchDataset interface {
 	LoadMany(ctx context.Context, indices []int, dst []*Sample) error
 }
 
-// NewDataset makes a dataset of n samples. load is its Load, under the rules of [Dataset]. [NewLoader]
-// returns the errors of NewDataset.
+// NewDataset makes a dataset of n samples. load is its Load, under the rules of [Dataset].
 func NewDataset(n int, fields []Field, load func(ctx context.Context, index int, dst *Sample) error) Dataset {
 	return &funcDataset{n: n, fields: fields, load: load}
 }
@@ -271,7 +270,7 @@ type SizedDataset interface {
 	Sizes(index int, sizes []int)
 }
 
-// Sized makes a [SizedDataset] of ds, whose Sizes is sizes. [NewLoader] returns the errors of Sized.
+// Sized makes a [SizedDataset] of ds, whose Sizes is sizes.
 func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
 	d := &sized{ds: ds}
 	_, _, d.err = checkIndexed(ds)
@@ -353,16 +352,14 @@ func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index 
 	return tell
 }
 
-// A Fingerprinter is a [Dataset], [Stream] or [Sampler] that can say what its samples or its order depend
-// on, such as the names, sizes and times of its files. The fingerprint "" says nothing. Equal
-// fingerprints mean the same samples, in this run and in later ones. Fingerprint must be quick, or
-// remember its result.
+// A Fingerprinter is a [Dataset], [Stream] or [Sampler] that can say what its samples or its order
+// depend on, such as the names, sizes and times of its files; "" means unknown. Equal fingerprints mean
+// the same samples, in this run and in later ones. Fingerprint must be quick, or remember its result.
 //
 // If a dataset's fingerprint has changed, [Precompute] makes its file anew, and [Loader.Resume] in
-// mid-epoch returns an error, as it does if a sampler's has changed. [Subset], [Split], [Concat], [Zip],
-// [Map], [Sized], [WritesAll], [Cached], [Precompute], [Streamed], [MixedStreams] and package packing pass
-// on the fingerprints of their datasets or streams. Subset, Split, Concat and packing add their own
-// arguments, even if there is no fingerprint to pass on. No fingerprint says what the function of a Map does.
+// mid-epoch returns an error, as it does if a sampler's has changed. What this module makes of datasets
+// or streams passes on their fingerprints. [Subset], [Split], [Concat] and package packing add their own
+// arguments, even if there is none to pass on. No fingerprint says what the function of a [Map] does.
 type Fingerprinter interface{ Fingerprint() string }
 
 // fingerprint returns the fingerprint of a dataset, stream or sampler, or "" if it has none.

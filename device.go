@@ -9,10 +9,9 @@ import (
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
-// CUDA returns the NVIDIA GPU with the given number, from 0. If there is none, the error is
-// [ErrNoDevice]. CUDA needs NVIDIA's driver. A program built without cgo also needs the build tag
-// nwt_purego; one built with the tag cuda also needs the toolkit. If there is a GPU but the program was
-// built without these, the error is another one, which says how to build the program.
+// CUDA returns the NVIDIA GPU with the given number, from 0, or [ErrNoDevice] if there is none. It needs
+// NVIDIA's driver; without cgo it also needs the build tag nwt_purego, and with the tag cuda the toolkit.
+// If there is a GPU but the program was built without these, another error says how to build it.
 func CUDA(ordinal int) (Device, error) {
 	dev, err := cuda.Open(ordinal)
 	if err != nil {

@@ -10,9 +10,8 @@
 //		return decode(files[i], image.Of(dst))
 //	})
 //
-// [Tune] measures how long the loader takes per batch at several worker counts, with this dataset, the
-// device and, if given, the training step. It picks the fewest workers that are as good as the fastest. A
-// [Loader] yields the batches. [NewTunedLoader] does both:
+// [Tune] finds the fewest workers with which this dataset, on this machine and with your training step if
+// you give it, loads as fast as with more. A [Loader] yields the batches. [NewTunedLoader] does both:
 //
 //	loader, err := nwt.NewTunedLoader(ctx, ds, nwt.WithBatchSize(128), nwt.WithShuffle(42))
 //	…
@@ -37,10 +36,7 @@
 //
 // Order, augmentation and resume points depend on (seed, epoch, position in the epoch) alone, never on
 // the worker count or on timing. Memory depends on how many batches are loaded ahead. A batch costs no
-// allocation. The exceptions are a few small slices with [Subset], [Split], [Zip] and [Concat] of
-// BatchDatasets, and the allocations of a stream's reader, such as archive/tar's.
-//
-// A bad sample, a panic in Load or a call that hangs becomes an error that names the sample. The error
-// comes after every batch before it. Once an epoch's loop has ended, no Load is running any more, except
-// calls that [WithTimeout] gave up.
+// allocation, except a few small slices with [Subset], [Split], [Zip] and [Concat] of BatchDatasets, and
+// what a stream's reader allocates. A bad sample, a panic in Load or a call that hangs becomes an error
+// that names the sample; all batches before it come first.
 package nwt

@@ -26,7 +26,7 @@ type Field struct {
 // A DType is the type of a field's elements.
 type DType uint8
 
-// These are the element types. F16 and BF16 hold the bits of a Float16 and a BFloat16.
+// The element types. F16 and BF16 hold the bits of Float16 and BFloat16.
 const (
 	Bool DType = iota + 1
 	Uint8
@@ -81,7 +81,6 @@ func (t DType) String() string {
 	return dtypes[t].name
 }
 
-// MarshalText returns the type's name.
 func (t DType) MarshalText() ([]byte, error) {
 	if !t.valid() {
 		return nil, fmt.Errorf("nwt: unknown type %v: must be one of Bool … Float64", t)
@@ -89,7 +88,6 @@ func (t DType) MarshalText() ([]byte, error) {
 	return []byte(t.String()), nil
 }
 
-// UnmarshalText reads a type's name.
 func (t *DType) UnmarshalText(name []byte) error {
 	for d := Bool; d.valid(); d++ {
 		if dtypes[d].name == string(name) {

@@ -14,9 +14,9 @@ import (
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
-// A Loader feeds the batches of a dataset to a training loop. Any goroutine may call its methods. So may
-// everything that the loader calls (a dataset, a sampler, a device, the log's handler, the functions of
-// options), except that it must not call Close or start an epoch.
+// A Loader feeds the batches of a dataset to a training loop. Any goroutine may call its methods, and so
+// may all that the loader calls, such as a dataset, a log's handler or an option's function; but that must
+// not call Close or start an epoch.
 type Loader struct {
 	_ [0]sync.Mutex // lets vet find copies, which wouldn't keep the engine alive
 	// Neither the engine nor its batches refer to the Loader, so a Loader that the program has lost can
@@ -174,7 +174,7 @@ func (l *Loader) SetSampler(s Sampler) error {
 	return nil
 }
 
-// SetWorkers changes the number of workers, 0 … 1024, at once, even during an epoch.
+// SetWorkers changes the number of workers, 0 … 1024, even during an epoch.
 func (l *Loader) SetWorkers(n int) error {
 	if err := between("SetWorkers", n, 0, maxWorkers); err != nil {
 		return err
@@ -186,12 +186,11 @@ func (l *Loader) SetWorkers(n int) error {
 	return nil
 }
 
-// Epoch yields the batches of an epoch, in order. If something fails, all batches before it come first;
-// then the error, with a nil batch, ends the epoch. The error is one of: a *[LoadError], which names the
-// sample; an *[OptionError]; the context's error; [ErrBusy]; [ErrClosed]; [ErrRetained]; or one that says
-// what failed instead, such as memory, a device or a stream's reader. A loop that has no variable for the
-// error never sees it. The program may leave the loop early. Once the loop has ended, the loader can be
-// used again, and no Load is running any more, except calls that [WithTimeout] gave up.
+// Epoch yields the batches of an epoch. If something fails, all batches before it come first; then the
+// error, with a nil batch, ends the epoch: a *[LoadError], which names the sample, an *[ArgumentError],
+// the context's error, [ErrBusy], [ErrClosed], [ErrRetained], or one that says what failed instead, such
+// as memory, a device or a stream's reader. A loop that has no variable for the error never sees it. The program may leave the loop early. Once the loop has ended,
+// no Load is running any more, except calls that [WithTimeout] gave up.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) {
 		if epoch < 0 {
@@ -218,10 +217,9 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 }
 
 // Resume yields the rest of an epoch; after the last batch nothing is left. The worker count, the batch
-// size and the world size may differ from those with which the state was taken; the world size may not
-// for a stream that isn't a [CountedStream]. If the length, seed, sampler or the dataset's fingerprint
-// differs, Resume returns an error that names it: see [Fingerprinter]. Everything else about the dataset
-// must be unchanged.
+// size and the world size may differ from those of the state, but for the world size of a stream that
+// isn't a [CountedStream]. If the length, seed, sampler or the dataset's [Fingerprinter] differs, Resume
+// returns an error that names it. Everything else about the dataset must be unchanged.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) })
 }
@@ -271,7 +269,7 @@ func (l *Loader) BadSamples() []*LoadError {
 	return slices.Clone(l.counters.faulty.list)
 }
 
-// Stats returns a snapshot of the loader's figures. It may be called at any time.
+// Stats returns a snapshot of the loader's figures.
 func (l *Loader) Stats() Stats {
 	ready := l.counters.ready.Load() // read before batches, so that it can't be larger
 	s := Stats{
@@ -298,7 +296,7 @@ func (l *Loader) Stats() Stats {
 	return s
 }
 
-// Result returns how the worker count was found, or nil if no count has been found yet.
+// Result returns how the worker count was found, or nil as long as none is.
 func (l *Loader) Result() *Result {
 	return l.found.Load()
 }

@@ -18,9 +18,8 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// An Option configures [NewLoader] and [Tune]. One log line names the options that have no effect in the
-// function that was called: they concern only the other function, or only streams. If an option is
-// repeated, the last one wins.
+// An Option configures [NewLoader] and [Tune]. If it is repeated, the last one wins. One log line names
+// the options that have no effect, since they concern only the other function, or only streams.
 type Option func(*options) error
 
 // options holds what the options have set.
@@ -188,8 +187,7 @@ func WithShuffle(seed uint64) Option {
 	}
 }
 
-// WithSeed sets the seed of [Sample.Rand] and [Batch.Rand], and leaves the order as it is. The default is
-// [WithShuffle]'s seed, or 0.
+// WithSeed sets the seed of [Sample.Rand] and [Batch.Rand]; the default is that of [WithShuffle], or 0.
 func WithSeed(seed uint64) Option {
 	return func(o *options) error {
 		o.seed = &seed
@@ -270,8 +268,8 @@ func WithInterleave(shards int) Option {
 const defaultWindow = 1024
 
 // WithShuffleWindow sets among how many records [WithShuffle] mixes a stream, 1 … 2²⁴. The default is
-// 1024. All of them are kept in memory: 1024 records of 4 MB take 4 GB. If they take more than an eighth
-// of the memory left, a warning is logged; see Stats.WindowBytes. The order of samples depends on it.
+// 1024. The order depends on it. All of them are kept in memory: 1024 records of 4 MB take 4 GB. More than
+// an eighth of the memory left is logged as a warning; see [Stats].WindowBytes.
 func WithShuffleWindow(samples int) Option {
 	return func(o *options) error {
 		o.window = samples
@@ -280,10 +278,10 @@ func WithShuffleWindow(samples int) Option {
 }
 
 // WithEpochSamples ends an epoch of a stream after n samples over all ranks, 1 … 2³¹−1. Each rank has the
-// same number of batches. By default an epoch is all that the shards hold. An epoch of a [CountedStream]
-// begins where the one before ended. Any other stream starts its shards from the beginning. If every
-// epoch stops before the shards end, their ends are never read, which is logged. A rank whose shards hold
-// fewer samples reads them again.
+// same number of batches. By default an epoch is all that the shards hold. A [CountedStream] goes on where
+// the epoch before ended. Any other stream starts its shards from the beginning: if every epoch stops
+// before the shards end, their ends are never read, which is logged. A rank whose shards hold fewer
+// samples reads them again.
 func WithEpochSamples(n int) Option {
 	return func(o *options) error {
 		o.epochSamples = n
@@ -294,11 +292,11 @@ func WithEpochSamples(n int) Option {
 // shardsAtOnce returns how many shards of a stream without counts are read at once.
 func (o *options) shardsAtOnce() int { return cmp.Or(o.interleave, 4) }
 
-// WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch. The default is 0. It
-// logs the first ten, then every tenth, then every hundredth, and so on: see [Loader.BadSamples]. Their
+// WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch. The default is 0. Their
 // batches are smaller. A batch with no sample left is skipped; with several ranks it ends the epoch with
-// an error. An unreadable remainder of a stream's shard counts as one bad sample. An error with a method
-// EndsEpoch() bool that returns true is its source's and not the sample's: it ends the epoch.
+// an error. An unreadable remainder of a stream's shard counts as one bad sample. The first ten are
+// logged, then every tenth, every hundredth and so on: see [Loader.BadSamples]. An error whose method
+// EndsEpoch() bool returns true is not the sample's: it ends the epoch.
 func WithErrorBudget(maxBad int) Option {
 	return func(o *options) error {
 		o.maxBad = maxBad
@@ -339,10 +337,9 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 
 // WithBatchTransform makes a worker run f on each loaded batch before it is copied to the device, for
 // mixup or masking, for example. f may change elements and lengths, and draws from [Batch.Rand]. Several
-// workers may run f at once, for different batches. If f fails or panics, or sets a length beyond the
-// batch's [Batch.Shape], the epoch ends with a *[LoadError]: the sizes of a [SizedDataset] should leave
-// room for what f adds. After f, the elements beyond each length are cleared. [WithTimeout] doesn't bound
-// f.
+// workers may run f at once, for different batches. If f fails or panics, or sets a length beyond
+// [Batch.Shape], the epoch ends with a *[LoadError]: a [SizedDataset] should leave room for what f adds.
+// After f, the elements beyond each length are cleared. [WithTimeout] doesn't bound f.
 func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.transform = f
@@ -411,8 +408,8 @@ func WithIterations(n int) Option {
 }
 
 // WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. The default is twice the
-// number of CPUs that the process may use; for [Exhaustive] it is one less than that number. By default
-// Tune also tries more, as long as more workers win while CPUs are idle.
+// number of CPUs that the process may use, and more as long as more workers win while CPUs are idle: see
+// [Exhaustive].
 func WithMaxWorkers(n int) Option {
 	return func(o *options) error {
 		o.most = n
@@ -460,11 +457,11 @@ func WithProgress(f func(Progress)) Option {
 
 // WithResultCache keeps what [Tune] finds in a file, under a name for the dataset. The next Tune uses it
 // if hardware, device, fields and options are the same, and if a few batches are as large and as slow as
-// the file says, within a factor of two. If Tune wasn't sure of a result, it is used for one day only. If
-// other programs kept CPUs busy while it tuned, or if fewer than 80 % of runs would choose the same, the
-// result is used for ten minutes only, by the processes of the same job. If several processes call Tune
-// at once, one tunes and the others wait. If the file can't be used, Tune logs that and tunes. Functions
-// that Tune calls must not call Tune with the same file.
+// the file says, within a factor of two. A result that Tune wasn't sure of is used for one day. If fewer
+// than 80 % of runs would choose the same, or if other programs kept CPUs busy, it is used for ten
+// minutes, by the processes of the same job. If several processes call Tune at once, one tunes and the
+// others wait. If the file can't be used, Tune logs that and tunes. Functions that Tune calls must not
+// call Tune with the same file.
 func WithResultCache(path, name string) Option {
 	return func(o *options) error {
 		o.results, o.resultName = path, name
@@ -500,20 +497,19 @@ func (o *options) logUndivided() {
 
 var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 
-// WithRetry sets how many times a sample is loaded again, 0 … 100, if its error is temporary. The default
-// is 3 times. wait is the time before the first repetition, 10 ms by default; it doubles each time.
+// WithRetry sets how many times a sample is loaded again if its error is temporary, 0 … 100 (3 by
+// default), and the wait before the first repetition (10 ms by default), which doubles each time.
 // [WithTimeout] bounds all loads and waits of a sample together. After a temporary error of Open, Next or
-// Skip the shard is opened again, and read on from where it failed; here WithTimeout bounds each call by
+// Skip the shard is opened again, and read on from where it failed; here [WithTimeout] bounds each call by
 // itself, and no wait. The last error says how many attempts there were.
 //
-// An error is temporary if it has a method Temporary() bool that returns true, as the errors of
-// [Retryable] do, or if it is a timeout. If an error has no such method, these errors are temporary:
-// connections that were reset, refused or broken off, networks and hosts that can't be reached,
-// [io.ErrUnexpectedEOF], ESTALE and EIO of a network file system, and an HTTP status of 408, 429 or 5xx
-// that a method HTTPStatusCode() int returns, or another status with one of S3's codes that pass, such as
-// ExpiredToken or RequestTimeTooSkewed, from a method ErrorCode() string. Other errors aren't retried,
-// except by package objects, which knows that it reads a store. To prevent retries, return an error whose
-// Temporary() is false.
+// An error is temporary if it is a timeout, or if its method Temporary() bool returns true, as of
+// [Retryable]; if that returns false, it is not. Without the method these are temporary: connections that
+// were reset, refused or broken off, networks and hosts that can't be reached, [io.ErrUnexpectedEOF],
+// ESTALE and EIO of a network file system; an HTTP status of 408, 429 or 5xx that a method
+// HTTPStatusCode() int returns, or another one with one of S3's codes that pass, such as ExpiredToken,
+// from a method ErrorCode() string. Package objects, which knows that it reads a store, retries others
+// too.
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
 		o.retry = retry.Policy{Times: times, Wait: wait, Asked: true}
@@ -534,14 +530,14 @@ func Temporary(err error) (temporary, known bool) {
 	return retry.MayPass(err)
 }
 
-// Retryable marks an error as temporary: see [WithRetry]. It returns nil for nil.
+// Retryable marks an error as temporary: see [WithRetry]. nil stays nil.
 func Retryable(err error) error { return retry.As(err, true) }
 
-// WithChecks finds mistakes of the program, at the cost of new memory for each batch. Setting NWT_DEBUG=1
-// in the environment does the same. Once a batch has gone back to the loader, its memory is unreadable. A
-// loop body that touches it panics, and the panic names the batch. Elsewhere the program ends with
-// "unexpected fault address", after log lines of level Debug that say which batch had that memory. It
-// also logs the error that ends an epoch.
+// WithChecks finds mistakes of the program, at the cost of new memory for each batch, as NWT_DEBUG=1 in
+// the environment does. The memory of a batch that has gone back to the loader is unreadable: a loop body
+// that touches it panics with the batch's name. Elsewhere the program ends with "unexpected fault
+// address", after log lines of level Debug that say which batch had that memory. The error that ends an
+// epoch is logged too.
 func WithChecks() Option {
 	return func(o *options) error {
 		o.checks = true

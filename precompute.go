@@ -20,24 +20,22 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// Precompute keeps the samples of ds in a file at path. The first run loads and writes them; later runs
+// Precompute keeps the samples of ds in a file at path: the first run loads and writes them, later runs
 // map the file into memory. It is written anew if the number of samples, the fields, version or the
 // dataset's [Fingerprinter] has changed, or if the file is damaged. Put into version whatever else the
-// samples depend on. If path has a file that Precompute didn't write, that file is first moved to
-// path.foreign. A sample that is damaged in the file, or that was left out under [WithErrorBudget], is
-// loaded from ds.
+// samples depend on. A file at path that Precompute didn't write is first moved to path.foreign. A
+// sample that is damaged in the file, or was left out under [WithErrorBudget], is loaded from ds.
 //
-// All samples are tried, even if some are bad. If more samples are bad than WithErrorBudget allows, or if
-// the run is interrupted, the samples loaded so far stay in path.partial, and the next call loads the
-// rest.
+// All samples are tried, even if some are bad. If more are bad than [WithErrorBudget] allows, or if the
+// run is interrupted, the samples loaded so far stay in path.partial, and the next call loads the rest.
 //
-// Each dataset needs a path of its own. If this process has the file open for another dataset, up to 16 of
-// its samples are loaded and compared: a difference is an error. Later, or in another process, a dataset
-// without a fingerprint isn't told from another one of the same length, fields and version.
+// Each dataset needs a path of its own. If this process has the file open for another dataset, up to 16
+// of its samples are loaded and compared: a difference is an error. Otherwise a dataset without a
+// fingerprint isn't told from another one of the same length, fields and version.
 //
-// The samples are what [LoadSample] returns: augment in a [Map] over the result. Only loading options and
-// [WithProgress] take effect. If several processes call it, one writes and the others wait. ds must not
-// call it for the same path.
+// The samples are what [LoadSample] returns: augment in a [Map] over the result. Only loading options
+// and [WithProgress] take effect. If several processes call Precompute, one writes and the others wait.
+// ds must not call it for the same path.
 func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...Option) (*Precomputed, error) {
 	o, err := newOptions(opts)
 	n, l, dsErr := checkIndexed(ds)
@@ -135,20 +133,16 @@ type Precomputed struct {
 	drawn  func(*slog.Logger)
 }
 
-// Len returns the number of samples.
 func (p *Precomputed) Len() int { return p.n }
 
-// Fields returns the layout of a sample.
 func (p *Precomputed) Fields() []Field { return p.layout.fields }
 
-// Fingerprint returns the fingerprint of the samples in the file.
 func (p *Precomputed) Fingerprint() string { return fingerprint(p.ds) }
 
 func (p *Precomputed) parts() []Dataset { return []Dataset{p.ds} }
 
 func (p *Precomputed) tells() func(index int, sizes []int) { return sizesOf(p.ds) }
 
-// WritesAll implements what [WritesAll] describes.
 func (p *Precomputed) WritesAll(asked Dataset) bool { return asked == Dataset(p) }
 
 // Load copies a sample from the file. After Close its error is [os.ErrClosed].

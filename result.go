@@ -87,7 +87,6 @@ type Hardware struct {
 	Memory     int64   `json:"memory"` // of the machine, in bytes
 }
 
-// String names the hardware in a few words.
 func (h Hardware) String() string {
 	s := human.CPUs(float64(h.GOMAXPROCS))
 	if h.GOMAXPROCS != h.Logical {

@@ -16,7 +16,7 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// A Sample is a place in a batch. It is valid only during the Load that gets it.
+// A Sample is a place in a batch, valid only during the Load that gets it.
 type Sample struct {
 	*common
 	place, index int
@@ -221,7 +221,7 @@ func warnOfDraws(by string) func(log *slog.Logger) {
 // the fractional part of π.
 const sampleRand = 0x243f6a8885a308d3
 
-// Index returns the sample's index in the dataset that loads it: the index that Load got.
+// Index returns the sample's index in its dataset: the index that Load got.
 func (s *Sample) Index() int { return s.index }
 
 // Position returns the sample's position in the epoch, over all ranks; for a stream it returns Index.
@@ -250,7 +250,7 @@ func (s *Sample) Epoch() int {
 // sample alone. With [WithTimeout] it ends when the call is given up.
 func (s *Sample) Context() context.Context { return s.locals.ctx }
 
-// Worker returns the number of the worker, from 0, for logs. It returns 0 if the caller loads.
+// Worker returns the number of the worker, from 0; 0 too if the caller loads.
 func (s *Sample) Worker() int { return s.worker }
 
 // begin makes s another sample of its batch.

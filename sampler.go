@@ -22,8 +22,7 @@ type Sampler interface {
 }
 
 // A BatchSampler also defines where batches end; its methods must be pure. Batch k of rank r is batch k ×
-// world + r of the epoch. If the last step has fewer batches than ranks, several ranks share
-// one; [WithDropLast] leaves that step out.
+// world + r of the epoch. If the last step has fewer batches than ranks, several ranks share one.
 type BatchSampler interface {
 	Sampler
 	Batches() int               // the number of batches in an epoch, 1 … Len(); it must not change
@@ -161,7 +160,7 @@ func (s *shuffled) At(epoch, i int) int {
 	return s.perm.At(permute.EpochKey(s.key, epoch), i)
 }
 
-// A SamplerFiller is a [Sampler] that computes many positions at once, which is faster.
+// A SamplerFiller is a [Sampler] that is faster at many positions at once.
 type SamplerFiller interface {
 	Sampler
 	Fill(epoch, from int, indices []int) // sets indices[k] to At(epoch, from+k) for each k; many goroutines call it at once
@@ -273,7 +272,6 @@ type Rank struct {
 	Vars                  string // the variables that were read, with up to 200 characters of each value: "WORLD_SIZE=8 RANK=3 …"
 }
 
-// String returns the rank, and where it was found.
 func (r Rank) String() string {
 	found := fmt.Sprintf("rank %d of %d, %d of %d on this host, launcher: %s", r.Rank, r.World, r.LocalRank, r.LocalWorld, r.Source)
 	if r.Vars != "" {
@@ -292,11 +290,10 @@ func (o *options) logRank() {
 	}
 }
 
-// RankFromEnv reads rank and world from the environment variables of the first launcher that has set any:
-// torchrun, Open MPI, MPICH, Intel MPI, Slurm's srun, or a Kubernetes indexed Job with WORLD_SIZE.
+// RankFromEnv reads rank and world from the environment variables of the first launcher that has set
+// any: torchrun, Open MPI, MPICH, Intel MPI, Slurm's srun, or a Kubernetes indexed Job with WORLD_SIZE.
 // Without a launcher it returns rank 0 of 1. Variables that are malformed, out of range, missing or
-// contradictory are an error. An empty variable counts as missing. If lookup is nil, RankFromEnv uses
-// [os.LookupEnv].
+// contradictory are an error; an empty one counts as missing. lookup is [os.LookupEnv] if it is nil.
 func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
 	if lookup == nil {
 		lookup = os.LookupEnv

@@ -14,8 +14,8 @@ type View interface {
 	bytesOf(field int) ([]byte, *layout.Column)
 }
 
-// Values returns the elements of a field, row-major and not copied. It is for generic code; other code
-// uses a [Column]. It panics if T isn't the element type.
+// Values returns the elements of a field, row-major and not copied, for generic code; other code uses a
+// [Column]. It panics if T isn't the element type.
 func Values[T Element](v View, field int) []T {
 	b, c := v.bytesOf(field)
 	if dtype := DType(c.Type); !sees[T](dtype) {
@@ -38,7 +38,7 @@ func ValuesOf[T Element](samples []*Sample, field int) []T {
 	return elements[T](samples[0].mem.Places(field, samples[0].place, len(samples)))
 }
 
-// A Schema declares fields by [AddField]; the columns it returns read and write them.
+// A Schema declares fields by [AddField], whose columns read and write them.
 type Schema struct {
 	fields []Field
 }
@@ -107,7 +107,8 @@ func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[
 	return c, nil
 }
 
-// A Column is a field of a [Schema], with elements of type T.
+// A Column is a field of a [Schema], with elements of type T. What [Sample] or [Batch] does for a field
+// by its number, the column's method of the same name does for the column.
 type Column[T Element] struct {
 	index int
 	name  string
@@ -151,22 +152,16 @@ func (c *Column[T]) panicLength(there *layout.Column, n int) {
 	panic(fmt.Sprintf("nwt: field %q: %d values for shape %v, which has %d", c.name, n, there.Dims, there.Size/c.dtype.Size()))
 }
 
-// SetLen calls [Sample.SetLen] for the column.
 func (c Column[T]) SetLen(s *Sample, n int) { s.SetLen(c.in(s), n) }
 
-// SetShape calls [Sample.SetShape] for the column.
 func (c Column[T]) SetShape(s *Sample, dims ...int) { s.SetShape(c.in(s), dims...) }
 
-// Len calls [Sample.Len] for the column.
 func (c Column[T]) Len(s *Sample, dim int) int { return s.Len(c.in(s), dim) }
 
-// Lens calls [Batch.Lens] for the column.
 func (c Column[T]) Lens(b *Batch, dim int) []int32 { return b.Lens(c.in(b), dim) }
 
-// Shape calls [Batch.Shape] for the column.
 func (c Column[T]) Shape(b *Batch) []int { return b.Shape(c.in(b)) }
 
-// DevicePtr calls [Batch.DevicePtr] for the column.
 func (c Column[T]) DevicePtr(b *Batch) uintptr { return b.DevicePtr(c.in(b)) }
 
 // in returns the column's number in a view, which must be of this schema.

@@ -21,11 +21,10 @@ import (
 type Stream interface {
 	Fields() []Field // the layout of one sample, which must not change
 	Shards() int     // the number of shards, at least one for each rank unless it is a [CountedStream]; a loader asks once
-	// Open begins to read a shard, 0 ≤ shard < Shards. After a temporary error it is called again as
-	// [WithRetry] says, and for up to a minute if too many files are open. After any other error the
-	// shard counts as one bad sample. Open is also called again after a temporary error of the reader.
-	// The loader then passes over the records that the shard has already given, so they must be the same
-	// each time.
+	// Open begins to read a shard, 0 ≤ shard < Shards. After a temporary error of Open or of the reader it is
+	// called again as [WithRetry] says, and for up to a minute if too many files are open. The records that
+	// the shard has already given are passed over: they must be the same each time. After any other error of
+	// Open the shard counts as one bad sample.
 	Open(ctx context.Context, shard int) (ShardReader, error)
 	Load(ctx context.Context, r *Record, dst *Sample) error // makes a sample of a record, under the rules for Load of a [Dataset]
 }
@@ -38,7 +37,8 @@ type ShardReader interface {
 	Close() error // called at the end of the shard or earlier
 }
 
-// A Skipper passes over records fast. If all readers are Skippers, Resume starts almost at once.
+// A Skipper passes over records fast. Without it, [Loader.Resume] reads and drops the records before the
+// state, and ranks that share a shard those of each other.
 type Skipper interface {
 	ShardReader
 	// Skip passes over at most the next n records, n ≥ 1, and returns how many it has passed over. If
@@ -53,9 +53,8 @@ type Skipper interface {
 // the same at every worker count.
 //
 // Each rank needs a shard, and without [WithEpochSamples] ranks may have different numbers of batches.
-// Neither is true of a [CountedStream]. [Loader.Resume] reads and drops the records before the state,
-// unless the readers are Skippers. Up to 256 records per shard are read ahead, at most about 256 MiB of
-// Data in all.
+// Neither is true of a [CountedStream]. Up to 256 records per shard are read ahead, at most about 256 MiB
+// of Data in all.
 func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
 type streamDataset struct {
@@ -146,12 +145,12 @@ type Phase struct {
 	Weights []float64 // one per part, in any unit; with 0 a part is left out
 }
 
-// MixedStreams makes a dataset of several streams of the same fields, mixed by weights. Each block of
-// [Mix].Block samples of a rank contains exactly the share of every part. MixedStreams needs
-// [WithEpochSamples]. A [CountedStream] continues where the epoch before ended, as long as the number of
-// ranks is the same. Any other stream starts from its beginning in each epoch, and again if it ends
-// within an epoch. Make epochs long: otherwise the end of a longer stream is never read. A [ShardError]
-// numbers the shards of all streams one after the other.
+// MixedStreams makes a dataset of several streams of the same fields, mixed by weights: each block of
+// Mix.Block samples of a rank has exactly the share of every part. It needs [WithEpochSamples]. A
+// [CountedStream] continues where the epoch before ended, as long as the number of ranks is the same. Any
+// other stream starts from its beginning in each epoch, and again if it ends within an epoch; make epochs
+// long, otherwise the end of a longer stream is never read. A [ShardError] numbers the shards of all
+// streams one after the other.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {
@@ -185,13 +184,12 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	return &streamDataset{streams: slices.Clone(streams), mix: &checked, seed: seed}, nil
 }
 
-// NewStream makes a stream of two functions. read yields the records of a shard, in its own goroutine; an
-// error ends the shard. load makes a sample of a record, under the rules of [Dataset]. ctx ends when
-// reading ends.
+// NewStream makes a stream of two functions. read yields the records of a shard, in its own goroutine,
+// until ctx ends; an error ends the shard. load makes a sample of a record, under the rules of [Dataset].
 //
 // A []byte is copied, so read may reuse it; any other R must stay as it is until load has seen it. Resume
-// reads the records that it passes over. If that is slow, let read yield only where the records are, and
-// let load read them. A type that embeds the stream and has a method Records is a [CountedStream].
+// reads the records that it passes over: if that is slow, let read yield only where they are, and let load
+// read them. A type that embeds the stream and has a method Records is a [CountedStream].
 func NewStream[R any](fields []Field, shards int, read func(ctx context.Context, shard int) iter.Seq2[R, error], load func(ctx context.Context, r R, dst *Sample) error) Stream {
 	return &funcStream[R]{slices.Clone(fields), shards, read, load}
 }
@@ -269,13 +267,12 @@ func (f *funcReader[R]) Close() error {
 	return nil
 }
 
-// A CountedStream knows how many records its shards have. The order of an epoch therefore doesn't depend
-// on the ranks: all ranks have the same number of batches, [Loader.Resume] works with any number of
-// ranks, and there may be more ranks than shards. With [WithEpochSamples] an epoch begins where the one
-// before ended, so no record comes again before every record has come once. If a shard has too few or too
-// many records, the difference becomes bad samples, with a *[ShardError]. [WithInterleave] counts shards
-// over all ranks. Ranks that share a shard pass over each other's records, which is faster if the readers
-// are Skippers. [MixedStreams] can change the number of ranks only between epochs.
+// A CountedStream knows how many records its shards have, so the order of an epoch doesn't depend on the
+// ranks: all ranks have the same number of batches, [Loader.Resume] works with any number of ranks, and
+// there may be more ranks than shards. With [WithEpochSamples] an epoch begins where the one before ended,
+// so no record comes again before every record has come once. If a shard has too few or too many records,
+// the difference becomes bad samples, with a *[ShardError]. [WithInterleave] counts shards over all ranks.
+// [MixedStreams] can change the number of ranks only between epochs.
 type CountedStream interface {
 	Stream
 	Records(shard int) int // records of a shard, 0 ≤ shard < Shards. −1: not known; the loader then ignores all counts of the stream. A shard with 0 records isn't opened. A loader asks once
