@@ -186,11 +186,12 @@ func (l *Loader) SetWorkers(n int) error {
 	return nil
 }
 
-// Epoch yields the batches of an epoch. If something fails, all batches before it come first; then the
-// error, with a nil batch, ends the epoch: a *[LoadError], which names the sample, an *[ArgumentError],
-// the context's error, [ErrBusy], [ErrClosed], [ErrRetained], or one that says what failed instead, such
-// as memory, a device or a stream's reader. A loop that has no variable for the error never sees it. The program may leave the loop early. Once the loop has ended,
-// no Load is running any more, except calls that [WithTimeout] gave up.
+// Epoch yields the batches of an epoch, in order. If something fails, all batches before it come first;
+// then the error, with a nil batch, ends the epoch: a *[LoadError], which names the sample, an
+// *[ArgumentError], the context's error, [ErrBusy], [ErrClosed], [ErrRetained], or one that says what
+// failed instead, such as memory, a device or a stream's reader. A loop that has no variable for the error
+// never sees it. The program may leave the loop early. Once the loop has ended, no Load is running any
+// more, except calls that [WithTimeout] gave up.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) {
 		if epoch < 0 {
