@@ -139,8 +139,13 @@ func (b *Batch) position(place int) int {
 	return b.span.position(place)
 }
 
-// context returns the context that Load gets in the batch's run.
-func (b *Batch) context() context.Context { return b.run.ctx }
+// context returns the context that Load gets for the batch.
+func (b *Batch) context() context.Context {
+	if b.request != nil {
+		return b.request.ctx
+	}
+	return b.run.ctx
+}
 
 // Bytes returns the host memory of a field of all samples, row-major.
 func (b *Batch) Bytes(field int) []byte {

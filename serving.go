@@ -62,6 +62,7 @@ type serving struct {
 
 // A request asks for a batch.
 type request struct {
+	ctx     context.Context // of its calls of Load
 	places  []batchserver.Place
 	memory  slotMemory  // none: the loader's own
 	settled atomic.Bool // set by the first of two: the consumer, which answers, and a caller that has given up
@@ -135,7 +136,9 @@ func (s *serving) Load(ctx context.Context, places []batchserver.Place, alloc fu
 			return nil, nil, optionError("Load", p, "all places must have one epoch and key")
 		}
 	}
-	q := &request{places: places, memory: slotMemory{alloc, free}, answer: make(chan served, 1)}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	q := &request{ctx: ctx, places: places, memory: slotMemory{alloc, free}, answer: make(chan served, 1)}
 	s.begin.Do(func() { s.consumer.Go(s.consume) })
 	select {
 	case s.queue <- q:
@@ -151,13 +154,18 @@ func (s *serving) Load(ctx context.Context, places []batchserver.Place, alloc fu
 	s.l.ring.Interrupt()
 	select {
 	case a := <-q.answer:
-		return a.result()
+		if ctx.Err() == nil {
+			return a.result()
+		}
+		q.answer <- a // its samples may be bad for that reason alone
 	case <-ctx.Done():
 	case <-s.ctx.Done(): // the consumer may never see the request
 		ctx = s.ctx
 	}
 	if q.settled.Swap(true) {
-		return (<-q.answer).result()
+		if a := <-q.answer; a.b != nil {
+			a.b.Release()
+		}
 	}
 	return nil, nil, contextError(ctx)
 }

@@ -153,7 +153,7 @@ func (w *worker) loadClaim() {
 		w.filled = true
 		w.fill(b)
 	}
-	ctx := w.context(b.run.ctx)
+	ctx := w.context(b.context())
 	if w.how.together != nil && w.slot == b.slot {
 		w.together(ctx, end)
 	} else {

@@ -38,8 +38,8 @@ type Source interface {
 	// Load loads samples of one epoch and key, with the loader's workers, WithTimeout, WithRetry and
 	// WithBatchTransform. Bad samples are left out of the batch; bad has an error for each, a
 	// *nwt.LoadError. err is an error of the source itself: ctx has ended, it is closed, there is no memory,
-	// or WithWorkerInit has failed. Don't change places
-	// later, even after Load has returned an error.
+	// or WithWorkerInit has failed. If ctx ends, so does the context of the dataset's calls. Don't change
+	// places later, even after Load has returned an error.
 	//
 	// The batch lies in memory from alloc, which is page-aligned or at least aligned to 64 bytes, and which
 	// free gets back after Release; if a call of the dataset hangs there, only after that call has returned.

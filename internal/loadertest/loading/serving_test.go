@@ -280,6 +280,33 @@ func TestARequestThatIsGivenUpLosesNothing(t *testing.T) {
 	})
 }
 
+// The context of its calls ends, with and without WithTimeout; those of other requests go on.
+func TestARequestThatIsGivenUpEndsItsLoads(t *testing.T) {
+	for _, opts := range [][]nwt.Option{nil, {nwt.WithTimeout(time.Hour)}} {
+		synctest.Test(t, func(t *testing.T) {
+			ds := kit.Numbered(100, func(ctx context.Context, index int, _ *nwt.Sample) error {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(time.Duration(index) * time.Minute):
+					return nil
+				}
+			})
+			source := serving(t, ds, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(1))...)
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, _, err := source.Load(ctx, []batchserver.Place{{Index: 50}, {Index: 51}}, nil, nil)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			b, bad, err := source.Load(t.Context(), []batchserver.Place{{Index: 1}, {Index: 2}}, nil, nil)
+			require.NoError(t, err)
+			require.Empty(t, bad)
+			b.Release()
+			require.Equal(t, 3*time.Minute+time.Second, time.Since(began))
+		})
+	}
+}
+
 func TestAServerWhoseWorkersCannotBeginSaysSoAndTriesAgain(t *testing.T) {
 	failures := atomic.Int32{}
 	failures.Store(3)
