@@ -100,6 +100,8 @@ class _Line:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(seconds)
         self.close = self.socket.close
+        self._poll = select.poll()  # select takes no file above 1023
+        self._poll.register(self.socket, select.POLLIN)
         self.files: collections.deque[int] = collections.deque()  # in the order of the answers that name them first
         self._got = bytearray()
 
@@ -139,7 +141,7 @@ class _Line:
     def ready(self, seconds: float) -> bool:
         if self.socket.fileno() < 0:
             raise OSError("it has ended")
-        return bool(self._got or select.select([self.socket], [], [], max(0, seconds))[0])
+        return bool(self._got or self._poll.poll(1000 * max(0, seconds)))
 
     def hear(self) -> tuple[int, int, bytes]:
         length, kind, number = HEAD.unpack(self._bytes(HEAD.size))

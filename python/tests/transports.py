@@ -40,6 +40,15 @@ def first(way, **kwargs):
 
 
 class Both(unittest.TestCase):
+    def test_a_process_may_have_more_than_1024_files_open(self):
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        try:
+            for way in ways("plain"):
+                first(way)
+        finally:
+            for fd in files:
+                os.close(fd)
+
     def test_both_ways_give_equal_batches(self):
         (one, *rest), (other, *same) = (first(way) for way in ways("plain"))
         self.assertEqual(list(one), list(other))
