@@ -28,7 +28,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/batchserver"
 )
 
 const (
@@ -50,7 +49,7 @@ type Dataset interface {
 type remote struct {
 	conn   *grpc.ClientConn
 	client flight.FlightServiceClient
-	opts   *clientOptions
+	opts   *options
 	about  description
 	most   int                       // samples of a request
 	late   atomic.Pointer[time.Time] // when patience last ended
@@ -65,9 +64,7 @@ type sized struct {
 func (d *sized) Sizes(index int, sizes []int) {
 	n := ragged(d.about.Fields)
 	for dim := range n {
-		if sizes[dim] = int(int32(binary.LittleEndian.Uint32(d.lens[4*(index*n+dim):]))); sizes[dim] == noSize {
-			panic(fmt.Sprintf("Sizes(%d) fails on server %s, whose log says why", index, d.about.Server))
-		}
+		sizes[dim] = int32At(d.lens, index*n+dim)
 	}
 }
 
@@ -76,7 +73,7 @@ func (d *sized) Sizes(index int, sizes []int) {
 // training runs. A server that answers later with another dataset, token or version ends the epoch with
 // an error that names it, whatever WithErrorBudget allows.
 func Open(ctx context.Context, addresses []string, opts ...ClientOption) (Dataset, error) {
-	o := &clientOptions{patience: time.Minute}
+	o := &options{patience: time.Minute}
 	var err error
 	for _, opt := range opts {
 		err = errors.Join(err, opt.ofClient(o))
@@ -104,10 +101,8 @@ func Open(ctx context.Context, addresses []string, opts ...ClientOption) (Datase
 	if !o.proxy {
 		dial = append(dial, grpc.WithNoProxy())
 	}
-	target := "dns:///" + addresses[0]
-	if strings.HasPrefix(addresses[0], "dns:///") {
-		target = addresses[0]
-	} else if len(addresses) > 1 || strings.HasPrefix(addresses[0], "unix:") {
+	target := addresses[0]
+	if !strings.HasPrefix(target, "dns:///") {
 		list, state := manual.NewBuilderWithScheme("nwt"), resolver.State{}
 		for _, a := range addresses {
 			name, _, err := net.SplitHostPort(a)
@@ -129,7 +124,7 @@ func Open(ctx context.Context, addresses []string, opts ...ClientOption) (Datase
 		return nil, errors.Join(err, conn.Close())
 	}
 	// A request's batch is a part of a server's, and far from what a message may have.
-	d.most = max(1, min(d.about.Batch, 1<<30/max(1, bytesPerSample(d.about.Fields))))
+	d.most = max(1, min(d.about.Batch, maxPlaces, 1<<30/max(1, bytesPerSample(d.about.Fields))))
 	if !d.about.Sized {
 		return d.remote, nil
 	}
@@ -158,10 +153,11 @@ func checkAddress(a string, n int) error {
 
 // dialed connects to an address of Open's. A path is taken as it is, not as a part of a URL.
 func dialed(ctx context.Context, address string) (net.Conn, error) {
-	if path, ok := strings.CutPrefix(address, "unix:"); ok {
-		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	network := "tcp"
+	if path, unix := strings.CutPrefix(address, "unix:"); unix {
+		network, address = "unix", path
 	}
-	return (&net.Dialer{KeepAlive: ping}).DialContext(ctx, "tcp", address)
+	return (&net.Dialer{}).DialContext(ctx, network, address)
 }
 
 // ask asks what there is.
@@ -197,9 +193,6 @@ func (d *sized) ask(ctx context.Context) error {
 		}
 		if err == io.EOF || len(d.lens) > want {
 			return fmt.Errorf("server %s: the sizes of %d samples take %d bytes, not %d", d.about.Server, d.about.Samples, want, len(d.lens))
-		}
-		if status.Code(err) == codes.InvalidArgument {
-			return fmt.Errorf("serve: server %s tells sizes, another doesn't: all must serve the same: %w", d.about.Server, err)
 		}
 		if status.Code(err) == codes.InvalidArgument {
 			return fmt.Errorf("server %s tells sizes, another doesn't: all must serve the same: %w", d.about.Server, err)
@@ -299,13 +292,13 @@ func (d *remote) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample)
 }
 
 func (d *remote) load(ctx context.Context, indices []int, dst []*nwt.Sample) error {
-	places := make([]batchserver.Place, len(dst))
+	first := dst[0].Place()
+	t := ticket{Version: version, Data: d.about.Data, Epoch: first.Epoch, Key: first.Key}
 	for i, s := range dst {
-		places[i] = s.Place()
-		places[i].Index = indices[i]
+		t.Places = append(t.Places, [2]int{indices[i], s.Place().Position})
 	}
-	ticket := &flight.Ticket{Ticket: appendPlaces(nil, d.about.Data, places)}
-	return d.patiently(ctx, func(ctx context.Context) error { return d.get(ctx, ticket, dst) })
+	asked := &flight.Ticket{Ticket: jsonOf(t)}
+	return d.patiently(ctx, func(ctx context.Context) error { return d.get(ctx, asked, dst) })
 }
 
 // get asks for a batch, and writes it to dst.
@@ -316,124 +309,80 @@ func (d *remote) get(ctx context.Context, t *flight.Ticket, dst []*nwt.Sample) e
 	if err != nil {
 		return err
 	}
-	in := incoming{}
-	if err := stream.RecvMsg(&in); err != nil { // the schema, which is known
-		return err
-	}
-	came := false
-	in.body = func(meta []byte, r io.Reader, size int) error {
-		var a answer
-		if err := json.Unmarshal(meta, &a); err != nil {
-			return err
+	batches := 0
+	in := &incoming{read: func(meta, body []byte) error {
+		if meta == nil { // it is the schema, which is known
+			return nil
 		}
-		came = true
-		if err := d.fits(&a, len(dst)); err != nil {
-			return err
-		}
-		return d.scatter(&a, r, size, dst)
+		batches++
+		return d.scatter(meta, body, dst)
+	}}
+	for err == nil && batches < 2 {
+		err = stream.RecvMsg(in)
 	}
-	if err := stream.RecvMsg(&in); err != nil {
-		return err
+	if err == io.EOF && batches == 1 {
+		return nil
 	}
-	if !came {
-		return errors.New("serve: no batch has come")
-	}
-	if err := stream.RecvMsg(&incoming{}); err != io.EOF {
-		return errors.Join(err, errors.New("serve: something follows the batch"))
-	}
-	return nil
+	return errors.Join(err, fmt.Errorf("serve: %d batches have come, not 1", batches))
 }
 
-// fits returns an error if the answer isn't of this dataset.
-func (d *remote) fits(a *answer, n int) error {
-	switch {
-	case a.Data != d.about.Data || a.Samples != n || len(a.Shapes) != len(d.about.Fields) || len(a.At) != len(a.Shapes)+ragged(d.about.Fields):
-		return fmt.Errorf("serve: server %s answers %d samples of the dataset %s, %d fields in %d columns, not %d of %s, %d", a.Server, a.Samples, a.Data, len(a.Shapes), len(a.At), n, d.about.Data, len(d.about.Fields))
+// scatter writes a batch to its samples.
+func (d *remote) scatter(meta, body []byte, dst []*nwt.Sample) error {
+	var a answer
+	if err := json.Unmarshal(meta, &a); err != nil {
+		return err
 	}
-	for f, field := range d.about.Fields {
-		fits := len(a.Shapes[f]) == len(field.Shape)
-		for dim := 0; fits && dim < len(field.Shape); dim++ {
-			n := a.Shapes[f][dim]
-			fits = n == field.Shape[dim] || n > 0 && n < field.Shape[dim] && dim < field.RaggedDims
+	fields, n := d.about.Fields, len(dst)
+	if a.Data != d.about.Data || a.Samples != n || len(a.Shapes) != len(fields) || len(a.At) != len(fields)+ragged(fields) {
+		return fmt.Errorf("serve: server %s answers %d samples of the dataset %s, %d fields in %d columns, not %d of %s, %d", a.Server, a.Samples, a.Data, len(a.Shapes), len(a.At), n, d.about.Data, len(fields))
+	}
+	var err error
+	column := func(i, each int) []byte { // the samples' bytes in the i-th column, so many each
+		from, size := a.At[i], n*each
+		if from >= 0 && from <= len(body)-size {
+			return body[from : from+size]
+		}
+		err = fmt.Errorf("serve: server %s answers column %d, which takes %d bytes, at byte %d of %d", a.Server, i, size, from, len(body))
+		return nil
+	}
+	next := len(fields) // the column of lengths that comes next
+	for f, field := range fields {
+		shape, free := a.Shapes[f], field.RaggedDims
+		fits := len(shape) == len(field.Shape)
+		for dim := 0; fits && dim < len(shape); dim++ {
+			fits = shape[dim] == field.Shape[dim] || dim < free && shape[dim] > 0 && shape[dim] < field.Shape[dim]
 		}
 		if !fits {
-			return fmt.Errorf("serve: server %s answers the shape %v for %v of field %q", a.Server, a.Shapes[f], field.Shape, field.Name)
+			return fmt.Errorf("serve: server %s answers the shape %v for %v of field %q", a.Server, shape, field.Shape, field.Name)
 		}
-	}
-	return nil
-}
-
-// scatter reads the columns of a batch, a body of size bytes, into its samples. A fixed column goes
-// straight there; a ragged one waits for its lengths, which come last.
-func (d *remote) scatter(a *answer, r io.Reader, size int, dst []*nwt.Sample) (err error) {
-	at := 0 // in the body
-	// column readies the reader for the i-th column, of n bytes.
-	column := func(i, n int) {
-		if err == nil && (a.At[i] < at || a.At[i] > size-n) {
-			err = fmt.Errorf("serve: server %s answers column %d at byte %d of %d: it takes %d, after byte %d", a.Server, i, a.At[i], size, n, at)
+		each, lens, own := elements(shape)*field.Type.Size(), make([][]byte, free), make([]int, free)
+		values := column(f, each)
+		for dim := range lens {
+			lens[dim] = column(next, 4)
+			next++
 		}
-		if err == nil {
-			_, err = io.CopyN(io.Discard, r, int64(a.At[i]-at))
-		}
-		at = a.At[i] + n
-	}
-	fill := func(b []byte) []byte {
-		if err == nil {
-			_, err = io.ReadFull(r, b)
-		}
-		return b
-	}
-	columns := make([][]byte, len(d.about.Fields))
-	for f, field := range d.about.Fields {
-		n := field.Type.Size() * a.Samples
-		for _, dim := range a.Shapes[f] {
-			n *= dim
-		}
-		if column(f, n); err != nil {
+		if err != nil {
 			return err
 		}
-		if field.RaggedDims > 0 {
-			columns[f] = fill(make([]byte, n))
-			continue
-		}
-		for _, s := range dst {
-			fill(s.Bytes(f))
-		}
-	}
-	i := len(columns)
-	for f, field := range d.about.Fields {
-		var lens [][]byte
-		for range field.RaggedDims {
-			if column(i, 4*a.Samples); err != nil {
-				return err
+		for i, s := range dst {
+			for dim := range lens {
+				if own[dim] = int32At(lens[dim], i); own[dim] < 0 || own[dim] > shape[dim] {
+					return fmt.Errorf("serve: server %s answers the length %d for dimension %d of field %q, of %d", a.Server, own[dim], dim, field.Name, shape[dim])
+				}
 			}
-			lens = append(lens, fill(make([]byte, 4*a.Samples)))
-			i++
-		}
-		if err == nil && field.RaggedDims > 0 {
-			err = spread(a, f, field, columns[f], lens, dst)
-		}
-	}
-	return err
-}
-
-// spread copies a ragged column to its samples, whose places may be larger.
-func spread(a *answer, f int, field nwt.Field, column []byte, lens [][]byte, dst []*nwt.Sample) error {
-	shape := make([]int, len(lens))
-	for i, s := range dst {
-		for dim := range lens {
-			n := int(int32(binary.LittleEndian.Uint32(lens[dim][4*i:])))
-			if n < 0 || n > a.Shapes[f][dim] {
-				return fmt.Errorf("serve: server %s answers the length %d for dimension %d of field %q, of %d", a.Server, n, dim, field.Name, a.Shapes[f][dim])
+			from := values[i*each : (i+1)*each]
+			if free == 0 {
+				copy(s.Bytes(f), from)
+				continue
 			}
-			shape[dim] = n
+			s.SetShape(f, own...)
+			copyRuns(s.Bytes(f), s.Shape(f), from, shape, own)
 		}
-		s.SetShape(f, shape...)
-		size := len(column) / len(dst)
-		copyRuns(s.Bytes(f), s.Shape(f), column[i*size:(i+1)*size], a.Shapes[f], shape)
 	}
 	return nil
 }
+
+func int32At(b []byte, i int) int { return int(int32(binary.LittleEndian.Uint32(b[4*i:]))) }
 
 // copyRuns copies the part of a tensor that has the given shape in its first dimensions.
 func copyRuns(dst []byte, dstShape []int, src []byte, srcShape, shape []int) {

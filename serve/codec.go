@@ -2,10 +2,7 @@ package serve
 
 import (
 	"bytes"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"sync/atomic"
 
@@ -25,17 +22,14 @@ const (
 type outgoing struct {
 	header, meta []byte
 	body         [][]byte
-	part         func() // called when the connection needs a part of the body no more; nil: nobody waits for that
-	sent         func() // called once it needs nothing of it any more
-	taken        bool   // sent will be called
+	left         func(parts int) // called when the connection needs a part of the body no more; nil: nobody waits for that
 }
 
 const maxPart = 1 << 20 // bytes
 
-// An incoming is a FlightData whose body goes straight to its place.
+// An incoming is a FlightData that is read where it lies.
 type incoming struct {
-	header, meta []byte
-	body         func(meta []byte, r io.Reader, size int) error
+	read func(meta, body []byte) error
 }
 
 // A codec is gRPC's for protocol buffers, with these two beside them.
@@ -49,23 +43,22 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 		b, err := proto.Marshal(v.(proto.Message))
 		return mem.BufferSlice{mem.SliceBuffer(b)}, err
 	}
-	out.taken = true
 	size := 0
 	for _, piece := range out.body {
 		size += len(piece)
 	}
-	head := protowire.AppendTag(nil, fieldHeader, protowire.BytesType)
-	head = protowire.AppendBytes(head, out.header)
+	head := protowire.AppendBytes(protowire.AppendTag(nil, fieldHeader, protowire.BytesType), out.header)
 	if out.meta != nil {
-		head = protowire.AppendTag(head, fieldMeta, protowire.BytesType)
-		head = protowire.AppendBytes(head, out.meta)
+		head = protowire.AppendBytes(protowire.AppendTag(head, fieldMeta, protowire.BytesType), out.meta)
 	}
 	if size > 0 {
-		head = protowire.AppendTag(head, fieldBody, protowire.BytesType)
-		head = protowire.AppendVarint(head, uint64(size))
+		head = protowire.AppendVarint(protowire.AppendTag(head, fieldBody, protowire.BytesType), uint64(size))
 	}
 	buffers := mem.BufferSlice{mem.SliceBuffer(head)}
-	left := &counted{of: out}
+	if out.left == nil {
+		return buffers, nil
+	}
+	left := &counted{told: out.left}
 	left.n.Store(1) // this function
 	for _, piece := range out.body {
 		for part := range slices.Chunk(piece, maxPart) {
@@ -81,75 +74,37 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	return buffers, nil
 }
 
-// counted is a pool of gRPC's that counts the pieces of a body which the connection still needs.
+// counted is a pool of gRPC's that counts the parts of a body which the connection still needs.
 type counted struct {
-	n  atomic.Int32
-	of *outgoing
+	n    atomic.Int32
+	told func(parts int)
 }
 
 func (c *counted) Get(int) *[]byte { panic("nothing is taken from here") }
-
-func (c *counted) Put(*[]byte) {
-	switch left := c.n.Add(-1); {
-	case c.of.sent == nil:
-	case left == 0:
-		c.of.sent()
-	default:
-		c.of.part()
-	}
-}
+func (c *counted) Put(*[]byte)     { c.told(int(c.n.Add(-1))) }
 
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+	whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer whole.Free()
+	rest := whole.ReadOnlyData()
 	in, ok := v.(*incoming)
 	if !ok {
-		return proto.Unmarshal(data.Materialize(), v.(proto.Message))
+		return proto.Unmarshal(rest, v.(proto.Message))
 	}
-	r := data.Reader()
-	defer r.Close()
-	for {
-		tag, err := binary.ReadUvarint(r)
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		number, kind := protowire.DecodeTag(tag)
-		if kind != protowire.BytesType {
-			return fmt.Errorf("field %d of a FlightData has the wire type %d", number, kind)
-		}
-		size, err := binary.ReadUvarint(r)
-		if err != nil || size > uint64(r.Remaining()) {
-			return errors.Join(err, errCutMessage)
+	var meta, body []byte
+	for len(rest) > 0 {
+		number, kind, n := protowire.ConsumeTag(rest)
+		value, m := protowire.ConsumeBytes(rest[max(n, 0):])
+		if n < 0 || m < 0 || kind != protowire.BytesType {
+			return fmt.Errorf("field %d of a FlightData, of wire type %d: %v", number, kind, protowire.ParseError(min(n, m)))
 		}
 		switch number {
-		case fieldHeader:
-			in.header, err = read(r, int(size))
 		case fieldMeta:
-			in.meta, err = read(r, int(size))
+			meta = value
 		case fieldBody:
-			before := r.Remaining()
-			if in.body == nil {
-				_, err = read(r, int(size))
-			} else if err = in.body(in.meta, r, int(size)); err == nil {
-				_, err = read(r, int(size)-(before-r.Remaining())) // padding
-			}
-		default:
-			_, err = read(r, int(size))
+			body = value
 		}
-		if err != nil {
-			return err
-		}
+		rest = rest[n+m:]
 	}
-}
-
-var errCutMessage = errors.New("the message is cut")
-
-func read(r io.Reader, n int) ([]byte, error) {
-	if n < 0 {
-		return nil, errCutMessage
-	}
-	b := make([]byte, n)
-	_, err := io.ReadFull(r, b)
-	return b, err
+	return in.read(meta, body)
 }

@@ -10,7 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
@@ -25,81 +27,58 @@ type flights struct {
 	s *Server
 }
 
-// GetFlightInfo tells the schema, how many batches a rank has, and the tickets of epoch 0, at most
-// maxTickets. A client that says its version makes tickets itself.
+// GetFlightInfo tells the schema and how many batches a rank has.
 func (f *flights) GetFlightInfo(_ context.Context, d *flight.FlightDescriptor) (*flight.FlightInfo, error) {
-	refuse := func(why any) (*flight.FlightInfo, error) {
-		return nil, status.Errorf(codes.InvalidArgument, "the path must be [rank, world], not %.200q: %v", d.GetPath(), why)
+	var err error
+	numbers := []int{0, 0, version}
+	path := d.GetPath()
+	if len(path) != 2 && len(path) != 3 {
+		err = fmt.Errorf("it has %d parts", len(path))
 	}
-	var numbers [3]int // the last is the client's version
-	if n := len(d.GetPath()); n != 2 && n != 3 {
-		return refuse(fmt.Sprintf("it has %d parts", n))
+	for i := 0; err == nil && i < len(path); i++ {
+		numbers[i], err = strconv.Atoi(path[i])
 	}
-	for i, text := range d.GetPath() {
-		var err error
-		if numbers[i], err = strconv.Atoi(text); err != nil {
-			return refuse(err)
-		}
+	if wrong := differs("the client", numbers[2]); err == nil && wrong != nil {
+		return nil, status.Error(codes.FailedPrecondition, wrong.Error())
 	}
-	known := len(d.GetPath()) == 3
-	if known {
-		if err := differs("the client", numbers[2]); err != nil {
-			return nil, status.Error(codes.FailedPrecondition, err.Error())
-		}
+	var described description
+	if err == nil {
+		described, err = f.s.describe(numbers[0], numbers[1])
 	}
-	t := Ticket{Rank: numbers[0], World: numbers[1]}
-	t, err := parseTicket(jsonOf(t))
 	if err != nil {
-		return refuse(err)
-	}
-	described, err := f.s.describe(t.Rank, t.World)
-	if err != nil {
-		return refuse(err)
+		return nil, status.Errorf(codes.InvalidArgument, "the path must be [rank, world], not %.200q: %v", path, err)
 	}
 	schema := schemaOf(described.Fields, func(i int) []int { return described.Fields[i].Shape })
-	info := &flight.FlightInfo{
+	return &flight.FlightInfo{
 		Schema: flight.SerializeSchema(schema, memory.DefaultAllocator), FlightDescriptor: d,
 		TotalRecords: int64(described.Batches), TotalBytes: -1, Ordered: true, AppMetadata: jsonOf(described),
-	}
-	for t.Batch = 0; !known && t.Batch < min(described.Batches, maxTickets); t.Batch++ {
-		info.Endpoint = append(info.Endpoint, &flight.FlightEndpoint{Ticket: &flight.Ticket{Ticket: jsonOf(t)}})
-	}
-	return info, nil
-}
-
-// slot waits for a place in loading.
-func (f *flights) slot(ctx context.Context) error {
-	select {
-	case f.s.loading <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
-	}
+	}, nil
 }
 
 // DoAction answers "sizes": the sizes of samples, as nwt.SizedDataset tells them, 4 bytes each, in
-// portions.
+// portions. −1 stands for those that can't be told: the sample is bad, as in a loader.
 func (f *flights) DoAction(a *flight.Action, stream flight.FlightService_DoActionServer) error {
 	ds, sized := f.s.ds.(nwt.SizedDataset)
 	if a.GetType() != "sizes" || !sized {
 		return status.Errorf(codes.InvalidArgument, "the action %.200q isn't known: a dataset that tells sizes has \"sizes\"", a.GetType())
 	}
-	if err := f.slot(stream.Context()); err != nil {
+	if err := f.s.enter(stream.Context()); err != nil {
 		return err
 	}
-	defer func() { <-f.s.loading }()
+	defer f.s.leave()
 	watch := watchOver(stream.Context())
 	defer watch.end()
-	sizes, portion := make([]int, ragged(f.s.about.Fields)), []byte(nil)
+	sizes, portion, logged := make([]int, ragged(f.s.about.Fields)), []byte(nil), false
 	for index := range f.s.about.Samples {
-		if err := askSizes(ds, index, sizes); err != nil {
-			f.s.unsized.Do(func() {
-				slog.Error("nwt/serve: Sizes fails for a sample, which clients take for a bad one; this is logged once", "error", err)
-			})
-			sizes[0] = noSize
+		if p := askSizes(ds, index, sizes); p != nil && !logged {
+			logged = true
+			slog.Error("nwt/serve: Sizes panics for a sample, which clients take for a bad one; later ones aren't logged", "index", index, "panic", p)
 		}
 		for _, size := range sizes {
-			portion = binary.LittleEndian.AppendUint32(portion, uint32(int32(size)))
+			if size < 0 || size > math.MaxInt32 {
+				size = -1
+			}
+			portion = binary.LittleEndian.AppendUint32(portion, uint32(size))
 		}
 		if len(portion) >= 1<<18 || index == f.s.about.Samples-1 {
 			if err := stream.Send(&flight.Result{Body: portion}); err != nil {
@@ -112,28 +91,18 @@ func (f *flights) DoAction(a *flight.Action, stream flight.FlightService_DoActio
 	return nil
 }
 
-// noSize stands for sizes that the dataset can't tell, or that 4 bytes can't hold.
-const noSize = math.MinInt32
-
-func askSizes(ds nwt.SizedDataset, index int, sizes []int) (err error) {
-	returned := false
+// askSizes returns why Sizes panics: otherwise it would end the server.
+func askSizes(ds nwt.SizedDataset, index int, sizes []int) (panicked any) {
+	for dim := range sizes {
+		sizes[dim] = -1
+	}
 	defer func() {
-		if !returned { // or the panic would end the server
-			err = fmt.Errorf("Sizes(%d): panic: %v", index, recover())
+		if panicked = recover(); panicked != nil {
+			sizes[0] = -1
 		}
 	}()
-	for dim := range sizes {
-		sizes[dim] = -1 // if it isn't told, the sample is bad, as in a loader
-	}
 	ds.Sizes(index, sizes)
-	returned = true
-	for dim, size := range sizes {
-		if size <= noSize || size > math.MaxInt32 {
-			err = fmt.Errorf("Sizes(%d) tells %d for dimension %d: must be 0 … %d", index, size, dim, math.MaxInt32)
-			sizes[dim] = noSize
-		}
-	}
-	return err
+	return nil
 }
 
 // A watch hangs up on the client of a call that takes nothing for long. Each part that the client takes
@@ -163,21 +132,26 @@ func (w *watch) end() {
 // DoGet answers a batch.
 func (f *flights) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer) error {
 	s, ctx := f.s, stream.Context()
-	if err := f.slot(ctx); err != nil {
+	if err := s.enter(ctx); err != nil {
 		return err
 	}
-	defer func() { <-s.loading }()
-	early := !s.about.Sized
-	if early { // then the shapes are known: a client can cancel its call from now on
-		schema := schemaOf(s.about.Fields, func(i int) []int { return s.about.Fields[i].Shape })
-		if err := stream.SendMsg(&outgoing{header: headOf(schema)}); err != nil {
+	defer s.leave()
+	begin := func(shape func(field int) []int) (*arrow.Schema, error) {
+		schema := schemaOf(s.about.Fields, shape)
+		first := ipc.GetSchemaPayload(schema, memory.DefaultAllocator)
+		return schema, stream.SendMsg(&outgoing{header: first.Meta().Bytes()})
+	}
+	var schema *arrow.Schema
+	var err error
+	if !s.about.Sized { // then the shapes are known: a client can cancel its call from now on
+		if schema, err = begin(func(i int) []int { return s.about.Fields[i].Shape }); err != nil {
 			return err
 		}
 	}
 	var lost atomic.Bool // gRPC may still read the memory
 	b, a, err := s.load(ctx, t.GetTicket(), s.alloc, func(mem []byte) error {
 		if !lost.Load() {
-			s.free(mem)
+			s.spare.Put(&mem)
 		}
 		return nil
 	})
@@ -185,31 +159,30 @@ func (f *flights) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 		return err
 	}
 	defer b.Release()
-	schema, size := schemaOf(s.about.Fields, func(i int) []int { return a.Shapes[i] }), 0
-	columns, lens := s.columns(b)
-	sent, watch := make(chan struct{}), watchOver(ctx)
-	defer watch.end()
-	out := &outgoing{part: func() { watch.Reset(stall) }, sent: func() { close(sent) }}
-	if out.header, out.body, a.At, size, err = encode(schema, a.Samples, append(columns, lens...)); err == nil && size > maxBody {
-		err = fmt.Errorf("a batch of %d bytes is too large for gRPC, which takes %d: make batches smaller, or take them in shared memory", size, maxBody)
-	}
-	if err != nil {
-		return status.Error(codes.InvalidArgument, said(err, maxSaid))
-	}
-	if !early {
-		if err := stream.SendMsg(&outgoing{header: headOf(schema)}); err != nil {
+	if schema == nil {
+		if schema, err = begin(func(i int) []int { return a.Shapes[i] }); err != nil {
 			return err
 		}
 	}
+	out := &outgoing{}
+	if out.header, out.body, a.At, err = encode(schema, a.Samples, s.columns(b)); err != nil {
+		return status.Error(codes.InvalidArgument, said(err, maxSaid))
+	}
 	out.meta = jsonOf(a)
-	if err := stream.SendMsg(out); err != nil {
-		lost.Store(out.taken)
-		return err
+	sent, watch := make(chan struct{}), watchOver(ctx)
+	defer watch.end()
+	out.left = func(parts int) {
+		if watch.Reset(stall); parts == 0 {
+			close(sent)
+		}
 	}
-	select {
-	case <-sent:
-	case <-ctx.Done(): // gRPC doesn't tell then
-		lost.Store(true)
+	if err = stream.SendMsg(out); err == nil {
+		select {
+		case <-sent:
+			return nil
+		case <-ctx.Done(): // gRPC doesn't tell then
+		}
 	}
-	return nil
+	lost.Store(true)
+	return err
 }

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/batchserver"
 )
 
 func served(f testing.TB, opts ...ServerOption) *Server {
@@ -29,7 +28,7 @@ func FuzzTickets(f *testing.F) {
 	s := served(f)
 	f.Add([]byte(`{"epoch": 3, "batch": 1, "rank": 0, "world": 2}`))
 	f.Add([]byte(`{"epoch": -1, "batch": 1e9, "samples": 7, "order": "18446744073709551615"}`))
-	f.Add(appendPlaces(nil, s.about.Data, []batchserver.Place{{Index: 1}, {Index: -1, Position: 1 << 62}}))
+	f.Add(jsonOf(ticket{Data: s.about.Data, Places: [][2]int{{1, 0}, {-1, 1 << 62}}}))
 	f.Fuzz(func(t *testing.T, ticket []byte) {
 		stream := &sink{ctx: t.Context()}
 		if err := (&flights{s: s}).DoGet(&flight.Ticket{Ticket: ticket}, stream); err != nil {
@@ -53,10 +52,20 @@ func FuzzDescriptors(f *testing.F) {
 
 // A client must not trust what claims to be a server.
 func FuzzAnswers(f *testing.F) {
-	f.Add([]byte{0x12, 1, 7, 0xc2, 0x3e, 0})
+	fields := []nwt.Field{{Name: "x", Type: nwt.Int32}, {Name: "map", Type: nwt.Uint8, Shape: []int{4, 5, 3}, RaggedDims: 2}}
+	sample, err := nwt.LoadSample(context.Background(), nwt.NewDataset(1, fields, func(_ context.Context, _ int, dst *nwt.Sample) error { dst.SetShape(1, 1, 1); return nil }), 0)
+	require.NoError(f, err)
+	d := &remote{about: description{Data: "x", Fields: fields}}
+	meta := jsonOf(answer{Data: "x", Samples: 1, Shapes: [][]int{nil, {2, 2, 3}}, At: []int{0, 4, 16, 20}})
+	body := append(make([]byte, 16), 2, 0, 0, 0, 1, 0, 0, 0)
+	require.NoError(f, d.scatter(meta, body, []*nwt.Sample{sample}))
+	message, err := codec{}.Marshal(&outgoing{meta: meta, body: [][]byte{body}, left: func(int) {}})
+	require.NoError(f, err)
+	f.Add(message.Materialize())
 	f.Fuzz(func(t *testing.T, message []byte) {
-		in := incoming{}
-		_ = codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(message)}, &in)
+		_ = codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(message)}, &incoming{read: func(meta, body []byte) error {
+			return d.scatter(meta, body, []*nwt.Sample{sample})
+		}})
 	})
 }
 

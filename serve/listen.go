@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"syscall"
 )
 
@@ -77,59 +74,19 @@ func removeDead(path string) {
 	}
 }
 
-// A listener accepts at most maxConns connections at a time: more are closed at once.
-type listener struct {
-	net.Listener
-	mu    sync.Mutex
-	conns map[*conn]bool // guarded by mu
-}
+// A listener's connections can be found, and closed, by the address of their peer.
+type listener struct{ net.Listener }
 
-// A conn can be found, and closed, by the address of its peer.
-type conn struct {
-	net.Conn
-	of *listener
-}
+type conn struct{ net.Conn }
 
 type peerAddr struct {
 	net.Addr
-	conn *conn
+	conn net.Conn
 }
 
-func (c *conn) RemoteAddr() net.Addr { return peerAddr{c.Conn.RemoteAddr(), c} }
-
-func (l *listener) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		one := &conn{c, l}
-		l.mu.Lock()
-		full := len(l.conns) >= maxConns
-		if !full {
-			l.conns[one] = true
-		}
-		l.mu.Unlock()
-		if !full {
-			return one, nil
-		}
-		_ = c.Close()
-	}
+func (l listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return conn{c}, err
 }
 
-func (c *conn) Close() error {
-	c.of.mu.Lock()
-	delete(c.of.conns, c)
-	c.of.mu.Unlock()
-	return c.Conn.Close()
-}
-
-// hangUp closes all connections.
-func (l *listener) hangUp() {
-	l.mu.Lock()
-	all := slices.Collect(maps.Keys(l.conns))
-	l.mu.Unlock()
-	for _, c := range all {
-		_ = c.Close()
-	}
-}
+func (c conn) RemoteAddr() net.Addr { return peerAddr{c.Conn.RemoteAddr(), c} }

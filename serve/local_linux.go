@@ -11,10 +11,13 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 	"unsafe"
 
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -30,30 +33,24 @@ func (s *Server) share(ctx context.Context, path string) (wait func(), err error
 	if err != nil {
 		return nil, err
 	}
-	all := &listener{Listener: l, conns: make(map[*conn]bool)}
-	var clients sync.WaitGroup
 	context.AfterFunc(ctx, func() { _ = l.Close() })
-	clients.Go(func() {
-		for pause := time.Duration(0); ; {
-			c, err := all.Accept()
+	var clients errgroup.Group
+	clients.SetLimit(1 + maxConns)
+	clients.Go(func() error {
+		for {
+			c, err := l.Accept()
 			switch {
 			case err == nil:
-				pause = 0
-				clients.Go(func() { s.shareWith(ctx, c.(*conn)) })
-				continue
+				clients.Go(func() error { s.shareWith(ctx, c.(*net.UnixConn)); return nil })
 			case ctx.Err() != nil:
-				return
-			case pause == 0:
+				return nil
+			default:
 				slog.Error("nwt/serve: accepting clients of this host fails; trying again", "error", err)
-			}
-			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
+				time.Sleep(time.Second)
 			}
 		}
 	})
-	return clients.Wait, nil
+	return func() { _ = clients.Wait() }, nil // none of them fails
 }
 
 // ours reports whether the other end of a socket is this user's, or root's.
@@ -78,22 +75,21 @@ type localClient struct {
 
 	mu    sync.Mutex
 	asked map[uint32]chan struct{} // by number of request: is closed when the client waits for it
-	held  map[uint32]func()        // by number of file: releases the batch that lies in it
-	files map[*byte]*file
-	idle  []*file
-	last  uint32 // number of a file
+	files []*file                  // number 1 is the first
 	gone  bool
 }
 
 // A file is memory that a client has mapped too, enough for the largest batch; what is never written takes
 // none. Nobody can make it shorter.
 type file struct {
-	number uint32
-	fd     int // −1 once the client has it
-	mem    []byte
+	number  int
+	fd      int // −1 once the client has it
+	mem     []byte
+	idle    bool
+	release func() // of the batch in it that the client has
 }
 
-func newFile(number uint32, size int) (*file, error) {
+func newFile(number, size int) (*file, error) {
 	fd, err := unix.MemfdCreate("nwt", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, fmt.Errorf("shared memory: %w", err)
@@ -124,73 +120,82 @@ func (l *localClient) alloc(size int) ([]byte, error) {
 	defer l.mu.Unlock()
 	switch {
 	case l.gone: // it is loaded in vain
-		return newMemory(size), nil
+		return memory.DefaultAllocator.Allocate(size), nil
 	case size > l.s.most:
 		return nil, fmt.Errorf("a batch of %d bytes: at most %d were expected", size, l.s.most)
 	}
-	if n := len(l.idle); n > 0 {
-		f := l.idle[n-1]
-		l.idle = l.idle[:n-1]
-		return f.mem[:size], nil
+	for _, f := range l.files {
+		if f.idle {
+			f.idle = false
+			return f.mem[:size], nil
+		}
 	}
 	if len(l.files) == maxFiles {
 		return nil, fmt.Errorf("the client holds %d batches", maxFiles)
 	}
-	l.last++
-	f, err := newFile(l.last, l.s.most)
+	f, err := newFile(len(l.files)+1, l.s.most)
 	if err != nil {
 		return nil, err
 	}
-	l.files[unsafe.SliceData(f.mem)] = f
+	l.files = append(l.files, f)
 	return f.mem[:size], nil
 }
 
 func (l *localClient) free(mem []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch f := l.files[unsafe.SliceData(mem)]; {
-	case f == nil:
-	case l.gone:
-		f.close()
-	default:
-		l.idle = append(l.idle, f)
+	if f := l.fileOf(mem); f != nil {
+		if f.idle = true; l.gone {
+			f.close()
+		}
+	}
+	return nil
+}
+
+// fileOf returns the file that a batch lies in. The caller holds mu.
+func (l *localClient) fileOf(mem []byte) *file {
+	for _, f := range l.files {
+		if unsafe.SliceData(f.mem) == unsafe.SliceData(mem) {
+			return f
+		}
 	}
 	return nil
 }
 
 // shareWith answers one client, until it goes or sends what it must not.
-func (s *Server) shareWith(ctx context.Context, outer *conn) {
-	defer outer.Close()
-	l := &localClient{
-		s: s, c: outer.Conn.(*net.UnixConn), asked: make(map[uint32]chan struct{}), held: make(map[uint32]func()), files: make(map[*byte]*file),
-	}
-	l.r = bufio.NewReader(l.c)
+func (s *Server) shareWith(ctx context.Context, c *net.UnixConn) {
+	defer c.Close()
+	taking, stop := context.WithCancel(ctx)
 	over, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	l.taking, l.ctx = ctx, over
+	l := &localClient{s: s, c: c, r: bufio.NewReader(c), taking: taking, ctx: over, asked: make(map[uint32]chan struct{})}
 	defer context.AfterFunc(ctx, func() {
-		_ = l.c.CloseRead() // nothing new is taken
-		time.AfterFunc(s.opts.grace, func() { cancel(); _ = l.c.Close() })
+		_ = c.CloseRead() // nothing new is taken
+		time.AfterFunc(s.opts.grace, func() { cancel(); _ = c.Close() })
 	})()
-	if err := l.begin(); err != nil {
-		l.fail(0, err)
-		return
-	}
 	var under sync.WaitGroup
-	err := l.listen(&under)
+	err := l.begin()
+	if err == nil {
+		err = l.listen(&under)
+	}
 	if ctx.Err() == nil {
 		l.fail(0, err)
 		cancel() // what it has asked for is of no use to it
 	}
+	stop()
 	under.Wait()
 	l.mu.Lock()
 	l.gone = true
-	for _, f := range l.idle {
-		f.close()
+	for _, f := range l.files {
+		if f.idle {
+			f.close()
+		}
 	}
 	l.mu.Unlock()
-	for _, release := range l.held {
-		release()
+	for _, f := range l.files {
+		if f.release != nil {
+			f.release()
+		}
 	}
 }
 
@@ -211,7 +216,7 @@ func (l *localClient) begin() error {
 	}
 	nonces := hello.Nonce + rand.Text()
 	mine := map[string]any{"version": version, "nonce": nonces[len(hello.Nonce):], "proof": proof(l.s.opts.token, "server", nonces)}
-	if err := l.send(frame{kind: kindChallenge, body: jsonOf(mine)}, nil); err != nil {
+	if err := l.send(kindChallenge, 0, jsonOf(mine)); err != nil {
 		return err
 	}
 	var theirs struct{ Proof string }
@@ -224,15 +229,11 @@ func (l *localClient) begin() error {
 	case l.s.opts.token != "" && !hmac.Equal([]byte(theirs.Proof), []byte(proof(l.s.opts.token, "client", nonces))):
 		return errToken
 	}
-	t, err := parseTicket(jsonOf(Ticket{Rank: hello.Rank, World: hello.World}))
+	about, err := l.s.describe(hello.Rank, hello.World)
 	if err != nil {
 		return err
 	}
-	about, err := l.s.describe(t.Rank, t.World)
-	if err != nil {
-		return err
-	}
-	return l.send(frame{kind: kindAbout, body: jsonOf(about)}, nil)
+	return l.send(kindAbout, 0, jsonOf(about))
 }
 
 // hear reads a message of the beginning.
@@ -259,9 +260,9 @@ func (l *localClient) listen(under *sync.WaitGroup) error {
 		if err != nil {
 			return err
 		}
+		then := func() {}
 		l.mu.Lock()
 		wanted, known := l.asked[f.number]
-		release := l.held[f.number]
 		switch f.kind {
 		case kindAsk:
 			if known || len(l.asked) >= maxPending || f.number == 0 {
@@ -272,34 +273,30 @@ func (l *localClient) listen(under *sync.WaitGroup) error {
 			l.asked[f.number] = wanted
 			under.Go(func() { l.answer(f.number, f.body, wanted) })
 		case kindRelease:
-			delete(l.held, f.number)
-			if release == nil {
+			at := slices.IndexFunc(l.files, func(of *file) bool { return of.number == int(f.number) && of.release != nil })
+			if at < 0 {
 				err = fmt.Errorf("there is no batch in file %d", f.number)
+				break
 			}
+			then, l.files[at].release = l.files[at].release, nil
 		case kindWaiting:
-			if known && wanted != nil {
+			if wanted != nil {
 				l.asked[f.number] = nil
 				close(wanted)
 			}
+			then = func() { _ = l.send(kindAlive, f.number, nil) } // if it fails, so does reading
 		default:
 			err = fmt.Errorf("a message of kind %d", f.kind)
 		}
 		l.mu.Unlock()
-		switch {
-		case err != nil:
+		if then(); err != nil {
 			return err
-		case f.kind == kindRelease:
-			release()
-		case f.kind == kindWaiting:
-			if err := l.send(frame{kind: kindAlive, number: f.number}, nil); err != nil {
-				return err
-			}
 		}
 	}
 }
 
 // answer loads a batch once the server may hold one more, or the client can't go on without it.
-func (l *localClient) answer(number uint32, ticket []byte, wanted <-chan struct{}) {
+func (l *localClient) answer(number uint32, asked []byte, wanted <-chan struct{}) {
 	s, counts := l.s, false
 	select {
 	case s.held <- struct{}{}:
@@ -314,38 +311,23 @@ func (l *localClient) answer(number uint32, ticket []byte, wanted <-chan struct{
 			<-s.held
 		}
 	}
-	select {
-	case s.loading <- struct{}{}:
-	case <-l.taking.Done():
+	if s.enter(l.taking) != nil {
 		release()
 		return
 	}
-	b, a, err := s.load(l.ctx, ticket, l.alloc, l.free)
-	var text []byte
+	b, a, err := s.load(l.ctx, asked, l.alloc, l.free)
+	s.leave()
 	var in *file
+	var text []byte
 	if err == nil {
-		l.mu.Lock()
-		in = l.files[unsafe.SliceData(b.Memory())]
-		l.mu.Unlock()
-		if in == nil {
-			b.Release()
-			err = errors.New("the batch doesn't lie in the client's memory")
-		}
+		in, text, err = l.lay(b, &a)
 	}
-	if err == nil {
-		text = fmt.Appendf(nil, "%d %d\n%s\n%s\n%s", in.number, a.Left, jsonOf(map[string]any{"samples": a.Samples, "shapes": a.Shapes, "at": l.lay(b, in)}), jsonOf(a.After), jsonOf(append([]badSample{}, a.Bad...)))
-		if len(text) > maxAnswer {
-			b.Release()
-			err = fmt.Errorf("an answer of %d bytes: at most %d", len(text), maxAnswer)
-		}
-	}
-	<-s.loading
 	fd := -1
 	l.mu.Lock()
 	delete(l.asked, number)
 	if err == nil {
-		l.held[in.number] = func() { b.Release(); release() }
-		fd, in.fd = in.fd, -1
+		in.release = func() { b.Release(); release() }
+		fd, in.fd = in.fd, fd
 	}
 	l.mu.Unlock()
 	if err != nil {
@@ -358,39 +340,44 @@ func (l *localClient) answer(number uint32, ticket []byte, wanted <-chan struct{
 		rights = unix.UnixRights(fd)
 		defer unix.Close(fd)
 	}
-	_ = l.send(frame{kindBatch, number, text}, rights) // if it fails, so does reading
+	_ = l.send(kindBatch, number, text, rights...) // if it fails, so does reading
 }
 
-// lay copies the lengths behind a batch's fields, and returns where in its file each column begins.
-func (l *localClient) lay(b batchserver.Batch, in *file) (at []int) {
-	columns, lens := l.s.columns(b)
-	for _, column := range columns {
-		from := 0
-		if len(column) > 0 {
-			from = int(uintptr(unsafe.Pointer(unsafe.SliceData(column))) - uintptr(unsafe.Pointer(unsafe.SliceData(in.mem))))
-		}
-		at = append(at, from)
-	}
+// lay copies the lengths behind a batch's fields, and says where in its file each column begins.
+func (l *localClient) lay(b batchserver.Batch, a *answer) (in *file, text []byte, err error) {
+	l.mu.Lock()
+	in = l.fileOf(b.Memory())
+	l.mu.Unlock()
 	end := (len(b.Memory()) + 7) &^ 7
-	for _, column := range lens {
-		at = append(at, end)
-		end += copy(in.mem[end:], column)
+	for i, column := range l.s.columns(b) {
+		at := int(uintptr(unsafe.Pointer(unsafe.SliceData(column))) - uintptr(unsafe.Pointer(unsafe.SliceData(in.mem))))
+		if i >= len(l.s.about.Fields) {
+			at = end
+			end += copy(in.mem[end:], column)
+		}
+		a.At = append(a.At, at)
 	}
-	return at
+	layout := map[string]any{"samples": a.Samples, "shapes": a.Shapes, "at": a.At}
+	text = fmt.Appendf(nil, "%d %d\n%s\n%s\n%s", in.number, a.Left, jsonOf(layout), jsonOf(a.After), jsonOf(append([]badSample{}, a.Bad...)))
+	if len(text) > maxAnswer {
+		b.Release()
+		err = fmt.Errorf("an answer of %d bytes: at most %d", len(text), maxAnswer)
+	}
+	return in, text, err
 }
 
 // fail tells the client of an error.
 func (l *localClient) fail(number uint32, err error) {
 	text := said(errors.New(status.Convert(err).Message()), maxSaid)
-	_ = l.send(frame{kindError, number, jsonOf(map[string]any{"error": text, "temporary": status.Code(err) == codes.Unavailable})}, nil)
+	_ = l.send(kindError, number, jsonOf(map[string]any{"error": text, "temporary": status.Code(err) == codes.Unavailable}))
 }
 
 // send sends a message, with the rights to a file if there are some. If that takes long or fails, the
 // connection ends.
-func (l *localClient) send(f frame, rights []byte) error {
+func (l *localClient) send(kind, number uint32, body []byte, rights ...byte) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	b := f.encode()
+	b := frame{kind, number, body}.encode()
 	_ = l.c.SetWriteDeadline(time.Now().Add(stall))
 	n, _, err := l.c.WriteMsgUnix(b, rights, nil)
 	if err == nil && n < len(b) {

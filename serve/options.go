@@ -12,10 +12,10 @@ import (
 )
 
 // A ServerOption says how a server serves.
-type ServerOption interface{ ofServer(*serverOptions) error }
+type ServerOption interface{ ofServer(*options) error }
 
 // A ClientOption says how a client asks.
-type ClientOption interface{ ofClient(*clientOptions) error }
+type ClientOption interface{ ofClient(*options) error }
 
 // An Option is one of both sides.
 type Option interface {
@@ -23,39 +23,33 @@ type Option interface {
 	ClientOption
 }
 
-type serverOptions struct {
-	common
+type options struct {
+	token string
+	tls   *tls.Config
+
+	// Of servers.
 	loader       []nwt.Option
 	tune         bool
 	slots        int
 	grace        time.Duration
 	name, shared string
 	about        json.RawMessage
-}
 
-type clientOptions struct {
-	common
+	// Of clients.
 	patience time.Duration
 	proxy    bool
 }
 
-type common struct {
-	token string
-	tls   *tls.Config
-}
+type (
+	serverOption func(*options) error
+	clientOption func(*options) error
+	option       func(*options) error
+)
 
-type serverOption func(*serverOptions) error
-
-func (f serverOption) ofServer(o *serverOptions) error { return f(o) }
-
-type clientOption func(*clientOptions) error
-
-func (f clientOption) ofClient(o *clientOptions) error { return f(o) }
-
-type option func(*common) error
-
-func (f option) ofServer(o *serverOptions) error { return f(&o.common) }
-func (f option) ofClient(o *clientOptions) error { return f(&o.common) }
+func (f serverOption) ofServer(o *options) error { return f(o) }
+func (f clientOption) ofClient(o *options) error { return f(o) }
+func (f option) ofServer(o *options) error       { return f(o) }
+func (f option) ofClient(o *options) error       { return f(o) }
 
 func optionError(option string, value any, format string, args ...any) error {
 	return &nwt.ArgumentError{Name: option, Value: value, Reason: fmt.Sprintf(format, args...)}
@@ -64,19 +58,19 @@ func optionError(option string, value any, format string, args ...any) error {
 // WithLoader gives a server the options of nwt.NewLoader: batch size, order, workers, timeout,
 // retries. The rank and world of a request win over WithRank.
 func WithLoader(opts ...nwt.Option) ServerOption {
-	return serverOption(func(o *serverOptions) error { o.loader = append(o.loader, opts...); return nil })
+	return serverOption(func(o *options) error { o.loader = append(o.loader, opts...); return nil })
 }
 
 // WithTuning has New find the worker count with nwt.Tune.
 func WithTuning() ServerOption {
-	return serverOption(func(o *serverOptions) error { o.tune = true; return nil })
+	return serverOption(func(o *options) error { o.tune = true; return nil })
 }
 
 // WithSlots sets how many batches a server loads and sends at a time, 1 … 4096, 16 by default: this
 // bounds its memory. Further requests wait. Clients in shared memory hold at most as many again, and
 // one each while they wait for it.
 func WithSlots(n int) ServerOption {
-	return serverOption(func(o *serverOptions) error {
+	return serverOption(func(o *options) error {
 		if o.slots = n; n < 1 || n > 4096 {
 			return optionError("WithSlots", n, "must be 1 … 4096")
 		}
@@ -87,7 +81,7 @@ func WithSlots(n int) ServerOption {
 // WithGrace sets how long a server finishes what it has begun after its context has ended, 0 … 1 h,
 // 10 s by default. Then it hangs up.
 func WithGrace(d time.Duration) ServerOption {
-	return serverOption(func(o *serverOptions) error {
+	return serverOption(func(o *options) error {
 		if o.grace = d; d < 0 || d > time.Hour {
 			return optionError("WithGrace", d, "must be 0 … 1h")
 		}
@@ -98,7 +92,7 @@ func WithGrace(d time.Duration) ServerOption {
 // WithName names the server in errors, by up to 200 printable characters of ASCII. By default it is
 // the host's name and the process number.
 func WithName(name string) ServerOption {
-	return serverOption(func(o *serverOptions) error {
+	return serverOption(func(o *options) error {
 		if o.name = name; !printable(name) || len(name) > 200 {
 			return optionError("WithName", name, "must be 1 … 200 printable characters of ASCII")
 		}
@@ -109,7 +103,7 @@ func WithName(name string) ServerOption {
 // WithShared also answers clients of this host through shared memory, at the path of a Unix socket,
 // or at @NAME, which has no file. Who is let in is said at [Server.Serve]. It needs Linux.
 func WithShared(path string) ServerOption {
-	return serverOption(func(o *serverOptions) error {
+	return serverOption(func(o *options) error {
 		o.shared = path
 		switch {
 		case runtime.GOOS != "linux":
@@ -124,7 +118,7 @@ func WithShared(path string) ServerOption {
 // WithAbout adds to what a server tells each client of its dataset, such as the names of classes: at
 // most 1 MB of JSON.
 func WithAbout(about map[string]any) ServerOption {
-	return serverOption(func(o *serverOptions) (err error) {
+	return serverOption(func(o *options) (err error) {
 		if o.about, err = json.Marshal(about); err != nil || len(o.about) > 1<<20 {
 			return optionError("WithAbout", nil, "must be at most %d bytes of JSON: %d bytes, error %v", 1<<20, len(o.about), err)
 		}
@@ -135,7 +129,7 @@ func WithAbout(about map[string]any) ServerOption {
 // WithPatience sets how long a client waits for a batch, whatever servers do meanwhile: a minute by
 // default, at least a millisecond. Then the epoch ends with an error that is temporary: see nwt.WithRetry.
 func WithPatience(d time.Duration) ClientOption {
-	return clientOption(func(o *clientOptions) error {
+	return clientOption(func(o *options) error {
 		if o.patience = d; d < time.Millisecond {
 			return optionError("WithPatience", d, "must be at least 1ms")
 		}
@@ -145,13 +139,13 @@ func WithPatience(d time.Duration) ClientOption {
 
 // WithProxy has a client use the proxy that the environment names. By default it uses none.
 func WithProxy() ClientOption {
-	return clientOption(func(o *clientOptions) error { o.proxy = true; return nil })
+	return clientOption(func(o *options) error { o.proxy = true; return nil })
 }
 
 // WithToken sets what clients must know: 1 … 1024 printable characters of ASCII, without a space at
 // either end. Over Flight it is sent as it is, so encrypt with [WithTLS] where others can listen.
 func WithToken(token string) Option {
-	return option(func(o *common) error {
+	return option(func(o *options) error {
 		if o.token = token; !printable(token) || len(token) > 1024 || strings.TrimSpace(token) != token {
 			return optionError("WithToken", nil, "the token must be 1 … 1024 printable characters of ASCII without a space at either end; it has %d bytes", len(token))
 		}
@@ -162,7 +156,7 @@ func WithToken(token string) Option {
 // WithTLS encrypts: with the server's certificates, or the client's roots. By default nothing is
 // encrypted.
 func WithTLS(c *tls.Config) Option {
-	return option(func(o *common) error {
+	return option(func(o *options) error {
 		if o.tls = c; c == nil {
 			return optionError("WithTLS", c, "must not be nil")
 		}

@@ -2,8 +2,8 @@ package serve
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,14 +11,12 @@ import (
 	"strings"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/batchserver"
 )
 
 // version is that of what clients and servers say to each other, over Flight and in shared memory.
 const version = 2
 
-// differs returns an error if another side speaks another version. Whoever says none is a client of
-// Flight that package serve doesn't know.
+// differs returns an error if another side speaks another version.
 func differs(who string, theirs int) error {
 	switch {
 	case theirs < version:
@@ -29,8 +27,9 @@ func differs(who string, theirs int) error {
 	return nil
 }
 
-// A Ticket asks for one batch: number Batch of a rank's epoch, or number Batch after a state.
-type Ticket struct {
+// A ticket asks for one batch: number Batch of a rank's epoch, or number Batch after a state. Package
+// serve's own client instead asks for samples of a dataset by their places.
+type ticket struct {
 	Version int    `json:"version,omitempty"` // 0: not said
 	Epoch   int    `json:"epoch"`
 	Batch   int    `json:"batch"`
@@ -39,16 +38,19 @@ type Ticket struct {
 	Samples int    `json:"samples,omitempty"` // of the state
 	Order   uint64 `json:"order,omitempty,string"`
 	Partial bool   `json:"partial,omitempty"` // bad samples are left out and told; otherwise one is an error
+
+	Data   string   `json:"data,omitempty"` // the dataset's identity
+	Key    uint64   `json:"key,omitempty,string"`
+	Places [][2]int `json:"places,omitempty"` // index and position of each sample
 }
 
 const (
-	maxTicket  = 1 << 20 // bytes
-	maxWorld   = 1 << 20
-	maxTickets = 10_000
-	maxBody    = 1<<31 - 1<<20 // bytes of a batch in one message: clients of gRPC take 2 GiB
+	maxTicket = 1 << 20       // bytes
+	maxPlaces = 1 << 14       // of a ticket, which then fits
+	maxBody   = 1<<31 - 1<<20 // bytes of a batch in one message: clients of gRPC take 2 GiB
 )
 
-func parseTicket(b []byte) (t Ticket, err error) {
+func parseTicket(b []byte) (t ticket, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err = d.Decode(&t); err != nil {
@@ -57,51 +59,8 @@ func parseTicket(b []byte) (t Ticket, err error) {
 	if _, err := d.Token(); err != io.EOF {
 		return t, errors.New("something follows the ticket")
 	}
-	if t.Version != 0 {
-		if err := differs("the client", t.Version); err != nil {
-			return t, err
-		}
-	}
-	if t.World == 0 {
-		t.World = 1
-	}
-	if t.World < 1 || t.World > maxWorld || t.Rank < 0 || t.Rank >= t.World {
-		return t, fmt.Errorf("rank %d of %d: the world must be 1 … %d and the rank below it", t.Rank, t.World, maxWorld)
-	}
-	return t, nil
-}
-
-// placesMagic and the version begin a ticket of package serve's own client, which asks for samples of a
-// dataset by their places: 32 bytes each.
-const placesMagic = "nwt places "
-
-func appendPlaces(b []byte, data string, places []batchserver.Place) []byte {
-	b = fmt.Appendf(b, "%s%d%s", placesMagic, version, data)
-	for _, p := range places {
-		for _, v := range [...]uint64{uint64(p.Index), uint64(p.Position), uint64(p.Epoch), p.Key} {
-			b = binary.LittleEndian.AppendUint64(b, v)
-		}
-	}
-	return b
-}
-
-// parsePlaces reads what appendPlaces wrote; isPlaces is false for other tickets.
-func parsePlaces(b []byte) (data string, places []batchserver.Place, isPlaces bool, err error) {
-	b, isPlaces = bytes.CutPrefix(b, []byte(placesMagic))
-	switch {
-	case !isPlaces:
-		return "", nil, false, nil
-	case len(b) == 0 || b[0] != '0'+version:
-		return "", nil, true, differs("the client", int(append(b, '0')[0])-'0')
-	case len(b) < 17+32 || len(b)%32 != 17:
-		return "", nil, true, fmt.Errorf("places take 32 bytes each, after 17: %d bytes", len(b))
-	}
-	data = string(b[1:17])
-	for b = b[17:]; len(b) > 0; b = b[32:] {
-		v := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
-		places = append(places, batchserver.Place{Index: int(v(0)), Position: int(v(1)), Epoch: int(v(2)), Key: v(3)})
-	}
-	return data, places, true, nil
+	t.World = cmp.Or(t.World, 1)
+	return t, differs("the client", cmp.Or(t.Version, version))
 }
 
 // An answer goes before a batch, as the metadata of its message.
@@ -151,26 +110,7 @@ func (d *description) dataset() string {
 	if d.Sized {
 		text = append(text, ", sizes are told"...)
 	}
-	fingerprint := "no fingerprint"
-	if d.Fingerprint != "" {
-		fingerprint = "fingerprint " + d.Fingerprint
-	}
-	return fmt.Sprintf("%.1024s, %s)", text, fingerprint)
-}
-
-// identityOf tells a dataset from others. Whether it tells sizes is a part of it: batches are padded
-// otherwise.
-func identityOf(ds nwt.Dataset) string {
-	fields, _ := json.Marshal(ds.Fields()) // of names and numbers
-	_, sized := ds.(nwt.SizedDataset)
-	return hashOf(ds.Len(), string(fields), fingerprintOf(ds), sized)
-}
-
-func fingerprintOf(ds nwt.Dataset) string {
-	if f, ok := ds.(nwt.Fingerprinter); ok {
-		return f.Fingerprint()
-	}
-	return ""
+	return fmt.Sprintf("%.1024s, fingerprint %q)", text, d.Fingerprint)
 }
 
 func hashOf(what ...any) string {

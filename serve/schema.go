@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -34,14 +33,18 @@ func ragged(fields []nwt.Field) (n int) {
 	return n
 }
 
+func elements(shape []int) int {
+	n := 1
+	for _, dim := range shape {
+		n *= dim
+	}
+	return n
+}
+
 // bytesPerSample returns how many bytes a sample and its lengths take at most.
 func bytesPerSample(fields []nwt.Field) (total int) {
 	for _, f := range fields {
-		bytes := f.Type.Size()
-		for _, n := range f.Shape {
-			bytes *= n
-		}
-		total += bytes + 4*f.RaggedDims
+		total += elements(f.Shape)*f.Type.Size() + 4*f.RaggedDims
 	}
 	return total
 }
@@ -49,20 +52,11 @@ func bytesPerSample(fields []nwt.Field) (total int) {
 // fitsArrow returns an error if a field has more elements than Arrow's type of tensors can hold.
 func fitsArrow(fields []nwt.Field) (err error) {
 	for _, f := range fields {
-		elements := 1 // nwt bounds a sample's bytes
-		for _, n := range f.Shape {
-			elements *= n
-		}
-		if elements > math.MaxInt32 {
-			err = errors.Join(err, fmt.Errorf("serve: New: field %q of shape %v has %d elements: must be at most %d to be served, however few samples have; declare a smaller longest length", f.Name, f.Shape, elements, math.MaxInt32))
+		if n := elements(f.Shape); n > math.MaxInt32 {
+			err = errors.Join(err, fmt.Errorf("serve: New: field %q of shape %v has %d elements: must be at most %d to be served, however few samples have; declare a smaller longest length", f.Name, f.Shape, n, math.MaxInt32))
 		}
 	}
 	return err
-}
-
-// bytesOf is lengths as memory.
-func bytesOf(lens []int32) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(lens))), 4*len(lens))
 }
 
 // schemaOf returns the schema of batches whose samples have the given shapes. The columns of lengths
@@ -73,13 +67,9 @@ func schemaOf(fields []nwt.Field, shape func(field int) []int) *arrow.Schema {
 		elem, keys, values := arrowTypes[f.Type], []string{typeKey}, []string{f.Type.String()}
 		column := arrow.Field{Name: f.Name, Type: elem}
 		if dims := shape(i); len(dims) > 0 {
-			elements := int32(1)
-			for _, n := range dims {
-				elements *= int32(n)
-			}
-			column.Type = arrow.FixedSizeListOfNonNullable(elements, elem)
-			tensor, _ := json.Marshal(map[string][]int{"shape": dims}) // of integers
-			keys, values = append(keys, "ARROW:extension:name", "ARROW:extension:metadata"), append(values, "arrow.fixed_shape_tensor", string(tensor))
+			column.Type = arrow.FixedSizeListOfNonNullable(int32(elements(dims)), elem)
+			keys = append(keys, "ARROW:extension:name", "ARROW:extension:metadata")
+			values = append(values, "arrow.fixed_shape_tensor", string(jsonOf(map[string][]int{"shape": dims})))
 		}
 		column.Metadata = arrow.NewMetadata(keys, values)
 		columns = append(columns, column)
@@ -108,35 +98,34 @@ func recordOf(schema *arrow.Schema, n int, columns [][]byte) arrow.RecordBatch {
 	return array.NewRecordBatch(schema, data, int64(n))
 }
 
-// headOf makes the message that begins the answers of a schema.
-func headOf(schema *arrow.Schema) []byte {
-	first := ipc.GetSchemaPayload(schema, memory.DefaultAllocator)
-	return first.Meta().Bytes()
-}
-
-// encode makes the message of a batch, in pieces that are those of the columns, where they are. It also
-// returns where in the body each column begins, and the size of the body.
-func encode(schema *arrow.Schema, n int, columns [][]byte) (meta []byte, body [][]byte, at []int, size int, err error) {
+// encode makes the message of a batch, whose body is the columns where they are, and what aligns them.
+// It also returns where in the body each column begins.
+func encode(schema *arrow.Schema, n int, columns [][]byte) (header []byte, body pieces, at []int, err error) {
 	record, err := ipc.GetRecordBatchPayload(recordOf(schema, n, columns))
 	if err != nil {
-		return nil, nil, nil, 0, err
+		return nil, nil, nil, err
 	}
-	err = record.SerializeBody(pieces{&body})
+	err = record.SerializeBody(&body)
+	size := 0
 	for _, piece := range body {
 		if len(at) < len(columns) && unsafe.SliceData(piece) == unsafe.SliceData(columns[len(at)]) {
 			at = append(at, size)
 		}
 		size += len(piece)
 	}
-	if err == nil && len(at) != len(columns) {
+	switch {
+	case err == nil && len(at) != len(columns):
 		err = fmt.Errorf("the body has %d columns, not %d", len(at), len(columns))
+	case size > maxBody:
+		err = fmt.Errorf("a batch of %d bytes is too large for gRPC, which takes %d: make batches smaller, or take them in shared memory", size, maxBody)
 	}
-	return record.Meta().Bytes(), body, at, size, err
+	return record.Meta().Bytes(), body, at, err
 }
 
-type pieces struct{ all *[][]byte }
+// pieces are what is written, where it is.
+type pieces [][]byte
 
-func (p pieces) Write(b []byte) (int, error) {
-	*p.all = append(*p.all, b)
+func (p *pieces) Write(b []byte) (int, error) {
+	*p = append(*p, b)
 	return len(b), nil
 }

@@ -162,6 +162,17 @@ func TestABatchMayBeLargerThanTheServers(t *testing.T) {
 	require.NotContains(t, said.String(), "LoadMany failed")
 }
 
+func TestABatchMayHaveAnyNumberOfSamples(t *testing.T) {
+	const n = 100_000
+	ds := nwt.NewDataset(n, []nwt.Field{{Name: "x", Type: nwt.Int32}}, func(_ context.Context, index int, dst *nwt.Sample) error {
+		nwt.Values[int32](dst, 0)[0] = int32(index)
+		return nil
+	})
+	opts := []nwt.Option{nwt.WithBatchSize(n), nwt.WithShuffle(1), nwt.WithWorkers(1), nwt.WithRetry(0, 0)}
+	remote := open(t, start(t, ds, 1, serve.WithLoader(opts...)))
+	require.Equal(t, held(t, loader(t, ds, opts...).Epoch(t.Context(), 0)), held(t, loader(t, remote, opts...).Epoch(t.Context(), 0)))
+}
+
 func TestABadSampleComesBackWithItsErrorAndTheServersName(t *testing.T) {
 	ds := drawing{n: 20, longest: 3, bad: 13}
 	remote := open(t, start(t, ds, 1, serve.WithLoader(nwt.WithBatchSize(20))))

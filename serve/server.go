@@ -18,6 +18,8 @@ import (
 	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -32,14 +34,14 @@ import (
 
 const (
 	stall      = 20 * time.Second // a client that takes nothing for so long is hung up on
-	handshake  = 10 * time.Second // for what a client says first
+	handshake  = 4 * time.Second  // for what a client says first; also how long a silent one keeps a server from ending
 	maxStreams = 128              // calls of a connection at a time
 )
 
 // A Server answers which batch holds what, and loads it. It keeps nothing of its clients.
 type Server struct {
 	ds     nwt.Dataset
-	opts   *serverOptions
+	opts   *options
 	source batchserver.Source
 	result *nwt.Result // of WithTuning
 	about  description // of rank 0 of 1
@@ -49,12 +51,9 @@ type Server struct {
 	loading chan struct{} // has one for each batch that is being loaded or sent
 	held    chan struct{} // has one for each batch that a client in shared memory has, but not for those it waited for
 
-	unsized sync.Once // logs the first sample for which Sizes fails
+	spare sync.Pool // of *[]byte: memory for batches that are sent
 
 	batches, samples, bad, bytes, holding atomic.Int64 // of Stats
-
-	mu    sync.Mutex
-	spare [][]byte // memory for batches that are sent; guarded by mu
 }
 
 // New makes a server of a dataset; ctx bounds tuning. The errors are those of nwt.NewLoader and, with
@@ -62,7 +61,7 @@ type Server struct {
 // has no sample by number. So is a field of more than 2³¹−1 elements, which Arrow can't tell.
 func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, error) {
 	host, _ := os.Hostname()
-	o := &serverOptions{slots: 16, grace: 10 * time.Second, name: fmt.Sprintf("%s:%d", host, os.Getpid())}
+	o := &options{slots: 16, grace: 10 * time.Second, name: fmt.Sprintf("%s:%d", host, os.Getpid())}
 	var err error
 	for _, opt := range opts {
 		err = errors.Join(err, opt.ofServer(o))
@@ -92,14 +91,18 @@ func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, er
 	if err := fitsArrow(l.Fields()); err != nil {
 		return nil, errors.Join(err, s.source.Close())
 	}
-	size := s.source.BatchSize()
-	_, sized := ds.(nwt.SizedDataset)
+	size, fields, fingerprint := s.source.BatchSize(), l.Fields(), ""
+	if f, ok := ds.(nwt.Fingerprinter); ok {
+		fingerprint = f.Fingerprint()
+	}
+	_, sized := ds.(nwt.SizedDataset) // tells datasets apart too: batches are padded otherwise
 	s.about = description{
-		Version: version, Server: o.name, Data: identityOf(ds), Samples: ds.Len(), Batches: left + 1, Batch: size, Fields: l.Fields(), Sized: sized, About: o.about, Fingerprint: fmt.Sprintf("%.1024s", fingerprintOf(ds)),
+		Version: version, Server: o.name, Samples: ds.Len(), Batches: left + 1, Batch: size, Fields: fields, Sized: sized, About: o.about, Fingerprint: fmt.Sprintf("%.1024s", fingerprint),
+		Data:  hashOf(ds.Len(), string(jsonOf(fields)), fingerprint, sized),
 		Order: hashOf(after.Order, size, left, first), // first has the seed of what is drawn at random
 	}
-	total := bytesPerSample(s.about.Fields) * size
-	s.most = total + 4096*(1+len(s.about.Fields)+ragged(s.about.Fields))
+	total := bytesPerSample(fields) * size
+	s.most = total + 4096*(1+len(fields)+ragged(fields))
 	if !sized {
 		s.about.Bytes = total
 	}
@@ -133,7 +136,6 @@ func (s *Server) Stats() Stats {
 // Without a token, a TCP address lets everybody in who reaches it: on loopback, every user of this host.
 // A Unix socket by [Listen] lets in its user and root. In shared memory, other users need the token.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	all := &listener{Listener: l, conns: make(map[*conn]bool)}
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(maxTicket), grpc.WaitForHandlers(true),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(handshake),
@@ -167,14 +169,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	flight.RegisterFlightServiceServer(g, &flights{s: s})
 	grpc_health_v1.RegisterHealthServer(g, health{})
 	context.AfterFunc(ctx, func() {
-		stop := time.AfterFunc(s.opts.grace, func() {
-			all.hangUp()
-			g.Stop()
-		})
+		stop := time.AfterFunc(s.opts.grace, g.Stop)
 		g.GracefulStop()
 		stop.Stop()
 	})
-	err := g.Serve(all) // returns once all has stopped, or if the listener fails
+	err := g.Serve(listener{netutil.LimitListener(l, maxConns)}) // returns once all has stopped, or if the listener fails
 	g.Stop()
 	cancel()
 	wait()
@@ -204,26 +203,37 @@ func (s *Server) describe(rank, world int) (description, error) {
 	return d, err
 }
 
+// enter waits for a place in loading, which leave gives back.
+func (s *Server) enter(ctx context.Context) error {
+	select {
+	case s.loading <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+func (s *Server) leave() { <-s.loading }
+
 // load loads the batch that a ticket asks for, and returns what is to be told of it. The caller has
-// a place in loading. The error is a status.
-func (s *Server) load(ctx context.Context, ticket []byte, alloc func(int) ([]byte, error), free func([]byte) error) (b batchserver.Batch, a answer, err error) {
+// entered. The error is a status.
+func (s *Server) load(ctx context.Context, asked []byte, alloc func(int) ([]byte, error), free func([]byte) error) (b batchserver.Batch, a answer, err error) {
 	a = answer{Server: s.opts.name, Data: s.about.Data}
-	data, places, isPlaces, err := parsePlaces(ticket)
-	partial := false
+	var places []batchserver.Place
+	t, err := parseTicket(asked)
 	switch {
 	case err != nil:
-	case !isPlaces:
-		var t Ticket
-		if t, err = parseTicket(ticket); err == nil {
-			a.Order, partial = s.about.Order, t.Partial
-			var after batchserver.State
-			places, after, a.Left, err = s.source.Places(nil, t.Rank, t.World, batchserver.State{Epoch: t.Epoch, Samples: t.Samples, Order: t.Order}, t.Batch)
-			a.After = (*nwt.State)(&after)
+	case t.Data == "":
+		a.Order = s.about.Order
+		var after batchserver.State
+		places, after, a.Left, err = s.source.Places(nil, t.Rank, t.World, batchserver.State{Epoch: t.Epoch, Samples: t.Samples, Order: t.Order}, t.Batch)
+		a.After = (*nwt.State)(&after)
+	case t.Data != s.about.Data:
+		return nil, a, status.Error(codes.FailedPrecondition, said(fmt.Errorf("server %s has %s, not %s", s.opts.name, s.about.dataset(), t.Data), maxSaid))
+	default:
+		for _, p := range t.Places {
+			places = append(places, batchserver.Place{Index: p[0], Position: p[1], Epoch: t.Epoch, Key: t.Key})
 		}
-	case data != s.about.Data:
-		return nil, a, status.Error(codes.FailedPrecondition, said(fmt.Errorf("server %s has %s, not %s", s.opts.name, s.about.dataset(), data), maxSaid))
-	case len(places) > s.about.Batch:
-		err = fmt.Errorf("%d places: at most %d, the batch size", len(places), s.about.Batch)
 	}
 	if err != nil {
 		return nil, a, status.Error(codes.InvalidArgument, said(err, maxSaid))
@@ -239,7 +249,7 @@ func (s *Server) load(ctx context.Context, ticket []byte, alloc func(int) ([]byt
 	s.samples.Add(int64(len(places)))
 	s.bad.Add(int64(len(bad)))
 	s.bytes.Add(int64(len(b.Memory())))
-	if err := s.tell(&a, bad, partial, isPlaces); err != nil {
+	if err := s.tell(&a, bad, &t); err != nil {
 		b.Release()
 		return nil, a, err
 	}
@@ -252,7 +262,7 @@ func (s *Server) load(ctx context.Context, ticket []byte, alloc func(int) ([]byt
 
 // tell tells of bad samples, in an answer if it may lack them, otherwise by an error. Who asks for
 // places knows which sample it is.
-func (s *Server) tell(a *answer, bad []error, partial, isPlaces bool) error {
+func (s *Server) tell(a *answer, bad []error, t *ticket) error {
 	most := max(256, maxSaid*16/max(1, len(bad)))
 	var first error
 	for _, err := range bad {
@@ -263,13 +273,13 @@ func (s *Server) tell(a *answer, bad []error, partial, isPlaces bool) error {
 		if of.Stack != nil { // it stays here
 			slog.Error("nwt/serve: a sample's load panicked", "error", err, "stack", string(of.Stack))
 		}
-		if isPlaces {
+		if t.Data != "" {
 			err = of.Err
 		}
 		first = cmp.Or(first, err)
 		a.Bad = append(a.Bad, badSample{of.Index, of.Position, of.Epoch, said(err, min(most, maxSaid))})
 	}
-	if partial || first == nil {
+	if t.Partial || first == nil {
 		return nil
 	}
 	code := codes.DataLoss
@@ -281,38 +291,24 @@ func (s *Server) tell(a *answer, bad []error, partial, isPlaces bool) error {
 
 // alloc returns memory for a batch.
 func (s *Server) alloc(size int) ([]byte, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, mem := range slices.Backward(s.spare) {
-		if s.spare = s.spare[:i]; cap(mem) >= size {
-			return mem[:size], nil
-		}
+	if mem, _ := s.spare.Get().(*[]byte); mem != nil && cap(*mem) >= size {
+		return (*mem)[:size], nil
 	}
-	return newMemory(size), nil
+	return memory.DefaultAllocator.Allocate(size), nil // aligned to 64 bytes
 }
 
-// newMemory returns memory aligned to 64 bytes.
-func newMemory(size int) []byte {
-	mem := make([]byte, size+63)
-	from := -int(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) & 63
-	return mem[from : from+size]
-}
-
-func (s *Server) free(mem []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.spare = append(s.spare, mem)
-}
-
-// columns returns the columns of a batch: the fields', and those of lengths.
-func (s *Server) columns(b batchserver.Batch) (columns, lens [][]byte) {
-	for f, field := range s.about.Fields {
+// columns returns the columns of a batch: the fields', then those of lengths.
+func (s *Server) columns(b batchserver.Batch) (columns [][]byte) {
+	for f := range s.about.Fields {
 		columns = append(columns, b.Bytes(f))
+	}
+	for f, field := range s.about.Fields {
 		for dim := range field.RaggedDims {
-			lens = append(lens, bytesOf(b.Lens(f, dim)))
+			lens := b.Lens(f, dim)
+			columns = append(columns, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(lens))), 4*len(lens)))
 		}
 	}
-	return columns, lens
+	return columns
 }
 
 func jsonOf(v any) []byte {

@@ -376,11 +376,9 @@ func TestAnotherVersionIsTold(t *testing.T) {
 	defer client.Close()
 	_, err = flight.NewFlightServiceClient(client).GetFlightInfo(t.Context(), &flight.FlightDescriptor{Path: []string{"0", "1", "3"}})
 	require.ErrorContains(t, err, "the client speaks version 3, this is 2")
-	for _, ticket := range []string{`{"version": 1}`, "nwt places 1" + strings.Repeat("x", 64)} {
-		stream, err := flight.NewFlightServiceClient(client).DoGet(t.Context(), &flight.Ticket{Ticket: []byte(ticket)})
-		require.NoError(t, err)
-		require.ErrorContains(t, read(stream), "the client speaks version 1, this is 2: update the client")
-	}
+	stream, err := flight.NewFlightServiceClient(client).DoGet(t.Context(), &flight.Ticket{Ticket: []byte(`{"version": 1}`)})
+	require.NoError(t, err)
+	require.ErrorContains(t, read(stream), "the client speaks version 1, this is 2: update the client")
 }
 
 func TestServersThatPadDifferentlyAreNotEqual(t *testing.T) {
