@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import logging
 import os
@@ -9,9 +11,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypedDict
 
 from . import check
@@ -74,89 +75,74 @@ class Local(Loader):
     def __init__(self, given: tuple[Any, ...], flags: Flags, options: Mapping[str, Any]) -> None:
         options = dict(options)
         own = {name: options.pop(name) for name in ("errors", "rank", "world_size", "prefetch", "patience") if name in options}
-        self._program: _Program | None = None
-        seed = check.integer("seed", options.pop("seed", 0), 0, 2**64 - 1)
         flags["batch"] = check.integer("batch_size", options.pop("batch_size", 64), 1, 2**24)
-        flags["shuffle" if check.boolean("shuffle", options.pop("shuffle", False)) else "seed"] = seed
+        flags["shuffle"] = check.boolean("shuffle", options.pop("shuffle", False))
+        flags["seed"] = check.integer("seed", options.pop("seed", 0), 0, 2**64 - 1)
         flags["drop-last"] = check.boolean("drop_last", options.pop("drop_last", False))
         flags["workers"] = check.integer("num_workers", options.pop("num_workers", 0), 0, 1024)
         flags["tune"] = check.boolean("tune", options.pop("tune", False))
         program = options.pop("program", None)
         check.unknown(type(self).__name__, options)
-        self._flags, self._named = flags, find() if program is None else check.path("program", program)
-        super().__init__("shared:own", **own)
+        self._program = _Program(find() if program is None else check.path("program", program), flags)
+        try:
+            super().__init__("shared:own", **own)
+        except BaseException:
+            self._program.close()
+            raise
         self._args = given
-        self.drop_last = bool(flags["drop-last"])
+        self.classes = self._program.told["classes"] or []
 
     def _open(self) -> Any:
-        self._program = _Program(self._named, self._flags)
-        told = self._program.told
-        self.result = told.get("result", "")
+        told = self._program.start()
+        self.result = told["result"]
         if self.result:
             logger.info("%s", self.result)
         self._where, self._token = [told["address"]], self._program.token
-        try:
-            return super()._open()
-        except BaseException:
-            self._program.close()
-            raise
+        return super()._open()
 
-    def _place(self, rank: int, world_size: int) -> None:
-        try:
-            super()._place(rank, world_size)
-        except BaseException:
-            self.close()
-            raise
-        if self._program:
-            self.classes = self._program.told.get("classes") or []
-
-    @property
+    @functools.cached_property
     def files(self) -> list[str]:
         """The file of each sample: files[batch["index"][0]] is that of a batch's first. Empty where a sample is no file."""
-        return self._program.files() if self._program else []
+        self._check()
+        return self._program.files()
 
     def _ended(self) -> str | None:
-        return self._program.again(self._came) if self._program else None
+        return self._program.again(self._came)
 
     def close(self) -> None:
         super().close()
-        if self._program and os.getpid() == self._pid:
-            self._program.close()
+        self._program.close()
 
 
 def _pictures(kind: str, options: dict[str, Any]) -> Flags:
     """The flags of what becomes of pictures, without their options."""
     size = options.pop("size", 224)
-    if hasattr(size, "__len__"):
-        height, width = (check.integer("size", side, 1, 2**16) for side in size) if len(size) == 2 else _not_a_size(size)
-    else:
-        height = width = check.integer("size", size, 1, 2**16)
+    sides = list(size) if hasattr(size, "__len__") else [size, size]
+    if len(sides) != 2:
+        raise ValueError(f"size={size!r}: must be a number of pixels, or (height, width)")
     train = check.boolean("train", options.pop("train", False))
-    flags: Flags = {"size": f"{height}x{width}", "train": train}
-    random: Flags = {}
-    if (scale := options.pop("scale", None)) is not None:
-        random["scale"] = check.numbers("scale", scale, 2, 1e-6, 1)
-    if (ratio := options.pop("ratio", None)) is not None:
-        random["ratio"] = check.numbers("ratio", ratio, 2, 1e-3, 1e3)
-    if (flip := options.pop("flip", None)) is not None:
-        random["flip"] = (0.5 if flip else 0.0) if isinstance(flip, bool) else check.number("flip", flip, 0, 1)
-    if (jitter := options.pop("color_jitter", None)) is not None:
-        if not hasattr(jitter, "__len__"):
-            jitter = [jitter] * 3
-        amounts = check.numbers("color_jitter", [*jitter, 0][:4] if len(jitter) == 3 else jitter, 4, 0, 1e3)
-        amounts[3] = check.number("color_jitter's hue", amounts[3], 0, 0.5)
-        random["color-jitter"] = amounts
-    for name in random:
-        if not train:
-            raise ValueError(f"{kind}: {name.replace('-', '_')} is for train=True: otherwise the middle of a picture is taken")
-    for name in ("scale", "ratio"):
-        if name in random and random[name][0] > random[name][1]:
-            raise ValueError(f"{name}={random[name]}: the first must not be above the second")
-    return flags | random
+    flags: Flags = {"size": "x".join(str(check.integer("size", side, 1, 2**16)) for side in sides), "train": train}
+    random = {name: value for name in ("scale", "ratio", "flip", "color_jitter") if (value := options.pop(name, None)) is not None}
+    if random and not train:
+        raise ValueError(f"{kind}: {next(iter(random))} is for train=True: otherwise the middle of a picture is taken")
+    for name, low, high in (("scale", 1e-6, 1), ("ratio", 1e-3, 1e3)):
+        if name in random:
+            first, second = check.numbers(name, random[name], 2, low, high)
+            if first > second:
+                raise ValueError(f"{name}={random[name]}: the first must not be above the second")
+            flags[name] = f"{first},{second}"
+    if "flip" in random:
+        flags["flip"] = check.number("flip", 0.5 if random["flip"] is True else random["flip"], 0, 1)
+    if "color_jitter" in random:
+        jitter = random["color_jitter"] if hasattr(random["color_jitter"], "__len__") else [random["color_jitter"]] * 3
+        amounts = check.numbers("color_jitter", [*jitter, 0] if len(jitter) == 3 else jitter, 4, 0, 1e3)
+        check.number("color_jitter's hue", amounts[3], 0, 0.5)
+        flags["color-jitter"] = ",".join(map(str, amounts))
+    return flags
 
 
-def _not_a_size(size: Any) -> Any:
-    raise ValueError(f"size={size!r}: must be a number of pixels, or (height, width)")
+def _classes(names: Sequence[str] | None) -> list[str]:
+    return [] if names is None else check.paths("classes", [names] if isinstance(names, str) else names)
 
 
 class ImageFolder(Local):
@@ -173,12 +159,9 @@ class ImageFolder(Local):
     """
 
     def __init__(self, path: Path, *, classes: Sequence[str] | None = None, **options: Unpack[Pictures]) -> None:
-        given = (path,), {"classes": classes, **options}
         more: dict[str, Any] = dict(options)
-        flags = {"images": "./" + text if (text := check.path("path", path)).startswith("@") else text, **_pictures("ImageFolder", more)}
-        if classes is not None:
-            flags["classes"] = check.paths("classes", [classes] if isinstance(classes, str) else classes)
-        super().__init__(given, flags, more)
+        flags = {"images": [os.path.join(check.path("path", path), "")], "class": _classes(classes), **_pictures("ImageFolder", more)}
+        super().__init__(((path,), {"classes": classes, **options}), flags, more)
 
 
 class Images(Local):
@@ -189,9 +172,9 @@ class Images(Local):
     """
 
     def __init__(self, paths: Iterable[Path], **options: Unpack[Pictures]) -> None:
-        if check.is_folder(paths):
-            raise ValueError(f"paths={paths!r}: must be a list of files; ImageFolder takes a folder")
         listed, more = check.paths("paths", paths), dict(options)
+        if os.path.isdir(listed[0]):
+            raise ValueError(f"paths={listed[0]!r}: must be a list of files; ImageFolder takes a folder")
         super().__init__(((listed,), dict(options)), {"images": listed, **_pictures("Images", more)}, more)
 
 
@@ -207,13 +190,9 @@ class Files(Local):
     def __init__(
         self, paths: Path | Iterable[Path], *, extensions: Sequence[str] = (), classes: Sequence[str] | None = None, **options: Unpack[Options]
     ) -> None:
-        given = (paths,), {"extensions": extensions, "classes": classes, **options}
-        flags: Flags = {"files": check.path("paths", paths) if check.is_folder(paths) else check.paths("paths", paths)}
-        if extensions:
-            flags["extensions"] = ",".join([extensions] if isinstance(extensions, str) else extensions)
-        if classes is not None:
-            flags["classes"] = check.paths("classes", [classes] if isinstance(classes, str) else classes)
-        super().__init__(given, flags, dict(options))
+        listed = check.paths("paths", paths)
+        flags = {"files": listed, "class": _classes(classes), "extensions": extensions if isinstance(extensions, str) else ",".join(extensions)}
+        super().__init__(((listed,), {"extensions": extensions, "classes": classes, **options}), flags, dict(options))
 
 
 class WebDataset(Local):
@@ -263,73 +242,49 @@ class _Program:
     """The program nwt-serve, until close or until this process ends."""
 
     def __init__(self, program: str, flags: Flags) -> None:
-        self.token = os.urandom(16).hex()
-        self._shared = f"@nwt-{os.urandom(16).hex()}" if sys.platform == "linux" else ""
-        self._program, self._flags, self._listen = program, flags, "127.0.0.1:0"
-        self._came = -1  # what had come when it was started last
-        self._starts = 0  # since then
-        self._start()
+        self.token, self._came, self._starts = os.urandom(16).hex(), -1, 0  # what had come when it was started last, and how often since
+        self._program, self._flags = program, {"listen": "127.0.0.1:0", "token": self.token, **flags}
+        if sys.platform == "linux":
+            self._flags["shared"] = f"@nwt-{os.urandom(16).hex()}"
+        self.told: dict[str, Any] = {}
+        self.close: Callable[[], object] = lambda: None
 
-    def _start(self) -> None:
-        folder = tempfile.mkdtemp(prefix="nwt-")  # only until the program has begun, where open files can be removed
+    def start(self) -> dict[str, Any]:
+        """What the program tells once it serves."""
+        said = tempfile.TemporaryFile()
+        # a session of its own: Ctrl-C is for this process
+        process = subprocess.Popen([self._program, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True)
+        self.process, self._said = process, said
+        self.close = weakref.finalize(self, _stop, process, said, os.getpid())
         try:
-            flags = {"listen": self._listen, "parent": os.getpid(), **self._flags}
-            texts = {"about-file": None, "token-file": self.token}
-            for name, value in self._flags.items():
-                if isinstance(value, list) and isinstance(value[0], str):
-                    texts[name] = "".join(one + "\0" for one in value)
-            for name, text in texts.items():
-                path = os.path.join(folder, name)
-                if text is not None:
-                    with open(path, "wb") as file:
-                        file.write(os.fsencode(text))
-                flags[name] = path if name.endswith("-file") or name == "classes" else "@" + path
-            if self._shared:
-                flags["shared"] = self._shared
-            said = os.path.join(folder, "said")
-            with open(said, "ab") as out:
-                process = subprocess.Popen(
-                    [self._program, *(f"-{name}={_text(value)}" for name, value in flags.items())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=out,
-                    start_new_session=True,  # Ctrl-C is for this process
-                )
-            self._process, self._said = process, open(said, "rb")
-            files: list[IO[bytes]] = [self._said]
-            self.close = weakref.finalize(self, _stop, process, files, folder, os.getpid())
-            while not os.path.exists(flags["about-file"]):
-                if why := self.ended():
-                    raise Error(why)
-                time.sleep(0.005)
-            self._about = open(flags["about-file"], "rb")
-            files.append(self._about)
-            self.told: dict[str, Any] = json.loads(self._about.readline())
+            assert process.stdin and process.stdout
+            with contextlib.suppress(BrokenPipeError):  # it says why
+                process.stdin.write(_arguments(self._flags))
+                process.stdin.flush()  # it ends when this is closed
+            if not (line := process.stdout.readline()):
+                process.wait()
+                raise Error(self.ended())
         except BaseException:
-            if hasattr(self, "close"):
-                self.close()
+            self.close()
             raise
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        self._listen = self.told["address"]
-        if self._shared:
-            self.told["address"] = "shared:" + self._shared
+        self.told = json.loads(line)
+        self._flags["listen"] = self.told["address"]
+        if "shared" in self._flags:
+            self.told["address"] = "shared:" + self._flags["shared"]
+        return self.told
 
     def files(self) -> list[str]:
-        """The paths that follow what the program told, each with a zero."""
-        self._about.seek(0)
-        self._about.readline()
-        return [os.fsdecode(one) for one in self._about.read().split(b"\0")[:-1]]
+        """The paths that follow."""
+        assert self.process.stdout
+        return [os.fsdecode(one) for one in self.process.stdout.read().split(b"\0")[:-1]]
 
     def ended(self) -> str | None:
         """Why the program has ended; None while it runs."""
-        status = self._process.poll()
-        if status is None:
+        if (status := self.process.poll()) is None:
             return None
         if self._said.closed:
             return "the loader is closed"
-        self._said.seek(0, os.SEEK_END)
-        self._said.seek(max(0, self._said.tell() - 2000))
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - 2000))
         said = self._said.read().decode(errors="replace").strip()
         return f"nwt-serve has ended, {'by signal' if status < 0 else 'with status'} {abs(status)}: {said}"
 
@@ -344,19 +299,26 @@ class _Program:
         logger.warning("starting it again: %s", why)
         self.close()
         try:
-            self._start()
+            self.start()
         except Error as error:
             return str(error)
         return None
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+def _arguments(flags: Flags) -> bytes:
+    """Flags as the program reads them from stdin."""
+    lines = []
+    for name, value in flags.items():
+        texts = (
+            ["@" + one if one.startswith("@") else one for one in value]
+            if isinstance(value, list)
+            else [str(value).lower() if value is True or value is False else value]
+        )
+        lines += [f"-{name}={text}\0" for text in texts]
+    return os.fsencode("".join(lines) + "\0")
 
 
-def _stop(process: subprocess.Popen[bytes], files: list[IO[bytes]], folder: str, pid: int) -> None:
+def _stop(process: subprocess.Popen[bytes], said: IO[bytes], pid: int) -> None:
     if os.getpid() != pid:
         return  # a fork's exit doesn't end it
     process.terminate()
@@ -365,6 +327,6 @@ def _stop(process: subprocess.Popen[bytes], files: list[IO[bytes]], folder: str,
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    for file in files:
-        file.close()
-    shutil.rmtree(folder, ignore_errors=True)
+    for file in (process.stdin, process.stdout, said):
+        if file:
+            file.close()

@@ -2,14 +2,17 @@ package main
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,21 +29,21 @@ const maxFile = 1 << 30 // bytes
 // A sample is a file or a part of one, and its class.
 type sample struct {
 	path         string
-	offset, size int64
+	offset, size int64 // a whole file has the size maxFile
 	label        int
 }
 
 // A dataset is what is served: its fields are the data's, "label" if there are classes, and "index".
 type dataset struct {
-	n        int
-	at       func(i int) sample
-	fields   []nwt.Field
-	fill     func(dst *nwt.Sample, data []byte) error
-	labelled bool
-	classes  []string
-	files    bool  // a sample is a file
-	sizes    []int // of ragged samples
-	print    string
+	name, print string
+	n           int
+	at          func(i int) sample
+	fields      []nwt.Field
+	fill        func(dst *nwt.Sample, data []byte) error
+	labelled    bool
+	classes     []string
+	files       bool  // a sample is a file
+	sizes       []int // of ragged samples
 }
 
 func (d *dataset) Len() int            { return d.n }
@@ -74,69 +77,63 @@ func (s sample) read(dst *nwt.Sample) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-	if s.size < 0 {
-		info, err := file.Stat()
-		if err != nil {
-			return nil, err
-		}
-		if s.size = info.Size(); !info.Mode().IsRegular() {
-			return nil, errors.New("not a regular file")
-		}
-	}
-	if s.size > maxFile {
-		return nil, fmt.Errorf("%d bytes: must be at most %d", s.size, maxFile)
-	}
 	kept.Reset()
-	kept.Grow(int(s.size))
-	data := kept.AvailableBuffer()[:s.size]
-	_, err = file.ReadAt(data, s.offset) // also io.EOF: the file has become shorter
-	return data, err
+	n, err := kept.ReadFrom(io.NewSectionReader(file, s.offset, s.size))
+	if err == nil && s.size < maxFile && n < s.size {
+		err = io.ErrUnexpectedEOF
+	}
+	return kept.Bytes(), err
+}
+
+// tell writes a line of JSON to stdout, and the path of each sample, with a zero byte. It blocks until they are read.
+func (d *dataset) tell(about map[string]any) {
+	out := bufio.NewWriter(os.Stdout)
+	_ = json.NewEncoder(out).Encode(about)
+	_ = out.Flush()
+	for i := 0; d.files && i < d.n; i++ {
+		_, _ = out.WriteString(d.at(i).path + "\x00")
+	}
+	_ = out.Flush()
+	_ = os.Stdout.Close()
 }
 
 // open finds the samples.
 func (s *settings) open(ctx context.Context) (*dataset, error) {
-	var kinds []string
-	for _, kind := range []string{"images", "files", "shards", "tokens"} {
-		if *s.data[kind] != "" {
-			kinds = append(kinds, kind)
+	var kind string
+	for name, paths := range s.data {
+		if len(*paths) > 0 {
+			kind += name
 		}
 	}
-	if len(kinds) != 1 {
+	if s.data[kind] == nil {
 		return nil, errors.New("one of -images, -files, -shards and -tokens says what is served")
 	}
-	kind, ds := kinds[0], &dataset{}
-	what := *s.data[kind]
-	s.name = kind + " " + what
+	paths := *s.data[kind]
+	d := &dataset{name: fmt.Sprintf("%s %s %d", kind, paths[0], len(paths))}
 	var err error
-	switch {
+	switch about, _ := os.Stat(paths[0]); {
 	case kind == "tokens":
-		return ds, s.windows(ds, what)
+		return d, s.windows(d, paths)
 	case kind == "shards":
-		err = ds.shards(ctx, what)
-	case strings.HasPrefix(what, "@"):
-		var paths []string
-		paths, err = list(what)
-		ds.n, ds.at, ds.files, ds.print = len(paths), func(i int) sample { return sample{paths[i], 0, -1, -1} }, true, hash(paths)
+		err = d.shards(ctx, paths)
+	case len(paths) == 1 && (about == nil || !about.Mode().IsRegular()):
+		err = s.folder(ctx, d, filepath.Clean(paths[0]), kind)
 	default:
-		extensions := vision.Extensions
-		if kind == "files" {
-			extensions = strings.FieldsFunc(s.extensions, func(r rune) bool { return r == ',' })
-		}
-		err = s.folder(ctx, ds, what, extensions)
+		d.n, d.at, d.files, d.print = len(paths), func(i int) sample { return sample{paths[i], 0, maxFile, -1} }, true, hash(paths)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if kind == "files" {
-		return ds, ds.bytes()
+		return d, d.bytes()
 	}
 	p, err := s.pipeline()
 	if err != nil {
 		return nil, err
 	}
-	ds.print = hash(ds.print, p.Fingerprint())
-	ds.with(p.Field("image"), func(dst *nwt.Sample, data []byte) error { return p.Load(dst, 0, data) })
-	return ds, nil
+	d.print = hash(d.print, p.Fingerprint())
+	d.with(p.Field("image"), func(dst *nwt.Sample, data []byte) error { return p.Load(dst, 0, data) })
+	return d, nil
 }
 
 // with completes the fields.
@@ -148,27 +145,23 @@ func (d *dataset) with(data nwt.Field, fill func(dst *nwt.Sample, data []byte) e
 	d.fields = append(d.fields, nwt.Field{Name: "index", Type: nwt.Int64})
 }
 
-func (s *settings) folder(ctx context.Context, ds *dataset, dir string, extensions []string) error {
-	f, err := folder.Open(ctx, dir, extensions)
+func (s *settings) folder(ctx context.Context, d *dataset, dir, kind string) error {
+	extensions := vision.Extensions
+	if kind == "files" {
+		extensions = strings.FieldsFunc(s.extensions, func(r rune) bool { return r == ',' })
+	}
+	var opts []folder.Option
+	if len(s.classes) > 0 {
+		opts = append(opts, folder.WithClasses(s.classes))
+	}
+	f, err := folder.Open(ctx, dir, extensions, opts...)
 	if err != nil {
-		return err
+		options := strings.NewReplacer("those of WithClasses", "the classes given", "WithClasses: ", "classes: ", " (WithoutStrayFiles skips them)", "", "WithEmptyClasses keeps them", "give the names of all classes to keep them")
+		return errors.New(options.Replace(err.Error()))
 	}
-	ds.n, ds.files, ds.labelled, ds.classes = f.Len(), true, true, f.Classes()
-	if s.classes != "" {
-		if ds.classes, err = list("@" + s.classes); err != nil {
-			return err
-		}
-	}
-	var number []int
-	for _, class := range f.Classes() {
-		i := slices.Index(ds.classes, class)
-		if i < 0 {
-			return fmt.Errorf("%s has a class %q that isn't among the %d given", dir, class, len(ds.classes))
-		}
-		number = append(number, i)
-	}
-	ds.at = func(i int) sample { return sample{f.Path(i), 0, -1, number[f.Class(i)]} }
-	ds.print = hash(f.Dataset(nil, nil).(nwt.Fingerprinter).Fingerprint(), ds.classes)
+	d.n, d.files, d.labelled, d.classes = f.Len(), true, true, f.Classes()
+	d.at = func(i int) sample { return sample{f.Path(i), 0, maxFile, f.Class(i)} }
+	d.print = hash(f.Dataset(nil, nil).(nwt.Fingerprinter).Fingerprint(), d.classes)
 	return nil
 }
 
@@ -176,10 +169,9 @@ func (s *settings) pipeline() (*vision.Pipeline, error) {
 	size := vision.Size{Height: int(s.size[0]), Width: int(s.size[len(s.size)-1])}
 	transforms := []vision.Transform{vision.Resize{Shorter: max(size.Height, size.Width) * 8 / 7}, vision.CenterCrop{Size: size}}
 	if s.train {
-		crop := vision.RandomResizedCrop{Size: size, Scale: [2]float64(s.scale), Ratio: [2]float64(s.ratio)}
-		transforms = []vision.Transform{crop}
-		if s.flip[0] > 0 { // 0 would be the default
-			transforms = append(transforms, vision.RandomHorizontalFlip{P: s.flip[0]})
+		transforms = []vision.Transform{vision.RandomResizedCrop{Size: size, Scale: [2]float64(s.scale), Ratio: [2]float64(s.ratio)}}
+		if s.flip != 0 { // 0 would be the default
+			transforms = append(transforms, vision.RandomHorizontalFlip{P: s.flip})
 		}
 		if j := s.jitter; slices.Max(j) > 0 {
 			transforms = append(transforms, vision.ColorJitter{Brightness: j[0], Contrast: j[1], Saturation: j[2], Hue: j[3]})
@@ -188,24 +180,30 @@ func (s *settings) pipeline() (*vision.Pipeline, error) {
 	return vision.New(transforms, vision.WithType(nwt.Uint8))
 }
 
+// each calls f for 0 … n−1, some at a time.
+func each(n int, f func(i int) error) error {
+	g := new(errgroup.Group)
+	g.SetLimit(32)
+	for i := range n {
+		g.Go(func() error { return f(i) })
+	}
+	return g.Wait()
+}
+
 // bytes serves the bytes of files, "data", in batches as long as their longest.
 func (d *dataset) bytes() error {
 	d.sizes = make([]int, d.n)
-	g := new(errgroup.Group)
-	g.SetLimit(32)
-	for i := range d.n {
-		g.Go(func() error {
-			info, err := os.Stat(d.at(i).path)
-			if err == nil && info.Size() > maxFile {
-				err = fmt.Errorf("%s has %d bytes: must be at most %d", d.at(i).path, info.Size(), maxFile)
-			}
-			if err == nil {
-				d.sizes[i] = int(info.Size())
-			}
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
+	err := each(d.n, func(i int) error {
+		info, err := os.Stat(d.at(i).path)
+		if err == nil && (!info.Mode().IsRegular() || info.Size() > maxFile) {
+			err = fmt.Errorf("%s: must be a file of at most %d bytes", d.at(i).path, maxFile)
+		}
+		if err == nil {
+			d.sizes[i] = int(info.Size())
+		}
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	d.with(nwt.Field{Name: "data", Type: nwt.Uint8, Shape: []int{max(1, slices.Max(d.sizes))}, RaggedDims: 1}, func(dst *nwt.Sample, data []byte) error {
@@ -217,23 +215,15 @@ func (d *dataset) bytes() error {
 }
 
 // shards finds the pictures of tar files.
-func (d *dataset) shards(ctx context.Context, what string) error {
-	names, err := list(what)
-	if err != nil {
-		return err
-	}
+func (d *dataset) shards(ctx context.Context, names []string) error {
 	of := make([][]sample, len(names))
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(16)
-	for i, name := range names {
-		g.Go(func() (err error) {
-			if of[i], err = shard(ctx, name); err != nil {
-				err = fmt.Errorf("%s: %w", name, err)
-			}
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
+	err := each(len(names), func(i int) (err error) {
+		if of[i], err = shard(ctx, names[i]); err != nil {
+			err = fmt.Errorf("%s: %w", names[i], err)
+		}
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	all := slices.Concat(of...)
@@ -289,16 +279,12 @@ func shard(ctx context.Context, name string) (all []sample, err error) {
 }
 
 // windows serves windows of files of tokens.
-func (s *settings) windows(ds *dataset, what string) error {
+func (s *settings) windows(d *dataset, files []string) error {
 	width := map[string]int{"uint8": 1, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8}[s.dtype]
 	if width == 0 || s.length < 1 || s.length > 1<<24 {
 		return fmt.Errorf("-dtype %s, -length %d: must be uint8, uint16, int32, uint32 or int64, and from 1 to %d", s.dtype, s.length, 1<<24)
 	}
-	files, err := list(what)
-	if err != nil {
-		return err
-	}
-	var ends []int
+	var ends []int // of the files, in windows
 	for _, file := range files {
 		info, err := os.Stat(file)
 		if err != nil {
@@ -307,52 +293,46 @@ func (s *settings) windows(ds *dataset, what string) error {
 		if info.Size()%int64(width) != 0 {
 			return fmt.Errorf("%s has %d bytes: no whole number of tokens of type %s", file, info.Size(), s.dtype)
 		}
-		ds.n += max(0, int(info.Size())/width-1) / s.length
-		ends = append(ends, ds.n)
+		d.n += max(0, int(info.Size())/width-1) / s.length
+		ends = append(ends, d.n)
 	}
-	if ds.n == 0 {
+	if d.n == 0 {
 		return fmt.Errorf("no window of %d tokens in %d files", s.length+1, len(files))
 	}
-	ds.at = func(i int) sample {
+	d.at = func(i int) sample {
 		f, begin := 0, 0
 		if f, _ = slices.BinarySearch(ends, i+1); f > 0 {
 			begin = ends[f-1]
 		}
 		return sample{files[f], int64((i - begin) * s.length * width), int64((s.length + 1) * width), -1}
 	}
-	ds.print = hash(files, ends, s.length, s.dtype)
-	unused := 64 - 8*width
-	ds.with(nwt.Field{Name: "tokens", Type: nwt.Int64, Shape: []int{s.length + 1}}, func(dst *nwt.Sample, data []byte) error {
+	d.print = hash(files, ends, s.length, s.dtype)
+	d.with(nwt.Field{Name: "tokens", Type: nwt.Int64, Shape: []int{s.length + 1}}, func(dst *nwt.Sample, data []byte) error {
 		for k, to := 0, nwt.Values[int64](dst, 0); k < len(to); k++ {
-			token := int64(0)
+			to[k] = 0
 			for i := width - 1; i >= 0; i-- {
-				token = token<<8 | int64(data[k*width+i])
+				to[k] = to[k]<<8 | int64(data[k*width+i])
 			}
 			if s.dtype == "int32" {
-				token = token << unused >> unused
+				to[k] = int64(int32(to[k]))
 			}
-			to[k] = token
 		}
 		return nil
 	})
 	return nil
 }
 
-// list returns what is named: text itself, or the lines of the file @text. If that has zero bytes, these end its lines.
+// list returns a name, or the lines of the file @name. A name that begins with @ is written @@.
 func list(text string) ([]string, error) {
 	name, isFile := strings.CutPrefix(text, "@")
-	if !isFile {
-		return []string{text}, nil
+	if !isFile || strings.HasPrefix(name, "@") {
+		return []string{name}, nil
 	}
 	data, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}
-	end := "\n"
-	if bytes.IndexByte(data, 0) >= 0 {
-		end = "\x00"
-	}
-	lines := strings.Split(strings.TrimSuffix(string(data), end), end)
+	lines := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 	if i := slices.Index(lines, ""); i >= 0 {
 		return nil, fmt.Errorf("%s: line %d is empty", name, i+1)
 	}

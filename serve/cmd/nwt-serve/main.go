@@ -3,10 +3,10 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -21,10 +21,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/serve"
@@ -43,75 +39,75 @@ func main() {
 
 // settings are the flags.
 type settings struct {
-	data                                 map[string]*string // by kind
-	name                                 string             // of the data
-	extensions, classes, dtype           string
-	size, scale, ratio, flip, jitter     []float64
-	batch, length, workers, parent       int
-	shuffle, seed                        *uint64
-	train, dropLast, tune, insecure      bool
-	listen, shared, tokenFile, cert, key string
-	aboutFile, metrics                   string
-	version                              bool
+	data                             map[string]*[]string // by kind
+	classes                          []string
+	extensions, dtype                string
+	size, scale, ratio, jitter       []float64
+	flip                             float64
+	batch, length, workers           int
+	seed                             uint64
+	shuffle, train, dropLast, tune   bool
+	insecure, version                bool
+	listen, shared, tokenFile, token string
+	cert, key, metrics               string
 }
 
 func parse(args []string, stdout io.Writer) (s settings, err error) {
 	flags := flag.NewFlagSet("nwt-serve", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error tells
-	seed := func(name, usage string, to **uint64) {
-		flags.Func(name, usage, func(text string) error {
-			n, err := strconv.ParseUint(text, 10, 64)
-			if *to = &n; err != nil {
-				return errors.New("a seed is a number from 0 to 18446744073709551615")
-			}
-			return nil
-		})
-	}
-	several := func(to *[]float64, n int, name, separator, usage string) {
+	numbers := func(to *[]float64, least, most int, name, separator, usage string) {
 		flags.Func(name, usage, func(text string) (err error) {
 			*to = nil
 			for one := range strings.SplitSeq(text, separator) {
 				x, bad := strconv.ParseFloat(one, 64)
 				*to, err = append(*to, x), errors.Join(err, bad)
 			}
-			if len(*to) > n || len(*to) < n && name != "size" {
-				return fmt.Errorf("must be %d numbers", n)
+			if len(*to) < least || len(*to) > most {
+				return fmt.Errorf("must be %d numbers", most)
 			}
 			return err
 		})
 	}
-	s = settings{size: []float64{224}, scale: []float64{0.08, 1}, ratio: []float64{3. / 4, 4. / 3}, flip: []float64{0.5}, jitter: make([]float64, 4)}
-	s.data = map[string]*string{
-		"images": flags.String("images", "", "`folder` of pictures, one folder per class; or @FILE, with one path per line"),
-		"files":  flags.String("files", "", "`folder` of files of any kind, one folder per class, or @FILE: their bytes are served"),
-		"shards": flags.String("shards", "", "`shard` of pictures in WebDataset's format, a tar file that isn't compressed; or @FILE"),
-		"tokens": flags.String("tokens", "", "`file` of tokens, or @FILE: windows of -length + 1 of them are served"),
+	names := func(name, usage string) *[]string {
+		to := new([]string)
+		flags.Func(name, usage, func(text string) error {
+			more, err := list(text)
+			*to = append(*to, more...)
+			return err
+		})
+		return to
 	}
+	s = settings{size: []float64{224}, scale: []float64{0.08, 1}, ratio: []float64{3. / 4, 4. / 3}, jitter: make([]float64, 4)}
+	s.data = map[string]*[]string{
+		"images": names("images", "`folder` of pictures, one folder per class; or a picture, or @FILE, with one path per line, or several of these flags"),
+		"files":  names("files", "the same of `files` of any kind: their bytes are served"),
+		"shards": names("shards", "`shard` of pictures in WebDataset's format, a tar file that isn't compressed; or @FILE, or several"),
+		"tokens": names("tokens", "`file` of tokens, or @FILE, or several: windows of -length + 1 of them are served"),
+	}
+	classes := names("class", "`name` of class 0, then those of the next ones, or @FILE; by default the folders, sorted")
 	flags.StringVar(&s.extensions, "extensions", "", "of -files, such as `.wav,.flac`; by default all")
-	flags.StringVar(&s.classes, "classes", "", "`file` with one class per line, in the order of their numbers; by default the folders, sorted")
 	flags.IntVar(&s.length, "length", 1024, "`tokens` from the beginning of a window to that of the next")
 	flags.StringVar(&s.dtype, "dtype", "uint16", "`type` of a token: uint8, uint16, int32, uint32 or int64, little-endian")
-	several(&s.size, 2, "size", "x", "`pixels` of height and width: 224x320, or one number for both; 224 by default")
+	numbers(&s.size, 1, 2, "size", "x", "`pixels` of height and width: 224x320, or one number for both; 224 by default")
 	flags.BoolVar(&s.train, "train", false, "crop and flip at random, as for training; otherwise the middle")
-	several(&s.scale, 2, "scale", ",", "with -train: `from,to`: the share of the picture's area that is cropped; 0.08,1 by default")
-	several(&s.ratio, 2, "ratio", ",", "with -train: `from,to`: its width / height; 3/4 to 4/3 by default")
-	several(&s.flip, 1, "flip", ",", "with -train: `share` of the pictures that are mirrored; 0.5 by default")
-	several(&s.jitter, 4, "color-jitter", ",", "with -train: `brightness,contrast,saturation,hue`; by default colours stay")
+	numbers(&s.scale, 2, 2, "scale", ",", "with -train: `from,to`: the share of the picture's area that is cropped; 0.08,1 by default")
+	numbers(&s.ratio, 2, 2, "ratio", ",", "with -train: `from,to`: its width / height; 3/4 to 4/3 by default")
+	flags.Float64Var(&s.flip, "flip", 0.5, "with -train: `share` of the pictures that are mirrored")
+	numbers(&s.jitter, 4, 4, "color-jitter", ",", "with -train: `brightness,contrast,saturation,hue`; by default colours stay")
 	flags.IntVar(&s.batch, "batch", 64, "`samples` per batch")
-	seed("shuffle", "`seed` of the order, another in each epoch, and of what is drawn at random; without it samples come in order", &s.shuffle)
-	seed("seed", "`seed` of what is drawn at random; by default that of -shuffle, or 0", &s.seed)
+	flags.BoolVar(&s.shuffle, "shuffle", false, "another order in each epoch")
+	flags.Uint64Var(&s.seed, "seed", 0, "`number` that decides the order, and what is drawn at random")
 	flags.BoolVar(&s.dropLast, "drop-last", false, "leave out what doesn't fill a last batch")
 	flags.IntVar(&s.workers, "workers", 0, "`samples` loaded at a time; 0: as many as there are CPUs for this rank of the host")
 	flags.BoolVar(&s.tune, "tune", false, "measure how many workers are worth it, and print the table; kept in the user's cache folder")
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:7474", "`address`: host:port or unix:PATH")
 	flags.StringVar(&s.shared, "shared", "", "`path` of a Unix socket, or @NAME, for clients of this host that take batches in shared memory; Linux only")
 	flags.StringVar(&s.tokenFile, "token-file", "", "`file` with the token that clients must know")
+	flags.StringVar(&s.token, "token", "", "the `token`, if these flags come by stdin: others can read the command line")
 	flags.StringVar(&s.cert, "tls-cert", "", "`file` of the certificate")
 	flags.StringVar(&s.key, "tls-key", "", "`file` of its key")
 	flags.BoolVar(&s.insecure, "insecure", false, "let everybody in who reaches the address, without a token")
-	flags.StringVar(&s.aboutFile, "about-file", "", "`file` to write a line of JSON to once the address can be asked: address, classes, workers, result; then the path of each sample, and a zero byte")
 	flags.StringVar(&s.metrics, "metrics", "", "`address`, host:port, of metrics for Prometheus")
-	flags.IntVar(&s.parent, "parent", 0, "end with this process, `PID`, which has started it")
 	flags.BoolVar(&s.version, "version", false, "print the version, and end")
 	if err = flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(stdout, "Nwt-serve serves batches of one of -images, -files, -shards and -tokens.\n\n")
@@ -120,44 +116,39 @@ func parse(args []string, stdout io.Writer) (s settings, err error) {
 	} else if err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("unexpected %q", flags.Arg(0))
 	}
+	s.classes = *classes
 	return s, err
 }
 
-// check tells what is wrong with the addresses, before anything is read.
-func (s *settings) check() error {
-	if s.tokenFile == "" && !s.insecure && !local(s.listen) {
-		return fmt.Errorf("-listen %s: without -token-file it must be a loopback address or unix:PATH, unless -insecure", s.listen)
-	}
-	if s.shared != "" && runtime.GOOS != "linux" {
-		return fmt.Errorf("-shared %s: shared memory is for Linux only", s.shared)
-	}
-	for _, try := range []struct {
-		flag, address string
-		listen        func(address string) (net.Listener, error)
-	}{
-		{"-shared", s.shared, func(path string) (net.Listener, error) {
-			if strings.HasPrefix(path, "@") {
-				return net.Listen("unix", path)
-			}
-			return serve.Listen("unix:" + path)
-		}},
-		{"-listen", s.listen, serve.Listen},
-	} {
-		if try.address == "" {
-			continue
-		}
-		l, err := try.listen(try.address)
-		if err == nil {
-			err = l.Close()
-		}
+// told returns the arguments that another program writes to stdin, each with a zero byte, and an empty one after
+// the last. Once that program ends, so does stdin, and this process.
+func told() (args []string, err error) {
+	in := bufio.NewReader(os.Stdin)
+	for {
+		arg, err := in.ReadString(0)
 		if err != nil {
-			return fmt.Errorf("%s %s: %w", try.flag, try.address, err)
+			return nil, fmt.Errorf("stdin: %w", err)
 		}
+		if arg == "\x00" {
+			go func() { _, _ = io.Copy(io.Discard, in); os.Exit(1) }()
+			go func() { // a fork of that program has its end of stdin too
+				for parent := os.Getppid(); os.Getppid() == parent; time.Sleep(200 * time.Millisecond) {
+				}
+				os.Exit(1)
+			}()
+			return args, nil
+		}
+		args = append(args, arg[:len(arg)-1])
 	}
-	return nil
 }
 
-func run(ctx context.Context, args []string, stdout io.Writer) error {
+func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
+	beside := len(args) == 1 && args[0] == "-"
+	if beside {
+		if args, err = told(); err != nil {
+			return err
+		}
+	}
 	s, err := parse(args, stdout)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -168,48 +159,24 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		_, err := fmt.Fprintln(stdout, version)
 		return err
 	}
-	if s.parent != 0 {
-		go endWith(s.parent)
-	}
-	if err := s.check(); err != nil {
+	with, err := s.server()
+	if err != nil {
 		return err
-	}
-	opts := []nwt.Option{nwt.WithBatchSize(s.batch)}
-	if s.shuffle != nil {
-		opts = append(opts, nwt.WithShuffle(*s.shuffle))
-	}
-	if s.seed != nil {
-		opts = append(opts, nwt.WithSeed(*s.seed))
-	}
-	if s.dropLast {
-		opts = append(opts, nwt.WithDropLast())
-	}
-	var with []serve.ServerOption
-	if s.shared != "" {
-		with = append(with, serve.WithShared(s.shared))
-		giveWay()
-	}
-	if s.tokenFile != "" {
-		token, err := os.ReadFile(s.tokenFile)
-		if err != nil {
-			return err
-		}
-		with = append(with, serve.WithToken(strings.TrimSpace(string(token))))
-	}
-	if s.cert != "" || s.key != "" {
-		pair, err := tls.LoadX509KeyPair(s.cert, s.key)
-		if err != nil {
-			return err
-		}
-		with = append(with, serve.WithTLS(&tls.Config{Certificates: []tls.Certificate{pair}}))
 	}
 	ds, err := s.open(ctx)
 	if err != nil {
 		return err
 	}
+	opts := []nwt.Option{nwt.WithBatchSize(s.batch), nwt.WithSeed(s.seed)}
+	if s.shuffle {
+		opts = append(opts, nwt.WithShuffle(s.seed))
+	}
+	if s.dropLast {
+		opts = append(opts, nwt.WithDropLast())
+	}
 	if s.tune {
 		if dir, err := os.UserCacheDir(); err == nil && os.MkdirAll(filepath.Join(dir, "nwt"), 0o700) == nil {
-			opts = append(opts, nwt.WithResultCache(filepath.Join(dir, "nwt", "workers.json"), s.name))
+			opts = append(opts, nwt.WithResultCache(filepath.Join(dir, "nwt", "workers.json"), ds.name))
 		}
 		with = append(with, serve.WithTuning())
 	} else {
@@ -227,15 +194,14 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
+	result := ""
 	if r := server.Result(); r != nil {
-		about["result"] = r.String()
-		fmt.Fprintln(stdout, r)
+		result = r.String()
 	}
 	l, err := serve.Listen(s.listen)
 	if err != nil {
 		return err
 	}
-	about["address"], about["classes"] = l.Addr().String(), ds.classes
 	if s.metrics != "" {
 		at, err := net.Listen("tcp", s.metrics)
 		if err != nil {
@@ -246,28 +212,52 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		defer h.Close()
 		fmt.Fprintf(stdout, "metrics at http://%s\n", at.Addr())
 	}
-	if s.aboutFile != "" {
-		if err := tell(s.aboutFile, about, ds); err != nil {
-			return errors.Join(err, l.Close())
-		}
+	if beside {
+		go ds.tell(map[string]any{"address": l.Addr().String(), "classes": ds.classes, "result": result})
+	} else {
+		fmt.Fprintf(stdout, "%s\n%d samples at %s, %d workers\n", result, ds.Len(), l.Addr(), server.Workers())
 	}
-	fmt.Fprintf(stdout, "%d samples at %s, %d workers\n", ds.Len(), l.Addr(), server.Workers())
 	return server.Serve(ctx, l)
 }
 
-// tell writes a file that is whole as soon as it is there.
-func tell(path string, about map[string]any, ds *dataset) error {
-	line, err := json.Marshal(about)
-	if err != nil {
-		return err
+// server returns a server's options. What is wrong with its addresses is told before anything is read.
+func (s *settings) server() (with []serve.ServerOption, err error) {
+	if s.tokenFile != "" {
+		token, err := os.ReadFile(s.tokenFile)
+		if err != nil {
+			return nil, err
+		}
+		s.token = strings.TrimSpace(string(token))
 	}
-	line = append(line, '\n')
-	if ds.files {
-		for i := range ds.Len() {
-			line = append(append(line, ds.at(i).path...), 0)
+	if s.token != "" {
+		with = append(with, serve.WithToken(s.token))
+	} else if !s.insecure && !local(s.listen) {
+		return nil, fmt.Errorf("-listen %s: without -token-file it must be a loopback address or unix:PATH, unless -insecure", s.listen)
+	}
+	if s.cert != "" || s.key != "" {
+		pair, err := tls.LoadX509KeyPair(s.cert, s.key)
+		if err != nil {
+			return nil, err
+		}
+		with = append(with, serve.WithTLS(&tls.Config{Certificates: []tls.Certificate{pair}}))
+	}
+	try := func(name, address string) {
+		l, bad := serve.Listen(address)
+		if bad == nil {
+			bad = l.Close()
+		}
+		if bad != nil && err == nil {
+			err = fmt.Errorf("%s: %w", name, bad)
 		}
 	}
-	return errors.Join(os.WriteFile(path+".new", line, 0o600), os.Rename(path+".new", path))
+	if s.shared != "" {
+		giveWay()
+		if with = append(with, serve.WithShared(s.shared)); s.shared[0] != '@' {
+			try("-shared "+s.shared, "unix:"+s.shared)
+		}
+	}
+	try("-listen "+s.listen, s.listen)
+	return with, err
 }
 
 // cpus returns how many CPUs this process has, if the ranks of the host share them.
@@ -279,33 +269,24 @@ func cpus() int {
 	return n
 }
 
-// endWith ends this process once its parent has ended.
-func endWith(parent int) {
-	if p, err := os.FindProcess(parent); runtime.GOOS == "windows" && err == nil {
-		_, _ = p.Wait() // there for any process
-		os.Exit(1)
+// exported answers on any path with what Prometheus reads.
+func exported(server *serve.Server) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		s := server.Stats()
+		for _, one := range []struct {
+			name, kind, help string
+			value            int64
+		}{
+			{"batches_total", "counter", "Batches answered.", s.Batches},
+			{"samples_total", "counter", "Samples loaded, the bad ones among them.", s.Samples},
+			{"samples_bad_total", "counter", "Samples that could not be loaded.", s.Bad},
+			{"bytes_total", "counter", "Bytes of the batches answered.", s.Bytes},
+			{"batches_loading", "gauge", "Batches that are being loaded or sent.", int64(s.Loading)},
+			{"workers", "gauge", "Samples loaded at a time.", int64(server.Workers())},
+		} {
+			fmt.Fprintf(w, "# HELP nwt_serve_%[1]s %[3]s\n# TYPE nwt_serve_%[1]s %[2]s\nnwt_serve_%[1]s %[4]d\n", one.name, one.kind, one.help, one.value)
+		}
 	}
-	for os.Getppid() == parent {
-		time.Sleep(200 * time.Millisecond)
-	}
-	os.Exit(1)
-}
-
-// exported returns what Prometheus is told, on any path.
-func exported(s *serve.Server) http.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	counter := func(name, help string, value func(serve.Stats) int64) {
-		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(value(s.Stats())) }))
-	}
-	counter("nwt_serve_batches_total", "Batches answered.", func(s serve.Stats) int64 { return s.Batches })
-	counter("nwt_serve_samples_total", "Samples loaded, the bad ones among them.", func(s serve.Stats) int64 { return s.Samples })
-	counter("nwt_serve_samples_bad_total", "Samples that could not be loaded.", func(s serve.Stats) int64 { return s.Bad })
-	counter("nwt_serve_bytes_total", "Bytes of the batches answered.", func(s serve.Stats) int64 { return s.Bytes })
-	registry.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "nwt_serve_batches_loading", Help: "Batches that are being loaded or sent."}, func() float64 { return float64(s.Stats().Loading) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "nwt_serve_workers", Help: "Samples loaded at a time."}, func() float64 { return float64(s.Workers()) }))
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
 // local reports whether only this host reaches an address.
