@@ -117,6 +117,12 @@ def addresses(value: Any) -> list[str]:
     return several
 
 
+def token(value: Any) -> str | None:
+    if value is not None and not (isinstance(value, str) and value and value.isascii() and value.isprintable() and value.strip() == value):
+        raise ValueError("token: must be printable ASCII, not empty, without a space at either end")
+    return value
+
+
 def state(value: Any) -> dict[str, Any]:
     """A state of an epoch, as state_dict tells it."""
     if not isinstance(value, Mapping) or not {"epoch", "samples"} <= value.keys():
@@ -130,7 +136,3 @@ def state(value: Any) -> dict[str, Any]:
             raise ValueError(f"state['order']={value['order']!r:.200}: must be a str")
         known["order"] = value["order"]
     return known
-
-
-def is_folder(value: Any) -> bool:
-    return isinstance(value, (str, bytes, os.PathLike)) and os.path.isdir(value)

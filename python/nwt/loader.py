@@ -97,7 +97,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             None if rank is None else check.integer("rank", rank, 0, 2**20 - 1),
             None if world_size is None else check.integer("world_size", world_size, 1, 2**20),
         )
-        self._token, self._proxy = token, check.boolean("proxy", proxy)
+        self._token, self._proxy = check.token(token), check.boolean("proxy", proxy)
         self._tls = tls if isinstance(tls, bool) or tls is None else check.path("tls", tls)
         self.bad = 0  # samples that were left out
         self._bad_of_epoch = 0

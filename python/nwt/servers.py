@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
+import contextlib
 import ctypes
 import json
 import os
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .wire import VERSION, Error, check, check_ahead, described, dtype_of, fits
+from .wire import VERSION, Error, described, dtype_of, fits
 
 LARGEST = 2**31 - 2**20  # bytes of a message of gRPC
 
@@ -138,8 +140,8 @@ class Servers:
     ) -> None:
         from pyarrow import flight
 
-        check(token, patience)
-        self._flight = flight
+        self._passing = flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError
+        self._wrong = flight.FlightError, OSError, ValueError, KeyError, TypeError
         self._servers = [Server(a, token, tls, proxy) for a in addresses]
         self._patience, self._ended = patience, ended  # ended says why asking again is in vain
         self._changed = threading.Condition()
@@ -150,13 +152,12 @@ class Servers:
     def describe(self, rank: int, world: int) -> dict[str, Any]:
         asking = _Asking(self, rank, world, 1)
         try:
-            self.about = asking.call(lambda server, _, seconds: server.describe(rank, world, seconds)).result()
+            self.about = asking.call(lambda server, _, seconds: server.describe(rank, world, seconds))()
             return self.about
         finally:
             asking.close()
 
     def asking(self, rank: int, world: int, ahead: int) -> _Asking:
-        check_ahead(ahead)
         return _Asking(self, rank, world, ahead)
 
     def ask(self, what: Callable[[Server, float], Any], stopped: threading.Event) -> Any:
@@ -167,11 +168,9 @@ class Servers:
             server, seconds = self._take(stopped, end, last)
             try:
                 return what(server, seconds)
-            except (self._flight.FlightUnavailableError, self._flight.FlightTimedOutError, self._flight.FlightCancelledError) as error:
-                last = f"{server.address}: {reason(error)}"
-                with self._changed:
-                    server.down = last
-            except (self._flight.FlightError, OSError, ValueError, KeyError, TypeError) as error:
+            except self._passing as error:
+                last = server.down = f"{server.address}: {reason(error)}"
+            except self._wrong as error:
                 raise Error(f"{server.address}: {reason(error)}") from error
             finally:
                 with self._changed:
@@ -203,14 +202,12 @@ class Servers:
         """Asks a server until it answers, for as long as somebody may wait for it."""
         end, wait, why, answers = time.monotonic() + self._patience, 0.01, None, False
         while not answers and not why and time.monotonic() < end and not self._closed.wait(wait):
-            try:
+            wait = min(2 * wait, 1)
+            with contextlib.suppress(*self._passing):
                 why = self._ended()
-                server.describe(0, 1, 5)
+                with contextlib.suppress(*self._wrong, Error):  # whoever asks next is told
+                    server.describe(0, 1, 5)
                 answers = True
-            except (self._flight.FlightUnavailableError, self._flight.FlightTimedOutError, self._flight.FlightCancelledError):
-                wait = min(2 * wait, 1)
-            except Exception:
-                answers = True  # whoever asks next is told
         with self._changed:
             server.reviving, self._why = False, self._why or why
             if answers:
@@ -224,36 +221,31 @@ class Servers:
 
 
 class _Asking:
-    """Some requests at a time, each in a thread. The threads end with close, or when it is forgotten."""
+    """Some requests at a time, each in a thread. The threads end with close, or with the program."""
 
     def __init__(self, servers: Servers, rank: int, world: int, threads: int) -> None:
-        self._work, self._about = _Work(servers), servers.about
+        self._servers, self._about = servers, servers.about
         self._rank = {"rank": rank, "world": world, "version": VERSION}
-        self._threads = [threading.Thread(target=self._work.run, name="nwt", daemon=True) for _ in range(threads)]
+        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._stopped, self._pid = threading.Event(), os.getpid()
+        self._lock = threading.Lock()
+        self._calls: weakref.WeakSet[Any] = weakref.WeakSet()  # guarded by _lock
+        self._threads = [threading.Thread(target=self._run, name="nwt", daemon=True) for _ in range(threads)]
         for thread in self._threads:
             thread.start()
-        self.close = weakref.finalize(self, self._work.stop, self._threads, os.getpid())
+        atexit.register(self.close)
 
     def ask(self, state: dict[str, Any], number: int, partial: bool = False) -> Callable[[], Any]:
         about, ticket = self._about, json.dumps({**state, **self._rank, "batch": number, "partial": partial}).encode()
-        return self.call(lambda server, begun, seconds: server.get(ticket, about, begun, seconds)).result
+        return self.call(lambda server, begun, seconds: server.get(ticket, about, begun, seconds))
 
-    def call(self, what: Callable[[Server, Any, float], Any]) -> concurrent.futures.Future[Any]:
+    def call(self, what: Callable[[Server, Any, float], Any]) -> Callable[[], Any]:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._work.jobs.put((future, what))
-        return future
+        self._jobs.put((future, what))
+        return future.result
 
-
-class _Work:
-    def __init__(self, servers: Servers) -> None:
-        self.jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._servers = servers
-        self._stopped = threading.Event()
-        self._lock = threading.Lock()
-        self._calls: weakref.WeakSet[Any] = weakref.WeakSet()  # guarded by _lock
-
-    def run(self) -> None:
-        while job := self.jobs.get():
+    def _run(self) -> None:
+        while job := self._jobs.get():
             self._do(*job)
             del job  # the batch is the caller's alone
 
@@ -269,15 +261,16 @@ class _Work:
         if self._stopped.is_set():
             call.cancel()
 
-    def stop(self, threads: list[threading.Thread], pid: int) -> None:
-        if os.getpid() != pid:
+    def close(self) -> None:
+        atexit.unregister(self.close)
+        if os.getpid() != self._pid:
             return  # a fork has none of the threads
         self._stopped.set()
         with self._lock:
             for call in self._calls:
                 call.cancel()
-        for _ in threads:
-            self.jobs.put(None)
+        for _ in self._threads:
+            self._jobs.put(None)
         end = time.monotonic() + 1  # later only if a server doesn't even take a request: that ends with the process
-        for thread in threads:
+        for thread in self._threads:
             thread.join(max(0, end - time.monotonic()))

@@ -41,16 +41,3 @@ def described(about: Any) -> dict[str, Any]:
     about.setdefault("about", {})
     about["bytes"] = about.get("bytes") or None
     return about
-
-
-def check(token: str | None, patience: float) -> None:
-    """Raises a ValueError for what no way to a server can use."""
-    if token is not None and (not token or not token.isascii() or not token.isprintable() or token.strip() != token):
-        raise ValueError("token: must be printable ASCII, not empty, without a space at either end")
-    if not patience > 0:
-        raise ValueError(f"patience: {patience!r}: must be above 0, in seconds")
-
-
-def check_ahead(ahead: int) -> None:
-    if not 1 <= ahead <= 64:
-        raise ValueError(f"prefetch: {ahead}: must be 1 … 64")

@@ -160,6 +160,7 @@ class Arguments(unittest.TestCase):
             (ValueError, "errors=-1: must be at least 0", {"errors": -1}),
             (TypeError, "patience='x': must be a number", {"patience": "x"}),
             (ValueError, "patience=0: must be from 0.001", {"patience": 0}),
+            *((ValueError, "token: must be printable ASCII", {"token": token}) for token in ("", "a\n", "ü", b"secret")),
         ):
             with self.subTest(text), self.assertRaises(error) as raised:
                 fake.loader(**kwargs)
