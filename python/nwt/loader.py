@@ -144,17 +144,11 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         return self._batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch comes next. Without it each iteration is the epoch after the one before."""
+        """Says which epoch comes next, or its rest after load_state_dict. Without it each iteration is the epoch after the one before."""
         epoch = check.integer("epoch", epoch, 0)
         if self._start["epoch"] != epoch or not self._start["samples"]:
             self._start = {"epoch": epoch, "samples": 0}
         self._state, self._left = self._start, 1
-
-    def epoch(self, epoch: int) -> Iterator[Batch]:
-        """The batches of an epoch, or the rest of it after load_state_dict of a state of this epoch."""
-        self._check()
-        self.set_epoch(epoch)
-        return _Iteration(self, epoch)
 
     def state_dict(self) -> State:
         """Where training stands: after the last batch that came, or at the epoch that was chosen. Some integers, for JSON."""
@@ -175,7 +169,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
     def __iter__(self) -> Iterator[Batch]:
         """The batches of the next epoch, or the rest of one. It begins with the first next()."""
         self._check()
-        return _Iteration(self, None)
+        return _Iteration(self)
 
     def __getitem__(self, index: object) -> NoReturn:
         raise TypeError("a loader has batches, no samples: write for batch in loader, and nwt.torch.DataLoader(loader) in place of torch's")
@@ -227,8 +221,6 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         return 1 + answer[1]
 
     def _begin(self, iteration: _Iteration) -> None:
-        if iteration.epoch is not None:
-            self.set_epoch(iteration.epoch)
         _known_to_jax()
         start, self._current = self._start, iteration.own
         whole = None if start["samples"] else len(self)  # of a rest the first answer tells how many
@@ -310,9 +302,8 @@ def _again(kind: type[Loader], args: tuple[Any, ...], options: dict[str, Any], s
 
 
 class _Iteration(Iterator[Batch]):
-    def __init__(self, loader: Loader, epoch: int | None) -> None:
-        self.loader, self.epoch = loader, epoch
-        self.own = object()
+    def __init__(self, loader: Loader) -> None:
+        self.loader, self.own = loader, object()
         self.left: int | None = None  # batches; None until it has begun
 
     def __next__(self) -> Batch:

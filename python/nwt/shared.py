@@ -114,9 +114,9 @@ class _Line:
             raise Error(f"{path} is user {user}'s, who is neither this user nor root, and doesn't know the token")
         with _understood(path):
             self.about = described(self._answer(ABOUT, PROOF, {"proof": _proof(token, "client", nonce)}))
-            self._columns = [(f["Name"], dtype_of(f["Type"])) for f in self.about["fields"]]
-            for f in self.about["fields"]:
-                self._columns += [(f"{f['Name']}.len{dim}", np.dtype(np.int32)) for dim in range(f.get("RaggedDims", 0))]
+            fields = self.about["fields"]
+            self._columns = [(f["Name"], dtype_of(f["Type"])) for f in fields]
+            self._columns += [(f"{f['Name']}.len{dim}", dtype_of("int32")) for f in fields for dim in range(f.get("RaggedDims", 0))]
 
     def _answer(self, kind: int, asks: int, what: dict[str, Any]) -> dict[str, Any]:
         self.say(asks, 0, json.dumps(what).encode())

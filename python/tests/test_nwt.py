@@ -11,7 +11,7 @@ import unittest
 import unittest.mock
 
 import numpy as np
-from digests import digest
+from digests import digest, epoch
 
 import nwt
 
@@ -33,7 +33,7 @@ class Batches(unittest.TestCase):
         for ask in GIVEN["epochs"]:
             with self.subTest(ask["rank"]), drawing(rank=ask["rank"][0], world_size=ask["rank"][1]) as loader:
                 self.assertEqual(len(loader), len(ask["digests"]))
-                self.assertEqual([digest(batch) for batch in loader.epoch(2)], ask["digests"])
+                self.assertEqual([digest(batch) for batch in epoch(loader, 2)], ask["digests"])
 
     def test_a_rest_is_the_local_loaders(self):
         rest = GIVEN["rest"]
@@ -43,13 +43,13 @@ class Batches(unittest.TestCase):
 
     def test_it_goes_on_where_it_was_with_another_loader(self):
         with drawing() as loader, drawing(prefetch=1) as other:
-            whole = [digest(batch) for epoch in (0, 1) for batch in loader.epoch(epoch)]
+            whole = [digest(batch) for number in (0, 1) for batch in epoch(loader, number)]
             for n in range(1, len(whole)):
-                batches = (batch for epoch in (0, 1) for batch in loader.epoch(epoch))
+                batches = (batch for number in (0, 1) for batch in epoch(loader, number))
                 for _ in range(n):
                     next(batches)
                 other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
-                rest = [digest(batch) for epoch in range(loader.state_dict()["epoch"], 2) for batch in other.epoch(epoch)]
+                rest = [digest(batch) for number in range(loader.state_dict()["epoch"], 2) for batch in epoch(other, number)]
                 self.assertEqual(rest, whole[n:])
 
     def test_each_iteration_is_the_next_epoch_and_set_epoch_chooses(self):
@@ -67,7 +67,7 @@ class Batches(unittest.TestCase):
 
     def test_arrays_are_typed_writable_and_not_copied(self):
         with drawing() as loader:
-            batch = next(loader.epoch(0))
+            batch = next(epoch(loader, 0))
         self.assertEqual([a.dtype for a in batch.values()], [np.float32, np.uint8, np.int64, np.bool_, np.int32, np.int32, np.int32])
         self.assertEqual(batch["map"].shape, (10, 4, 5, 3))
         for array in batch.values():
@@ -76,8 +76,8 @@ class Batches(unittest.TestCase):
 
     def test_batches_may_be_kept(self):
         with drawing() as loader:
-            kept = list(loader.epoch(2))
-            self.assertEqual([digest(batch) for batch in kept], [digest(batch) for batch in loader.epoch(2)])
+            kept = list(epoch(loader, 2))
+            self.assertEqual([digest(batch) for batch in kept], [digest(batch) for batch in epoch(loader, 2)])
 
 
 class BatchesOfSharedMemory(Batches):
@@ -88,9 +88,9 @@ class BatchesOfSharedMemory(Batches):
 
     def test_slots_are_used_again_once_nobody_has_their_arrays(self):
         with drawing(prefetch=2) as loader:
-            where = {batch["where"].__array_interface__["data"][0] for epoch in range(5) for batch in loader.epoch(epoch)}
+            where = {batch["where"].__array_interface__["data"][0] for number in range(5) for batch in epoch(loader, number)}
             self.assertLessEqual(len(where), 2 * 6)  # what is asked for ahead of epoch 1 is dropped, since epoch 0 is chosen first
-            one = next(loader.epoch(0))["where"]
+            one = next(epoch(loader, 0))["where"]
         with self.assertRaisesRegex(nwt.Error, "the token is missing or wrong"):
             nwt.Loader([GIVEN["secret shared"]])
         self.assertEqual(one.shape, (10, 3))
