@@ -9,9 +9,19 @@ nwt.torch.DataLoader makes a torch.utils.data.DataLoader of it. nwt.Images, nwt.
 and nwt.Tokens load from elsewhere, and nwt.Loader asks servers on other hosts.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from .beside import Files, ImageFolder, Images, Tokens, WebDataset
 from .loader import Batch, Loader
 from .wire import Error
 
 __version__ = "0.1.0"
 __all__ = ["Batch", "Error", "Files", "ImageFolder", "Images", "Loader", "Tokens", "WebDataset"]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:  # "import nwt.torch" isn't needed
+        if name == "torch":
+            return importlib.import_module("nwt.torch")
+        raise AttributeError(f"module 'nwt' has no attribute {name!r}")

@@ -26,7 +26,8 @@ HINTS = {
     "prefetch_factor": "prefetch is the number of batches that are asked for ahead",
     "timeout": "patience is for how many seconds without an answer it asks again",
     "in_order": "batches come in order",
-    "root": "the folder is the first argument",
+    "samples": "files[i] is the file of sample i, and a batch has its label",
+    "imgs": "files[i] is the file of sample i, and a batch has its label",
     "dataset": "num_samples is the number of samples; nwt.torch.DataLoader(loader) has a dataset",
 }
 
@@ -78,7 +79,7 @@ def numbers(name: str, value: Any, count: int, low: float, high: float) -> list[
 
 def path(name: str, value: Any) -> str:
     try:
-        text = os.fsdecode(value)
+        text = os.path.expanduser(os.fsdecode(value))
     except TypeError:
         raise TypeError(f"{name}={value!r:.200}: must be a path") from None
     if not text or "\0" in text:

@@ -6,6 +6,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import queue
@@ -83,12 +84,17 @@ def location(address: str, tls: Any) -> str:
     return f"{'grpc+tls' if tls else 'grpc+tcp'}://{address}"
 
 
+def _flight() -> Any:
+    try:
+        return importlib.import_module("pyarrow.flight")
+    except ImportError as error:
+        raise ImportError(f"{error}: servers that aren't asked by shared:PATH need pip install nwt[flight]") from error
+
+
 class Server:
     """One address."""
 
     def __init__(self, address: str, token: str | None, tls: Any, proxy: bool) -> None:
-        from pyarrow import flight
-
         self.address, self.under_way = address, 0
         self.down: str | None = None  # why it isn't asked before it answers again
         self.reviving = False
@@ -97,9 +103,9 @@ class Server:
             with open(tls, "rb") as file:
                 roots = file.read()
         options = [*OPTIONS, ("grpc.enable_http_proxy", int(proxy))]
-        self.client = flight.FlightClient(location(address, tls), tls_root_certs=roots, generic_options=options)
+        self._flight, self._headers = _flight(), [(b"authorization", b"Bearer " + token.encode())] if token else []
+        self.client = self._flight.FlightClient(location(address, tls), tls_root_certs=roots, generic_options=options)
         _live.add(self.client)
-        self._flight, self._headers = flight, [(b"authorization", b"Bearer " + token.encode())] if token else []
 
     def _options(self, seconds: float) -> Any:
         return self._flight.FlightCallOptions(headers=self._headers, timeout=max(0.001, seconds))
@@ -138,8 +144,7 @@ class Servers:
         patience: float = 60.0,
         ended: Callable[[], str | None] = lambda: None,
     ) -> None:
-        from pyarrow import flight
-
+        flight = _flight()
         self._passing = flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError
         self._wrong = flight.FlightError, OSError, ValueError, KeyError, TypeError
         self._servers = [Server(a, token, tls, proxy) for a in addresses]

@@ -129,10 +129,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
 
 class _Samples(torch.utils.data.IterableDataset[Any]):
-    """What a DataLoader has as its dataset: it tells how many samples there are."""
+    """What a DataLoader has as its dataset: it tells how many samples there are, and their classes."""
 
     def __init__(self, loader: Loader) -> None:
-        self.loader = loader
+        self.loader, self.classes, self.class_to_idx = loader, loader.classes, loader.class_to_idx
 
     def __len__(self) -> int:
         return self.loader.num_samples

@@ -211,8 +211,10 @@ class Arguments(unittest.TestCase):
         loader = fake.loader()
         with self.assertRaisesRegex(TypeError, r"nwt.torch.DataLoader\(loader\)"):
             loader[0]
-        with self.assertRaisesRegex(AttributeError, "num_samples is the number of samples"):
-            _ = loader.dataset
+        for name, text in (("dataset", "num_samples is the number of samples"), ("samples", r"files\[i\] is the file of sample i")):
+            with self.assertRaisesRegex(AttributeError, text):
+                getattr(loader, name)
+        self.assertEqual(check.paths("paths", "~/a"), [os.path.expanduser("~/a")])
         self.assertFalse(hasattr(loader, "nonsense"))
         self.assertEqual((len(loader), loader.num_samples, loader.batch_size, loader.class_to_idx), (3, 10, 4, {"cat": 0, "dog": 1}))
 
@@ -255,6 +257,10 @@ class Ends(unittest.TestCase):
 
 
 class Package(unittest.TestCase):
+    def test_what_needs_pyarrow_says_what_to_install(self):
+        with mock.patch.dict(sys.modules, {"pyarrow": None, "pyarrow.flight": None}), self.assertRaisesRegex(ImportError, r"pip install nwt\[flight\]"):
+            nwt.Loader("localhost:7474")
+
     def test_importing_it_takes_numpy_alone(self):
         said = subprocess.run(
             [sys.executable, "-c", "import sys, nwt; print([m for m in ('pyarrow', 'torch', 'asyncio', 'concurrent.futures') if m in sys.modules])"],

@@ -1,7 +1,10 @@
 """What holds with PyTorch, where that is installed. .ci/run -all installs it."""
 
 import importlib.util
+import os
 import pickle
+import subprocess
+import sys
 import unittest
 from unittest import mock
 
@@ -57,7 +60,8 @@ class Tensors(unittest.TestCase):
         loader = nwt.torch.DataLoader(fake.loader(), pin_memory=True)
         self.assertIsInstance(loader, torch.utils.data.DataLoader)
         self.assertEqual(
-            (len(loader), len(loader.dataset), loader.batch_size, loader.drop_last, loader.pin_memory, loader.num_workers), (3, 10, 4, False, True, 0)
+            (len(loader), len(loader.dataset), loader.dataset.classes, loader.batch_size, loader.drop_last, loader.pin_memory, loader.num_workers),
+            (3, 10, ["cat", "dog"], 4, False, True, 0),
         )
         with self.assertRaisesRegex(TypeError, "iterate over the nwt.torch.DataLoader"):
             iter(loader.dataset)
@@ -79,6 +83,15 @@ class Tensors(unittest.TestCase):
 
 def indices(batches):
     return [batch["index"].tolist() for batch in batches]
+
+
+class Package(unittest.TestCase):
+    def test_it_needs_no_import_of_its_own(self):
+        text = "import nwt; print(nwt.torch.DataLoader, hasattr(nwt, 'jax'))"
+        said = subprocess.run(
+            [sys.executable, "-c", text], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        )
+        self.assertEqual(said.stdout, "<class 'nwt.torch.DataLoader'> False\n")
 
 
 class States(unittest.TestCase):
