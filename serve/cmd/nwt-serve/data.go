@@ -99,15 +99,16 @@ func (d *dataset) tell(about map[string]any) {
 
 // open finds the samples.
 func (s *settings) open(ctx context.Context) (*dataset, error) {
-	var kind string
+	var given []string
 	for name, paths := range s.data {
 		if len(*paths) > 0 {
-			kind += name
+			given = append(given, name)
 		}
 	}
-	if s.data[kind] == nil {
+	if len(given) != 1 {
 		return nil, errors.New("one of -images, -files, -shards and -tokens says what is served")
 	}
+	kind := given[0]
 	paths := *s.data[kind]
 	d := &dataset{name: fmt.Sprintf("%s %s %d", kind, paths[0], len(paths))}
 	var err error
