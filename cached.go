@@ -60,7 +60,7 @@ func (c *Cache) Fields() []Field {
 	return c.ds.Fields()
 }
 
-// Load copies a kept sample, or loads the sample and keeps it if there is room.
+// Load copies a kept sample, or loads it and keeps it if there is room.
 func (c *Cache) Load(ctx context.Context, index int, dst *Sample) error {
 	if c.err != nil {
 		return c.err

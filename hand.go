@@ -325,8 +325,8 @@ func (h *hand) gather(end int) (ok bool) {
 }
 
 // LoadSample loads one sample, as at position index of epoch 0 with seed 0. Temporary errors are repeated
-// as often as [WithRetry] does by default. The sample stays valid. The errors are *[LoadError],
-// *[ArgumentError], and those of [NewLoader].
+// as often as [WithRetry] does by default. The sample stays valid. The errors are *[LoadError] and those
+// of [NewLoader].
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	n, l, err := checkDataset(ds)
 	if err != nil {

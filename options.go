@@ -206,8 +206,8 @@ func WithSampler(s Sampler) Option {
 	}
 }
 
-// WithDropLast leaves out the last batch if it would be smaller than the others. With a [BatchSampler],
-// it leaves out the last batches if they are fewer than the ranks.
+// WithDropLast leaves out the last batch if it would be smaller than the others. With a [BatchSampler] it
+// leaves out a last step of fewer batches than ranks.
 func WithDropLast() Option {
 	return func(o *options) error {
 		o.dropLast = true
@@ -431,8 +431,8 @@ func WithTuningTime(d time.Duration) Option {
 }
 
 // WithStep makes [Tune] run f on every batch, as training would. The answer is then the fewest workers at
-// which training doesn't wait. The first call with each batch shape isn't measured. If f changes
-// anything, restore it afterwards.
+// which training doesn't wait. The first call with each batch shape isn't measured. Restore what f
+// changes.
 func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.step = f
@@ -444,7 +444,7 @@ func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 }
 
 // WithProgress makes [Tune] and [Precompute] call f whenever there is something new to show. Otherwise
-// they log a line every 10 s; Tune also logs one at its beginning and its end.
+// they log a line every 10 s, Tune also at its beginning and end.
 func WithProgress(f func(Progress)) Option {
 	return func(o *options) error {
 		o.progress = f

@@ -30,8 +30,8 @@ type BatchSampler interface {
 	Largest() int               // the number of samples in the largest batch, 1 if not known; WithBatchSize must be at least that
 }
 
-// A BoundedSampler knows which indices it visits. The loader returns an error if the dataset doesn't have
-// them all; otherwise a bad index is found while loading.
+// A BoundedSampler knows which indices it visits: if the dataset lacks one, that is an error at once. Of
+// another sampler, a bad index is found while loading.
 type BoundedSampler interface {
 	Sampler
 	LastIndex() int // returns the highest index that any epoch visits, −1 if not known

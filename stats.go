@@ -33,7 +33,7 @@ type Stats struct {
 }
 
 // Since returns what the loader has done since an earlier snapshot. The figures for memory, depth and
-// workers, and the times of Load, are those of s.
+// workers, and the times of Load, are s's.
 func (s Stats) Since(earlier Stats) Stats {
 	ready := s.Occupancy*float64(s.Batches) - earlier.Occupancy*float64(earlier.Batches)
 	s.Batches, s.Samples, s.Bad = s.Batches-earlier.Batches, s.Samples-earlier.Samples, s.Bad-earlier.Bad

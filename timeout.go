@@ -17,7 +17,7 @@ import (
 // whole slot that they lie in. The batch is moved to another slot before it is delivered.
 
 // TimeoutOf returns how long the call of Load, or of a [ShardReader], whose context is ctx may take, as
-// [WithTimeout] set it; 0 means that there is no bound.
+// [WithTimeout] set it; 0 means no bound.
 func TimeoutOf(ctx context.Context) time.Duration { return callctx.Timeout(ctx) }
 
 // takeOver implements poolHooks. If a call of Load is given up, its sample is bad. The samples of a

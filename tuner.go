@@ -34,7 +34,7 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 }
 
 // NewTunedLoader calls [Tune], then [NewLoader] with the worker count that Tune chose; [Loader.Result]
-// returns Tune's result. The end of ctx doesn't end the loader.
+// returns Tune's result. ctx bounds only tuning.
 func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSource(ds, opts)
 	if err != nil {
