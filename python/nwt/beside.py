@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypedDict
 
 from . import check
-from .loader import Loader
+from .loader import CLOSED, Loader
 from .wire import Error
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Local(Loader):
         return self._program.files()
 
     def _ended(self) -> str | None:
-        return self._program.again(self._came)
+        return CLOSED if self._closed == CLOSED else self._program.again(self._came)
 
     def close(self) -> None:
         super().close()
@@ -142,7 +142,10 @@ def _pictures(kind: str, options: dict[str, Any]) -> Flags:
 
 
 def _classes(names: Sequence[str] | None) -> list[str]:
-    return [] if names is None else check.paths("classes", [names] if isinstance(names, str) else names)
+    several = [] if names is None else [names] if isinstance(names, str) else list(names)
+    if names is not None and not (several and all(isinstance(one, str) and one for one in several)):
+        raise TypeError(f"classes={names!r:.200}: must be names of folders, such as train.classes")
+    return several
 
 
 class ImageFolder(Local):
@@ -243,7 +246,7 @@ class _Program:
 
     def __init__(self, program: str, flags: Flags) -> None:
         self.token, self._came, self._starts = os.urandom(16).hex(), -1, 0  # what had come when it was started last, and how often since
-        self._program, self._flags = program, {"listen": "127.0.0.1:0", "token": self.token, **flags}
+        self._program, self._folder, self._flags = program, os.getcwd(), {"listen": "127.0.0.1:0", "token": self.token, **flags}
         if sys.platform == "linux":
             self._flags["shared"] = f"@nwt-{os.urandom(16).hex()}"
         self.told: dict[str, Any] = {}
@@ -253,7 +256,7 @@ class _Program:
         """What the program tells once it serves."""
         said = tempfile.TemporaryFile()
         # a session of its own: Ctrl-C is for this process
-        process = subprocess.Popen([self._program, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True)
+        process = subprocess.Popen([self._program, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=self._folder, start_new_session=True)
         self.process, self._said = process, said
         self.close = weakref.finalize(self, _stop, process, said, os.getpid())
         try:
@@ -263,11 +266,11 @@ class _Program:
                 process.stdin.flush()  # it ends when this is closed
             if not (line := process.stdout.readline()):
                 process.wait()
-                raise Error(self.ended())
+                raise Error(str(self.ended()))
+            self.told = json.loads(line)
         except BaseException:
             self.close()
             raise
-        self.told = json.loads(line)
         self._flags["listen"] = self.told["address"]
         if "shared" in self._flags:
             self.told["address"] = "shared:" + self._flags["shared"]
@@ -283,7 +286,7 @@ class _Program:
         if (status := self.process.poll()) is None:
             return None
         if self._said.closed:
-            return "the loader is closed"
+            return CLOSED
         self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - 2000))
         said = self._said.read().decode(errors="replace").strip()
         return f"nwt-serve has ended, {'by signal' if status < 0 else 'with status'} {abs(status)}: {said}"

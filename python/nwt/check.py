@@ -89,6 +89,8 @@ def path(name: str, value: Any) -> str:
 
 def paths(name: str, value: Any) -> list[str]:
     """Some paths. A single one with braces, such as train-{000..146}.tar, is as many as they say."""
+    if not isinstance(value, (os.PathLike, Iterable)):
+        raise TypeError(f"{name}={value!r:.200}: must be paths")
     if isinstance(value, (str, bytes, os.PathLike)):
         several = expanded(path(name, value))
     else:

@@ -9,6 +9,8 @@ import logging
 import opcode
 import os
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -22,6 +24,7 @@ logger = logging.getLogger("nwt")
 State = dict[str, Any]
 Take = Callable[[], tuple[dict[str, npt.NDArray[Any]], int, "bytes | str", list[dict[str, Any]]]]
 
+CLOSED = "the loader is closed"
 UNPACK = opcode.opmap["UNPACK_SEQUENCE"]
 
 
@@ -99,6 +102,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         )
         self._token, self._proxy = check.token(token), check.boolean("proxy", proxy)
         self._tls = tls if isinstance(tls, bool) or tls is None else check.path("tls", tls)
+        self._lock = threading.Lock()  # of next(), which several threads may call
         self.bad = 0  # samples that were left out
         self._bad_of_epoch = 0
         self._start: State = {"epoch": 0, "samples": 0}  # of the next iteration
@@ -115,13 +119,14 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self._place(self.rank, self.world_size)
 
     def _open(self) -> Any:
+        ended = _weakly(self._ended)
         if self._where[0].startswith("shared:"):
             from .shared import Shared
 
-            return Shared(self._where[0][len("shared:") :], token=self._token, patience=self._patience, ended=self._ended, mapped=self._mapped)
+            return Shared(self._where[0][len("shared:") :], token=self._token, patience=self._patience, ended=ended, mapped=_weakly(self._mapped))
         from .servers import Servers
 
-        return Servers(self._where, token=self._token, tls=self._tls, proxy=self._proxy, patience=self._patience, ended=self._ended)
+        return Servers(self._where, token=self._token, tls=self._tls, proxy=self._proxy, patience=self._patience, ended=ended)
 
     def _place(self, rank: int, world_size: int) -> None:
         """Becomes another rank."""
@@ -195,9 +200,11 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
                 self._fill()
                 if bad:
                     self._leave_out(start["epoch"], bad)
-            except BaseException:
+            except BaseException as error:
                 iteration.left = 0  # as a generator's
                 self._drop()
+                if self._closed == CLOSED and isinstance(error, Exception):  # by another thread
+                    raise RuntimeError(CLOSED) from None
                 raise
             iteration.left = self._left = left
             self._state, self._came = after, self._came + 1
@@ -280,7 +287,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
     def close(self) -> None:
         """Ends the connections. Batches that came remain as they are."""
         if self._closed is None and os.getpid() == self._pid:
-            self._closed = "the loader is closed"
+            self._closed = CLOSED
             self._drop()
             self._transport.close()
 
@@ -295,6 +302,12 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         return _again, (type(self), *self._args, self.state_dict())
 
 
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that doesn't keep its loader: one that is forgotten ends at once, without the garbage collector."""
+    of = weakref.WeakMethod(method)
+    return lambda *args: method(*args) if (method := of()) else None
+
+
 def _again(kind: type[Loader], args: tuple[Any, ...], options: dict[str, Any], state: State) -> Loader:
     loader = kind(*args, **options)
     loader.load_state_dict(state)
@@ -307,4 +320,5 @@ class _Iteration(Iterator[Batch]):
         self.left: int | None = None  # batches; None until it has begun
 
     def __next__(self) -> Batch:
-        return self.loader._next(self)
+        with self.loader._lock:
+            return self.loader._next(self)

@@ -101,7 +101,11 @@ class _Line:
         self._free: collections.deque[int] = collections.deque()  # files that nobody has
         self._layout: bytes | None = None  # of the last batch: most are alike
         self._where: list[Any] = []
-        self.close = self._undo.close
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # a thread that waits for it wakes up
+        self._undo.close()
 
     def begin(self, rank: int, world: int) -> None:
         path, token, nonce = self._of.path, self._of.token, secrets.token_hex(16)

@@ -1,5 +1,6 @@
 """What loaders with a server of their own promise."""
 
+import gc
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 import unittest
 from unittest import mock
@@ -97,6 +99,15 @@ class Folders(unittest.TestCase):
                     seen += np.concatenate([batch["index"] for batch in one]).tolist()
         self.assertEqual(sorted(seen), list(range(20)))
 
+    def test_what_the_program_says_is_in_pythons_words(self):
+        with self.assertRaisesRegex(nwt.Error, "drop_last: 64: leaves no batch of 64 samples"):
+            pictures(batch_size=64, drop_last=True)
+        with pictures(shuffle=True) as loader, pictures(shuffle=True, seed=2) as other:
+            next(iter(loader))
+            other.load_state_dict(loader.state_dict())
+            with self.assertRaisesRegex(nwt.Error, r"state\['order'\]: .* taken with another seed.* {'epoch': 1, 'samples': 0}"):
+                next(iter(other))
+
     def test_what_is_wrong_is_said(self):
         for error, text, kwargs in (
             (TypeError, "shuffle=42: must be True or False; the order's seed is seed", {"shuffle": 42}),
@@ -120,6 +131,9 @@ class Folders(unittest.TestCase):
                 nwt.ImageFolder(wrong, program=program.program())
         with self.assertRaisesRegex(ValueError, "ImageFolder takes a folder"):
             nwt.Images(program.pictures())
+        for wrong in (lambda: nwt.Images(3), lambda: nwt.ImageFolder("x", classes=[]), lambda: nwt.ImageFolder("x", classes=[1])):
+            with self.assertRaisesRegex(TypeError, "(paths=3: must be paths|must be names of folders, such as train.classes)"):
+                wrong()
 
     def test_a_missing_program_says_what_to_install(self):
         with (
@@ -203,6 +217,47 @@ class Programs(unittest.TestCase):
             self.assertEqual(got, whole)
             self.assertGreaterEqual(len(logged.output), 2)
             self.assertIn("starting it again: nwt-serve has ended, by signal 9", logged.output[0])
+
+    def test_it_is_started_again_in_the_folder_where_it_began(self):
+        before, at = os.getcwd(), program.pictures()
+        self.addCleanup(os.chdir, before)
+        os.chdir(at.parent)
+        with nwt.ImageFolder(at.name, batch_size=1, size=32, program=program.program()) as loader, self.assertLogs("nwt"):
+            batches = iter(loader)
+            next(batches)
+            os.chdir("/")
+            loader._program.process.kill()
+            self.assertEqual(len(list(batches)), 19)
+
+    def test_it_ends_with_a_loader_that_nobody_has_any_more(self):
+        gc.disable()
+        self.addCleanup(gc.enable)
+        loader = pictures()
+        next(iter(loader))
+        process = loader._program.process
+        del loader
+        self.assertIsNotNone(process.returncode)
+
+    def test_closing_it_ends_a_thread_that_waits(self):
+        loader, got = pictures(batch_size=1), []
+        batches = iter(loader)
+        next(batches)
+
+        def take():
+            try:
+                list(batches)
+            except RuntimeError as error:
+                got.append(str(error))
+
+        loader._program.process.send_signal(signal.SIGSTOP)
+        thread = threading.Thread(target=take)
+        thread.start()
+        time.sleep(0.2)  # by then it waits
+        threading.Timer(0.1, loader._program.process.send_signal, (signal.SIGCONT,)).start()
+        with self.assertNoLogs("nwt"):
+            loader.close()
+            thread.join()
+        self.assertEqual(got, ["the loader is closed"])
 
     def test_one_that_cant_be_started_again_is_told(self):
         at = program.folder()

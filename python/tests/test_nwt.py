@@ -74,6 +74,16 @@ class Batches(unittest.TestCase):
             self.assertFalse(array.flags.owndata)
             array[:] = 1
 
+    def test_several_threads_may_take_from_one_iteration(self):
+        with drawing() as loader:
+            batches, got = iter(loader), []
+            threads = [threading.Thread(target=lambda: got.extend(digest(batch) for batch in batches)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(sorted(got), sorted(digest(batch) for batch in epoch(loader, 0)))
+
     def test_batches_may_be_kept(self):
         with drawing() as loader:
             kept = list(epoch(loader, 2))
