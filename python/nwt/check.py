@@ -128,14 +128,9 @@ def token(value: Any) -> str | None:
 
 def state(value: Any) -> dict[str, Any]:
     """A state of an epoch, as state_dict tells it."""
-    if not isinstance(value, Mapping) or not {"epoch", "samples"} <= value.keys():
+    if not isinstance(value, Mapping) or not {"epoch", "samples"} <= value.keys() or not isinstance(value.get("order", ""), str):
         raise ValueError(f"state={value!r:.200}: must be what state_dict returned, with epoch and samples")
     try:
-        known: dict[str, Any] = {key: integer(f"state[{key!r}]", value[key], 0) for key in ("epoch", "samples")}
+        return {key: value[key] if key == "order" else integer(f"state[{key!r}]", value[key], 0) for key in ("epoch", "samples", "order") if key in value}
     except TypeError as error:
         raise ValueError(str(error)) from None
-    if "order" in value:
-        if not isinstance(value["order"], str):
-            raise ValueError(f"state['order']={value['order']!r:.200}: must be a str")
-        known["order"] = value["order"]
-    return known

@@ -113,7 +113,7 @@ class Server:
     def describe(self, rank: int, world: int, seconds: float) -> dict[str, Any]:
         path = self._flight.FlightDescriptor.for_path(str(rank), str(world), str(VERSION))
         about = described(json.loads(self.client.get_flight_info(path, self._options(seconds)).app_metadata))
-        if (about["bytes"] or 0) > LARGEST:
+        if about.get("bytes", 0) > LARGEST:
             raise Error(
                 f"a batch of server {about['server']} takes {about['bytes']} bytes, and gRPC at most {LARGEST}: "
                 "make its batches smaller, or take them in shared memory (shared:PATH)"
@@ -157,7 +157,7 @@ class Servers:
     def describe(self, rank: int, world: int) -> dict[str, Any]:
         asking = _Asking(self, rank, world, 1)
         try:
-            self.about = asking.call(lambda server, _, seconds: server.describe(rank, world, seconds))()
+            self.about = asking.call(lambda server, seconds: server.describe(rank, world, seconds))()
             return self.about
         finally:
             asking.close()
@@ -242,9 +242,9 @@ class _Asking:
 
     def ask(self, state: dict[str, Any], number: int, partial: bool = False) -> Callable[[], Any]:
         about, ticket = self._about, json.dumps({**state, **self._rank, "batch": number, "partial": partial}).encode()
-        return self.call(lambda server, begun, seconds: server.get(ticket, about, begun, seconds))
+        return self.call(lambda server, seconds: server.get(ticket, about, self._begun, seconds))
 
-    def call(self, what: Callable[[Server, Any, float], Any]) -> Callable[[], Any]:
+    def call(self, what: Callable[[Server, float], Any]) -> Callable[[], Any]:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._jobs.put((future, what))
         return future.result
@@ -254,9 +254,9 @@ class _Asking:
             self._do(*job)
             del job  # the batch is the caller's alone
 
-    def _do(self, future: concurrent.futures.Future[Any], what: Callable[[Server, Any, float], Any]) -> None:
+    def _do(self, future: concurrent.futures.Future[Any], what: Callable[[Server, float], Any]) -> None:
         try:
-            future.set_result(self._servers.ask(lambda server, seconds: what(server, self._begun, seconds), self._stopped))
+            future.set_result(self._servers.ask(what, self._stopped))
         except BaseException as error:
             future.set_exception(error)
 

@@ -48,10 +48,8 @@ def fits(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def described(about: Any) -> dict[str, Any]:
-    """A server's description, complete and checked."""
+    """A server's description, checked."""
     if not isinstance(about, dict) or not about.get("server"):
         raise Error("this isn't an nwt server")
     speaks(f"server {about['server']}", about.get("version", 1))
-    about.setdefault("about", {})
-    about["bytes"] = about.get("bytes") or None
     return about
