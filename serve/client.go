@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
@@ -310,12 +311,12 @@ func (d *remote) get(ctx context.Context, t *flight.Ticket, dst []*nwt.Sample) e
 		return err
 	}
 	batches := 0
-	in := &incoming{read: func(meta, body []byte) error {
+	in := &incoming{read: func(meta []byte, r *mem.Reader, size int) error {
 		if meta == nil { // it is the schema, which is known
 			return nil
 		}
 		batches++
-		return d.scatter(meta, body, dst)
+		return d.scatter(meta, r, size, dst)
 	}}
 	for err == nil && batches < 2 {
 		err = stream.RecvMsg(in)
@@ -326,8 +327,8 @@ func (d *remote) get(ctx context.Context, t *flight.Ticket, dst []*nwt.Sample) e
 	return errors.Join(err, fmt.Errorf("serve: %d batches have come, not 1", batches))
 }
 
-// scatter writes a batch to its samples.
-func (d *remote) scatter(meta, body []byte, dst []*nwt.Sample) error {
+// scatter reads a batch, a body of size bytes, into its samples.
+func (d *remote) scatter(meta []byte, r *mem.Reader, size int, dst []*nwt.Sample) error {
 	var a answer
 	if err := json.Unmarshal(meta, &a); err != nil {
 		return err
@@ -336,47 +337,66 @@ func (d *remote) scatter(meta, body []byte, dst []*nwt.Sample) error {
 	if a.Data != d.about.Data || a.Samples != n || len(a.Shapes) != len(fields) || len(a.At) != len(fields)+ragged(fields) {
 		return fmt.Errorf("serve: server %s answers %d samples of the dataset %s, %d fields in %d columns, not %d of %s, %d", a.Server, a.Samples, a.Data, len(a.Shapes), len(a.At), n, d.about.Data, len(fields))
 	}
-	var err error
-	column := func(i, each int) []byte { // the samples' bytes in the i-th column, so many each
-		from, size := a.At[i], n*each
-		if from >= 0 && from <= len(body)-size {
-			return body[from : from+size]
+	at := 0 // in the body
+	take := func(column int, places ...[]byte) (err error) {
+		from, end := a.At[column], a.At[column]
+		for _, place := range places {
+			end += len(place)
 		}
-		err = fmt.Errorf("serve: server %s answers column %d, which takes %d bytes, at byte %d of %d", a.Server, i, size, from, len(body))
-		return nil
+		if from < at || end < from || end > size {
+			return fmt.Errorf("serve: server %s answers column %d in the bytes %d … %d of %d, after byte %d", a.Server, column, from, end, size, at)
+		}
+		_, err = r.Discard(from - at)
+		for _, place := range places {
+			if err == nil {
+				_, err = io.ReadFull(r, place)
+			}
+		}
+		at = end
+		return err
 	}
-	next := len(fields) // the column of lengths that comes next
+	values := make([][]byte, len(fields)) // of ragged fields, whose lengths come last
 	for f, field := range fields {
-		shape, free := a.Shapes[f], field.RaggedDims
+		shape := a.Shapes[f]
 		fits := len(shape) == len(field.Shape)
 		for dim := 0; fits && dim < len(shape); dim++ {
-			fits = shape[dim] == field.Shape[dim] || dim < free && shape[dim] > 0 && shape[dim] < field.Shape[dim]
+			fits = shape[dim] == field.Shape[dim] || dim < field.RaggedDims && shape[dim] > 0 && shape[dim] < field.Shape[dim]
 		}
 		if !fits {
 			return fmt.Errorf("serve: server %s answers the shape %v for %v of field %q", a.Server, shape, field.Shape, field.Name)
 		}
-		each, lens, own := elements(shape)*field.Type.Size(), make([][]byte, free), make([]int, free)
-		values := column(f, each)
-		for dim := range lens {
-			lens[dim] = column(next, 4)
-			next++
+		var places [][]byte
+		if field.RaggedDims > 0 {
+			values[f] = make([]byte, n*elements(shape)*field.Type.Size())
+			places = append(places, values[f])
+		} else {
+			for _, s := range dst {
+				places = append(places, s.Bytes(f))
+			}
 		}
-		if err != nil {
+		if err := take(f, places...); err != nil {
 			return err
 		}
-		for i, s := range dst {
+	}
+	column := len(fields)
+	for f, field := range fields {
+		lens, shape := make([][]byte, field.RaggedDims), make([]int, field.RaggedDims)
+		for dim := range lens {
+			lens[dim] = make([]byte, 4*n)
+			if err := take(column, lens[dim]); err != nil {
+				return err
+			}
+			column++
+		}
+		for i := 0; i < n && len(lens) > 0; i++ {
 			for dim := range lens {
-				if own[dim] = int32At(lens[dim], i); own[dim] < 0 || own[dim] > shape[dim] {
-					return fmt.Errorf("serve: server %s answers the length %d for dimension %d of field %q, of %d", a.Server, own[dim], dim, field.Name, shape[dim])
+				if shape[dim] = int32At(lens[dim], i); shape[dim] < 0 || shape[dim] > a.Shapes[f][dim] {
+					return fmt.Errorf("serve: server %s answers the length %d for dimension %d of field %q, of %d", a.Server, shape[dim], dim, field.Name, a.Shapes[f][dim])
 				}
 			}
-			from := values[i*each : (i+1)*each]
-			if free == 0 {
-				copy(s.Bytes(f), from)
-				continue
-			}
-			s.SetShape(f, own...)
-			copyRuns(s.Bytes(f), s.Shape(f), from, shape, own)
+			each := len(values[f]) / n
+			dst[i].SetShape(f, shape...)
+			copyRuns(dst[i].Bytes(f), dst[i].Shape(f), values[f][i*each:(i+1)*each], a.Shapes[f], shape)
 		}
 	}
 	return nil

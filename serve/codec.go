@@ -2,7 +2,10 @@ package serve
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/binary"
 	"fmt"
+	"io"
 	"slices"
 	"sync/atomic"
 
@@ -27,9 +30,9 @@ type outgoing struct {
 
 const maxPart = 1 << 20 // bytes
 
-// An incoming is a FlightData that is read where it lies.
+// An incoming is a FlightData whose body, of size bytes, goes straight to its place.
 type incoming struct {
-	read func(meta, body []byte) error
+	read func(meta []byte, r *mem.Reader, size int) error
 }
 
 // A codec is gRPC's for protocol buffers, with these two beside them.
@@ -84,27 +87,30 @@ func (c *counted) Get(int) *[]byte { panic("nothing is taken from here") }
 func (c *counted) Put(*[]byte)     { c.told(int(c.n.Add(-1))) }
 
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
-	whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer whole.Free()
-	rest := whole.ReadOnlyData()
 	in, ok := v.(*incoming)
 	if !ok {
-		return proto.Unmarshal(rest, v.(proto.Message))
+		return proto.Unmarshal(data.Materialize(), v.(proto.Message))
 	}
-	var meta, body []byte
-	for len(rest) > 0 {
-		number, kind, n := protowire.ConsumeTag(rest)
-		value, m := protowire.ConsumeBytes(rest[max(n, 0):])
-		if n < 0 || m < 0 || kind != protowire.BytesType {
-			return fmt.Errorf("field %d of a FlightData, of wire type %d: %v", number, kind, protowire.ParseError(min(n, m)))
+	r := data.Reader()
+	defer r.Close()
+	var meta []byte
+	for r.Remaining() > 0 {
+		tag, err := binary.ReadUvarint(r)
+		size, cut := binary.ReadUvarint(r)
+		number, kind := protowire.DecodeTag(tag)
+		if err = cmp.Or(err, cut); err != nil || kind != protowire.BytesType || size > uint64(r.Remaining()) {
+			return fmt.Errorf("field %d of a FlightData, of wire type %d, has %d bytes of %d: %v", number, kind, size, r.Remaining(), err)
 		}
-		switch number {
-		case fieldMeta:
+		if number == fieldBody { // the last
+			return in.read(meta, r, int(size))
+		}
+		value := make([]byte, size)
+		if _, err := io.ReadFull(r, value); err != nil {
+			return err
+		}
+		if number == fieldMeta {
 			meta = value
-		case fieldBody:
-			body = value
 		}
-		rest = rest[n+m:]
 	}
-	return in.read(meta, body)
+	return in.read(meta, r, 0)
 }

@@ -58,15 +58,16 @@ func FuzzAnswers(f *testing.F) {
 	d := &remote{about: description{Data: "x", Fields: fields}}
 	meta := jsonOf(answer{Data: "x", Samples: 1, Shapes: [][]int{nil, {2, 2, 3}}, At: []int{0, 4, 16, 20}})
 	body := append(make([]byte, 16), 2, 0, 0, 0, 1, 0, 0, 0)
-	require.NoError(f, d.scatter(meta, body, []*nwt.Sample{sample}))
 	message, err := codec{}.Marshal(&outgoing{meta: meta, body: [][]byte{body}, left: func(int) {}})
 	require.NoError(f, err)
-	f.Add(message.Materialize())
-	f.Fuzz(func(t *testing.T, message []byte) {
-		_ = codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(message)}, &incoming{read: func(meta, body []byte) error {
-			return d.scatter(meta, body, []*nwt.Sample{sample})
+	read := func(message []byte) error {
+		return codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(message)}, &incoming{read: func(meta []byte, r *mem.Reader, size int) error {
+			return d.scatter(meta, r, size, []*nwt.Sample{sample})
 		}})
-	})
+	}
+	require.NoError(f, read(message.Materialize()))
+	f.Add(message.Materialize())
+	f.Fuzz(func(_ *testing.T, message []byte) { _ = read(message) })
 }
 
 // A sink is a stream to a client that takes everything.

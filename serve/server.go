@@ -174,7 +174,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		stop.Stop()
 	})
 	err := g.Serve(listener{netutil.LimitListener(l, maxConns)}) // returns once all has stopped, or if the listener fails
-	g.Stop()
+	if g.Stop(); errors.Is(err, grpc.ErrServerStopped) {
+		err = nil // ctx had ended before
+	}
 	cancel()
 	wait()
 	return errors.Join(err, s.source.Close())

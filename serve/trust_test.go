@@ -191,6 +191,18 @@ func TestAServerEndsWithinItsGraceWhateverClientsDo(t *testing.T) {
 	}
 }
 
+// … such as by SIGTERM while it tunes.
+func TestAServerThatIsStoppedBeforeItServesEndsInOrder(t *testing.T) {
+	ds, opt := large(nothing)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		s, err := serve.New(t.Context(), ds, opt)
+		require.NoError(t, err)
+		require.NoError(t, s.Serve(ctx, bufconn.Listen(1)))
+	}
+}
+
 func TestWhatIsBegunIsFinishedWithinTheGrace(t *testing.T) {
 	ds, opt := large(func(context.Context, int, *nwt.Sample) error { time.Sleep(time.Second); return nil })
 	inBubble(t, ds, []serve.ServerOption{opt}, func(b *bubble) {
