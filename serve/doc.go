@@ -8,7 +8,7 @@
 // nwt.NewLoader or nwt.Tune as any other. Programs in other languages ask for whole batches by
 // Flight's DoGet:
 //
-//	GetFlightInfo  path [rank, world] → schema, batches per epoch, tickets of epoch 0
+//	GetFlightInfo  path [rank, world] → schema, batches per epoch
 //	DoGet          ticket {"epoch": 3, "batch": 17, "rank": 0, "world": 8} → that batch
 //	DoGet          … with "samples" and "order" of a state: the batch-th after that state
 //	DoGet          … with "partial": true: bad samples are left out, and told in the answer's "bad"
