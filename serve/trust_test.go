@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,6 +152,21 @@ func TestAClientThatReadsNothingHoldsASlotFor20Seconds(t *testing.T) {
 		began := time.Now()
 		require.Equal(t, io.EOF, read(b.get(other, b.t.Context())))
 		require.Equal(t, 20*time.Second, time.Since(began).Round(time.Second))
+	})
+}
+
+func TestALoadEndsWithTheClientThatAskedForIt(t *testing.T) {
+	var ended atomic.Int32
+	ds, opt := large(func(ctx context.Context, _ int, _ *nwt.Sample) error { <-ctx.Done(); ended.Add(1); return ctx.Err() })
+	inBubble(t, ds, []serve.ServerOption{opt}, func(b *bubble) {
+		client, conn := b.client()
+		defer conn.Close()
+		ctx, cancel := context.WithCancel(b.t.Context())
+		b.get(client, ctx)
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		require.EqualValues(t, 4, ended.Load())
 	})
 }
 
