@@ -110,6 +110,7 @@ func newFile(number, size int) (*file, error) {
 
 func (f *file) close() {
 	_ = unix.Munmap(f.mem) // it is its own
+	f.mem = nil            // its address may be another's from now on
 	if f.fd >= 0 {
 		_ = unix.Close(f.fd)
 	}
