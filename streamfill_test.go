@@ -181,7 +181,7 @@ func TestAnEpochThatIsCutReadsLittleThatIsNotUsed(t *testing.T) {
 				slow := stream.OnNext
 				stream.OnNext = func(shard, record int) error {
 					if shard < tt.hangs && record == 50 {
-						<-release
+						kit.Hold(t, release)
 						return nil
 					}
 					return slow(shard, record)

@@ -410,7 +410,7 @@ func TestABatchWithAHungSampleIsFinishedElsewhere(t *testing.T) {
 		ds := nwt.NewDataset(40, kit.Summed(1).Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 			if i == 13 {
 				nwt.Values[int64](dst, 0)[0] = 1000
-				<-release
+				kit.Hold(t, release)
 			}
 			nwt.Values[int64](dst, 0)[0], nwt.Values[int64](dst, 1)[0] = int64(i), -2
 			return nil

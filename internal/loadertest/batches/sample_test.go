@@ -68,7 +68,7 @@ func TestAReplacedWorkerHasNewScratchAndTheCallThatHangsKeepsIts(t *testing.T) {
 				return err
 			}
 			if i == 13 {
-				<-release
+				kit.Hold(t, release)
 			}
 			return dec.Use()
 		})
@@ -131,7 +131,7 @@ func TestACreateThatHangsIsGivenUp(t *testing.T) {
 		ds := nwt.NewDataset(16, kit.Scalar, func(_ context.Context, i int, dst *nwt.Sample) error {
 			_, err := nwt.Scratch(dst, func() (*kit.Decoder, error) {
 				if i == 0 {
-					<-release
+					kit.Hold(t, release)
 				}
 				return d.Create()
 			})
@@ -517,7 +517,7 @@ func TestACachedSampleLargerThanToldIsAnError(t *testing.T) {
 	cache := nwt.Cached(bare{kit.Words{N: 3}}, 1<<20)
 	_, err := nwt.LoadSample(t.Context(), cache, 2)
 	require.NoError(t, err)
-	l, err := nwt.NewLoader(nwt.Sized(cache, func(_ int, sizes []int) { clear(sizes) }), nwt.WithSampler(kit.Must(sampler.Select(nwt.Sequential(1), []int{2}))))
+	l, err := nwt.NewLoader(nwt.Sized(cache, func(_ int, sizes []int) { clear(sizes) }), nwt.WithSampler(kit.Must(sampler.Select(nwt.Sequential(1), []int{2}))(t)))
 	require.NoError(t, err)
 	defer l.Close()
 	require.ErrorContains(t, kit.Refusal(t, l.Epoch(t.Context(), 0)), `length 2 of field "words" is more than the 0 that Sizes told for sample 2`)

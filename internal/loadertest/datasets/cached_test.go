@@ -229,7 +229,7 @@ func TestSamplesThatNoLongerFitOnceTheyAreLoadedHarmNoOther(t *testing.T) {
 		fields := []nwt.Field{{Name: "bytes", Type: nwt.Uint8, Shape: []int{size}}}
 		ds := nwt.Cached(nwt.NewDataset(3, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
 			if loads[i].Add(1) == 1 && i > 0 {
-				<-release
+				kit.Hold(t, release)
 			}
 			copy(dst.Bytes(0), slices.Repeat([]byte{byte(i)}, size))
 			return nil
@@ -424,7 +424,7 @@ func TestACacheServesWorkersOfAnyNumber(t *testing.T) {
 				beyond.Add(1)
 			}
 			if i == 0 {
-				<-release
+				kit.Hold(t, release)
 			} else {
 				time.Sleep(time.Millisecond)
 			}

@@ -669,7 +669,7 @@ func TestWhatIsMadeOfADatasetHasItsOptionalMethods(t *testing.T) {
 			for name, ds := range made(t, sentences(20, batches, sized)) {
 				t.Run(fmt.Sprintf("%s/batches=%t/sized=%t", name, batches, sized), func(t *testing.T) {
 					if cache, ok := ds.(*nwt.Cache); ok { // whose sizes the loader knows
-						ds = kit.Must(nwt.Subset(ds, []int{0, 1, 2, 3, 4}))
+						ds = kit.Must(nwt.Subset(ds, []int{0, 1, 2, 3, 4}))(t)
 						defer func() { require.NoError(t, cache.Close()) }()
 					}
 					tell, is := ds.(nwt.SizedDataset)
@@ -1016,7 +1016,7 @@ func made(t *testing.T, ds nwt.Dataset) map[string]nwt.Dataset {
 	require.NoError(t, err)
 	return map[string]nwt.Dataset{
 		"Subset": subset, "Split": parts[1], "Concat": concat, "Zip": zip, "Cached": nwt.Cached(ds, 1<<20),
-		"Subset of Concat": kit.Must(nwt.Subset(concat, []int{1, 2})), "WritesAll": nwt.WritesAll(ds), "WritesAll of Subset": nwt.WritesAll(subset),
+		"Subset of Concat": kit.Must(nwt.Subset(concat, []int{1, 2}))(t), "WritesAll": nwt.WritesAll(ds), "WritesAll of Subset": nwt.WritesAll(subset),
 	}
 }
 

@@ -595,7 +595,7 @@ func TestWhatIsMadeOfAGrowingDatasetGrowsIfItsSamplesKeepTheirPlaces(t *testing.
 		require.Equal(t, want, numbersOfEpoch(t, l, 1), name)
 	}
 	ds.n.Store(10)
-	for name, made := range map[string]nwt.Dataset{"Concat": kit.Must(nwt.Concat(ds, ds)), "Zip": kit.Must(nwt.Zip(ds)), "Split": kit.Must(nwt.Split(ds, 1, 1))[0]} {
+	for name, made := range map[string]nwt.Dataset{"Concat": kit.Must(nwt.Concat(ds, ds))(t), "Zip": kit.Must(nwt.Zip(ds))(t), "Split": kit.Must(nwt.Split(ds, 1, 1))(t)[0]} {
 		n := made.Len()
 		ds.n.Store(25)
 		require.Len(t, numbersOfEpoch(t, kit.NewLoader(t, made), 0), n, name)
@@ -691,9 +691,9 @@ func TestWhatLoadLeavesUnwrittenIsZero(t *testing.T) {
 		"LoadMany":                     kit.Batchwise{Dataset: ds},
 		"Map":                          copied,
 		"Map with LoadMany":            nwt.Map(kit.Batchwise{Dataset: ds}, oneHotFields, func(_ context.Context, src, dst *nwt.Sample) error { markOneHot(src.Index(), dst); return nil }),
-		"Subset":                       kit.Must(nwt.Subset(ds, []int{0, 11, 22, 33, 44, 5, 16, 27, 38, 49})),
-		"Concat":                       kit.Must(nwt.Concat(ds, nwt.WritesAll(copied))),
-		"Concat with LoadMany":         kit.Must(nwt.Concat(kit.Batchwise{Dataset: ds}, whole, kit.Batchwise{Dataset: copied})),
+		"Subset":                       kit.Must(nwt.Subset(ds, []int{0, 11, 22, 33, 44, 5, 16, 27, 38, 49}))(t),
+		"Concat":                       kit.Must(nwt.Concat(ds, nwt.WritesAll(copied)))(t),
+		"Concat with LoadMany":         kit.Must(nwt.Concat(kit.Batchwise{Dataset: ds}, whole, kit.Batchwise{Dataset: copied}))(t),
 		"Cached":                       nwt.Cached(ds, 1<<20),
 		"Cached, with room for a few":  nwt.Cached(ds, 1000),
 		"Cached Map":                   nwt.Cached(copied, 1<<20),
@@ -815,7 +815,7 @@ func TestOnlyADatasetThatPromisesToWriteEverythingIsNotCleared(t *testing.T) {
 		})
 	}
 	require.Zero(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset {
-		return kit.Must(nwt.Concat(nwt.WritesAll(ds), ds))
+		return kit.Must(nwt.Concat(nwt.WritesAll(ds), ds))(t)
 	}), "a Concat of which one part may leave something out")
 	require.Positive(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset { return &outside{ds} }), "another package's")
 	require.Zero(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset { return &around{&outside{ds}} }), "a type with a Load of its own")

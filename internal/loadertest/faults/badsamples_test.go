@@ -30,7 +30,7 @@ func TestASampleThatHangsIsNamedAndTheEpochGoesOn(t *testing.T) {
 		ds := kit.Numbered(40, func(_ context.Context, i int, dst *nwt.Sample) error {
 			if i == 13 && dst.Epoch() == 0 {
 				loose.Add(1)
-				<-release
+				kit.Hold(t, release)
 				nwt.Values[int64](dst, 0)[0] = -1
 				loose.Add(-1)
 			}

@@ -61,7 +61,7 @@ func TestACallThatWasGivenUpHarmsNobodyHoweverItEnds(t *testing.T) {
 				release := make(chan struct{})
 				ds := &kit.Pages{N: 64, OnLoad: func(_ context.Context, i int, dst *nwt.Sample) error {
 					if i%10 == 3 && dst.Epoch() == 0 {
-						<-release
+						kit.Hold(t, release)
 						end(dst)
 					}
 					return nil
@@ -110,7 +110,7 @@ func TestAHungLoadManyKeepsItsSamplesAndIndices(t *testing.T) {
 				return nil
 			}
 			before := slices.Clone(indices)
-			<-release
+			kit.Hold(t, release)
 			for k, i := range before {
 				if indices[k] != i || dst[k].Index() != i {
 					changed.Add(1)
@@ -155,9 +155,8 @@ func writeOn(t *testing.T, whole bool, budget int) {
 	}
 	hang := func(write func()) {
 		defer loose.Done()
-		for !stop.Load() {
+		for !stop.Load() && kit.Heed(t.Context(), time.Millisecond) == nil {
 			write()
-			time.Sleep(time.Millisecond)
 		}
 	}
 	ds := &kit.Pages{N: 64}
@@ -225,7 +224,7 @@ func TestOfALoadManyThatHangsOnlyTheSampleThatHangsIsBad(t *testing.T) {
 		release := make(chan struct{})
 		hang := func(bad bool) error {
 			if bad {
-				<-release
+				kit.Hold(t, release)
 			}
 			return nil
 		}
@@ -279,7 +278,7 @@ func TestNoTwoWorkersHaveANumberAtATime(t *testing.T) {
 			using[dst.Worker()] = true
 			mu.Unlock()
 			if i%20 == 7 && dst.Epoch() == 0 {
-				<-release
+				kit.Hold(t, release)
 			} else {
 				time.Sleep(time.Millisecond)
 			}
@@ -311,7 +310,7 @@ func TestAHungCallOfAStreamKeepsItsRecord(t *testing.T) {
 		s := &hangingStream{Shelves: kit.NewShelves(50, 50, 50), load: func(r *nwt.Record, dst *nwt.Sample) {
 			if dst.Index()%30 == 11 && dst.Epoch() == 0 {
 				before := slices.Clone(r.Data)
-				<-release
+				kit.Hold(t, release)
 				if !slices.Equal(before, r.Data) {
 					changed.Add(1)
 				}
@@ -353,7 +352,7 @@ func TestALoopLeftWithSamplesLoadedElsewhereLeavesNoneOfThem(t *testing.T) {
 		release := make(chan struct{})
 		ds := &kit.Pages{N: 64, OnLoadMany: func(ctx context.Context, indices []int, dst []*nwt.Sample) error {
 			if dst[0].Epoch() == 0 && dst[0].Position() >= 8 {
-				<-release
+				kit.Hold(t, release)
 			}
 			return nil
 		}}
@@ -381,7 +380,7 @@ func TestABatchThatCannotBeMovedFromAHungCallIsAnError(t *testing.T) {
 				release := make(chan struct{})
 				ds := kit.Numbered(64, func(_ context.Context, i int, dst *nwt.Sample) error {
 					if i == 13 && dst.Epoch() == 0 {
-						<-release
+						kit.Hold(t, release)
 					}
 					return nil
 				})
@@ -526,10 +525,10 @@ func TestACallThatHangsBeneathACacheIsGivenUp(t *testing.T) {
 }
 
 // hangsTwiceUntil is 64 pages, of which two hang until release is closed.
-func hangsTwiceUntil(release chan struct{}) *kit.Pages {
+func hangsTwiceUntil(t *testing.T, release chan struct{}) *kit.Pages {
 	return &kit.Pages{N: 64, OnLoadMany: func(_ context.Context, indices []int, _ []*nwt.Sample) error {
 		if slices.Contains(indices, 5) || slices.Contains(indices, 40) {
-			<-release
+			kit.Hold(t, release)
 		}
 		return nil
 	}}
@@ -538,7 +537,7 @@ func hangsTwiceUntil(release chan struct{}) *kit.Pages {
 func TestALoadManyThatHangsIsLoggedOnceWithItsReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		ds := hangsTwiceUntil(release)
+		ds := hangsTwiceUntil(t, release)
 		var log kit.Journal
 		l := kit.NewLoader(t, ds, nwt.WithBatchSize(16), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), log.Option())
 		_, err := kit.Values(t, l, 0)
@@ -562,7 +561,7 @@ func (j *slowJournal) Write(p []byte) (int, error) {
 func TestALoadManyThatHangsIsToldOfThoughTheEpochEndsMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		ds := hangsTwiceUntil(release)
+		ds := hangsTwiceUntil(t, release)
 		var log slowJournal
 		l := kit.NewLoader(t, ds, nwt.WithBatchSize(16), nwt.WithWorkers(2), nwt.WithTimeout(time.Second),
 			nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
@@ -624,7 +623,7 @@ func TestCallsThatNeverReturnEndTheEpochBeforeTheyTakeTheMemory(t *testing.T) {
 				release := make(chan struct{})
 				ds := kit.Numbered(4000, func(_ context.Context, i int, _ *nwt.Sample) error {
 					if i < hanging {
-						<-release
+						kit.Hold(t, release)
 					}
 					return nil
 				})

@@ -9,6 +9,7 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -143,12 +144,13 @@ func Collect(t testing.TB, l *nwt.Loader, epoch int) (batches [][]byte) {
 	return batches
 }
 
-// Must returns v, and panics if there is an error.
-func Must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
+// Must returns v to a test, which fails if there is an error: Must(f())(t).
+func Must[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		require.NoError(t, err)
+		return v
 	}
-	return v
 }
 
 // Drawn is n samples that hold their index and a random number, and their position.
@@ -192,12 +194,30 @@ func (j *Journal) String() string {
 
 func (j *Journal) Option() nwt.Option { return nwt.WithLogger(slog.New(slog.NewTextHandler(j, nil))) }
 
-// Promptly fails a test in which f doesn't return.
+// Hold waits until release is closed, or until the test is over: a call that still hung in a bubble whose test
+// has failed would end the whole binary.
+func Hold(t testing.TB, release <-chan struct{}) {
+	select {
+	case <-release:
+	case <-t.Context().Done():
+	}
+}
+
+// Promptly fails a test in which f, which gets a goroutine of its own, doesn't return.
 func Promptly(t testing.TB, f func()) {
 	t.Helper()
-	guard := time.AfterFunc(Hangs, func() { panic(t.Name() + " hangs") })
-	defer guard.Stop()
-	f()
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	select {
+	case <-done:
+	case <-time.After(Hangs):
+		var stacks strings.Builder
+		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
+		t.Fatalf("hangs: %s", &stacks)
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
 }
 
 // NumbersBut returns a dataset of n numbers, of which some are bad.

@@ -377,7 +377,7 @@ func TestWithoutOrderASlowBatchHoldsUpNothing(t *testing.T) {
 		rest := make(chan struct{})
 		ds := kit.Numbered(100, func(ctx context.Context, i int, _ *nwt.Sample) error {
 			if i == 11 {
-				<-rest
+				kit.Hold(t, rest)
 			}
 			return nil
 		})
@@ -438,7 +438,7 @@ func (l warnings) collected() string {
 
 // lose makes a loader that has loaded something, and loses it.
 func lose(t *testing.T, log warnings) {
-	for _, err := range kit.Must(nwt.NewLoader(kit.Augmented(4), nwt.WithLogger(slog.New(log)))).Epoch(t.Context(), 0) {
+	for _, err := range kit.Must(nwt.NewLoader(kit.Augmented(4), nwt.WithLogger(slog.New(log))))(t).Epoch(t.Context(), 0) {
 		require.NoError(t, err)
 	}
 }
@@ -453,7 +453,7 @@ func TestALoaderThatIsLostIsClosedWithAWarning(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dev, log := &kit.FakeDevice{}, newWarnings()
 			func() {
-				l := kit.Must(nwt.NewLoader(kit.Augmented(64), append(opts, nwt.WithBatchSize(4), nwt.WithDevice(dev), nwt.WithLogger(slog.New(log)))...))
+				l := kit.Must(nwt.NewLoader(kit.Augmented(64), append(opts, nwt.WithBatchSize(4), nwt.WithDevice(dev), nwt.WithLogger(slog.New(log)))...))(t)
 				for b, err := range l.Epoch(t.Context(), 0) {
 					require.NoError(t, err)
 					if b.Number() == 5 {
@@ -477,7 +477,7 @@ func TestALoaderThatIsInUseOrClosedIsNotLost(t *testing.T) {
 	sentinel := newWarnings() // of a loader that is lost later
 	log := newWarnings()
 	begin := func() iter.Seq2[*nwt.Batch, error] {
-		l := kit.Must(nwt.NewLoader(kit.Augmented(40), nwt.WithBatchSize(4), nwt.WithWorkers(2), nwt.WithLogger(slog.New(log))))
+		l := kit.Must(nwt.NewLoader(kit.Augmented(40), nwt.WithBatchSize(4), nwt.WithWorkers(2), nwt.WithLogger(slog.New(log))))(t)
 		return l.Epochs(t.Context(), 0, 2)
 	}
 	lose := func() { lose(t, sentinel) }
@@ -502,7 +502,7 @@ func TestALoaderThatIsInUseOrClosedIsNotLost(t *testing.T) {
 	require.Equal(t, was, string(kept.Bytes(0)))
 	kept.Release()
 
-	closed := kit.Must(nwt.NewLoader(kit.Augmented(4), nwt.WithLogger(slog.New(log))))
+	closed := kit.Must(nwt.NewLoader(kit.Augmented(4), nwt.WithLogger(slog.New(log))))(t)
 	require.NoError(t, closed.Close())
 	lose()
 	sentinel.collected()
@@ -513,7 +513,7 @@ func TestALoaderThatIsLostWhileOthersCloseIsClosedOnce(t *testing.T) {
 	log := newWarnings()
 	var closing sync.WaitGroup
 	for range 20 {
-		l := kit.Must(nwt.NewLoader(kit.Augmented(4), nwt.WithLogger(slog.New(log))))
+		l := kit.Must(nwt.NewLoader(kit.Augmented(4), nwt.WithLogger(slog.New(log))))(t)
 		for range 2 {
 			closing.Go(func() { _ = l.Close() })
 		}
@@ -529,7 +529,7 @@ func TestALoaderThatIsLostWhileOthersCloseIsClosedOnce(t *testing.T) {
 func TestALoaderThatIsLostInABubbleIsClosedOutsideIt(t *testing.T) {
 	log := newWarnings()
 	synctest.Test(t, func(t *testing.T) {
-		l := kit.Must(nwt.NewLoader(kit.Augmented(8), nwt.WithWorkers(0), nwt.WithTimeout(1e9), nwt.WithLogger(slog.New(log))))
+		l := kit.Must(nwt.NewLoader(kit.Augmented(8), nwt.WithWorkers(0), nwt.WithTimeout(1e9), nwt.WithLogger(slog.New(log))))(t)
 		for _, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
 		}

@@ -192,7 +192,7 @@ func TestWhatIsForStreamsOnlyDoesNothingElse(t *testing.T) {
 
 func TestASamplerForAnotherDatasetIsToldBeforeTheFirstEpoch(t *testing.T) {
 	one := func(int) int { return 1 }
-	tokens := func(n int) nwt.Sampler { return kit.Must(sampler.TokenBatches(n, one, sampler.Tokens{Max: 4}, 1)) }
+	tokens := func(n int) nwt.Sampler { return kit.Must(sampler.TokenBatches(n, one, sampler.Tokens{Max: 4}, 1))(t) }
 	of := func(n int) []nwt.Sampler {
 		weights := make([]float64, n+5) // the rest is never drawn
 		weights[n-1] = 1
@@ -201,13 +201,13 @@ func TestASamplerForAnotherDatasetIsToldBeforeTheFirstEpoch(t *testing.T) {
 			nwt.Sequential(n),
 			nwt.Shuffled(n, 1),
 			tokens(n),
-			kit.Must(sampler.Bucketed(n, one, sampler.Buckets{BatchSize: 2}, 1)),
-			kit.Must(sampler.LocallyShuffled([]int{3, n - 3}, 1, 1)),
-			kit.Must(sampler.Mixed(7, nwt.Mix{Parts: []int{3, n - 3, 9}, Phases: phases}, 1)),
-			kit.Must(sampler.Weighted(weights, 3, 1)),
-			kit.Must(sampler.WeightedWithoutReplacement(weights, 1, 1)),
-			kit.Must(sampler.Select(nwt.Shuffled(2, 1), []int{0, n - 1, 1000})),
-			kit.Must(sampler.Select(tokens(2), []int{n - 1, 0})),
+			kit.Must(sampler.Bucketed(n, one, sampler.Buckets{BatchSize: 2}, 1))(t),
+			kit.Must(sampler.LocallyShuffled([]int{3, n - 3}, 1, 1))(t),
+			kit.Must(sampler.Mixed(7, nwt.Mix{Parts: []int{3, n - 3, 9}, Phases: phases}, 1))(t),
+			kit.Must(sampler.Weighted(weights, 3, 1))(t),
+			kit.Must(sampler.WeightedWithoutReplacement(weights, 1, 1))(t),
+			kit.Must(sampler.Select(nwt.Shuffled(2, 1), []int{0, n - 1, 1000}))(t),
+			kit.Must(sampler.Select(tokens(2), []int{n - 1, 0}))(t),
 		}
 	}
 	for i, s := range of(8) {

@@ -42,7 +42,7 @@ func TestLastTellsTheLastBatchOfEachEpoch(t *testing.T) {
 		"ranks":                      {kit.NumbersBut(91, nil), []nwt.Option{nwt.WithRank(1, 3), nwt.WithErrorBudget(100)}},
 		"budget":                     {kit.NumbersBut(95, nil), []nwt.Option{nwt.WithErrorBudget(100)}},
 		"bad in between":             {kit.NumbersBut(95, func(i int) bool { return i < 40 && i > 5 || i == 94 }), []nwt.Option{nwt.WithErrorBudget(35)}},
-		"batches of their own sizes": {kit.NumbersBut(95, nil), []nwt.Option{nwt.WithSampler(kit.Must(sampler.TokenBatches(95, func(i int) int { return i%7 + 1 }, sampler.Tokens{Max: 30, MaxSamples: 10}, 1))), nwt.WithErrorBudget(9)}},
+		"batches of their own sizes": {kit.NumbersBut(95, nil), []nwt.Option{nwt.WithSampler(kit.Must(sampler.TokenBatches(95, func(i int) int { return i%7 + 1 }, sampler.Tokens{Max: 30, MaxSamples: 10}, 1))(t)), nwt.WithErrorBudget(9)}},
 		"a stream":                   {nwt.Streamed(kit.NewShelves(30, 0, 25)), nil},
 		"a stream with a length":     {nwt.Streamed(kit.NewShelves(30, 25)), []nwt.Option{nwt.WithEpochSamples(70)}},
 	} {

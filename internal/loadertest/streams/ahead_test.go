@@ -291,7 +291,7 @@ func TestFewerCallsOfShardsThanTheBoundEndNoEpoch(t *testing.T) {
 					if c.returns {
 						time.Sleep(3 * time.Second)
 					} else {
-						<-release
+						kit.Hold(t, release)
 					}
 					return nil
 				}

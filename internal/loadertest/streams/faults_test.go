@@ -745,7 +745,7 @@ func TestAShardWhoseCloseHangsBeforeItIsOpenedAgainLosesNothing(t *testing.T) {
 		})
 		s.OnClose = func(int) error {
 			if cut.Load() {
-				<-release
+				kit.Hold(t, release)
 			}
 			return nil
 		}

@@ -402,7 +402,7 @@ func TestOnlySkipsThatHaveNotReturnedEndTheEpoch(t *testing.T) {
 				if returns {
 					time.Sleep(3 * time.Second)
 				} else {
-					<-release
+					kit.Hold(t, release)
 				}
 				return over(r, n, false)
 			}}
