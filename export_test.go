@@ -113,3 +113,6 @@ func WithReadAhead(bytes int64) Option {
 		return nil
 	}
 }
+
+// ClaimSize returns how many places a worker claims at once.
+func (l *Loader) ClaimSize() int { return l.claimSize() }

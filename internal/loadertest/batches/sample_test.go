@@ -124,6 +124,19 @@ func TestASampleThatHangsAfterCreateIsGivenUp(t *testing.T) {
 	})
 }
 
+func TestASampleIsAugmentedAnewInEachEpoch(t *testing.T) {
+	const n, epochs = 20, 3
+	drawn := map[int64]bool{}
+	l := kit.NewLoader(t, kit.Drawn(n))
+	for b, err := range l.Epochs(t.Context(), 0, epochs) {
+		require.NoError(t, err)
+		for place := range b.Len() {
+			drawn[nwt.Values[int64](b, 0)[2*place+1]] = true
+		}
+	}
+	require.Len(t, drawn, n*epochs, "no sample draws the same twice")
+}
+
 func TestACreateThatHangsIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

@@ -552,9 +552,12 @@ func TestTuningWarnsOfABadSampleOnceAndSaysThatItTunes(t *testing.T) {
 func TestEveryEpochHasItsBudgetWithoutOrderToo(t *testing.T) {
 	bad := errors.New("bad")
 	second := make(chan struct{}) // closed when a batch of the second epoch is delivered
-	ds := kit.Numbered(64, func(_ context.Context, i int, dst *nwt.Sample) error {
+	ds := kit.Numbered(64, func(ctx context.Context, i int, dst *nwt.Sample) error {
 		if i == 1 && dst.Epoch() == 0 {
-			<-second
+			select {
+			case <-second:
+			case <-ctx.Done():
+			}
 		}
 		if i%4 == 0 && (dst.Epoch() == 0 || i == 8) {
 			return bad

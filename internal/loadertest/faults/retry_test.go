@@ -169,7 +169,7 @@ func TestASampleOrShardThatIsGivenUpTellsItsLastError(t *testing.T) {
 			case i == 0:
 				return failed
 			case i == 1:
-				time.Sleep(time.Minute)
+				_ = kit.Heed(t.Context(), time.Minute)
 			}
 			return nil
 		})
@@ -185,7 +185,7 @@ func TestASampleOrShardThatIsGivenUpTellsItsLastError(t *testing.T) {
 
 		s := &kit.Breaking{Shelves: kit.NewShelves(1), OnOpen: func(int) error {
 			if opened.Add(1) > 2 {
-				time.Sleep(time.Minute)
+				_ = kit.Heed(t.Context(), time.Minute)
 			}
 			return failed
 		}}
@@ -197,10 +197,9 @@ func TestASampleOrShardThatIsGivenUpTellsItsLastError(t *testing.T) {
 				return failed
 			}
 			return nil
-		}, func(int, int) error { time.Sleep(time.Minute); return nil }
+		}, func(int, int) error { return kit.Heed(t.Context(), time.Minute) }
 		_, err = kit.Epoch(t.Context(), kit.NewLoader(t, nwt.Streamed(s), append(opts, nwt.WithErrorBudget(0))...), 0)
 		require.ErrorContains(t, err, "the last error: it can't be opened: 503 (attempt 2)")
-		time.Sleep(time.Hour) // until what was given up has returned
 	})
 }
 
@@ -262,6 +261,25 @@ func TestASampleThatStaysTemporarilyBadIsBad(t *testing.T) {
 		require.Equal(t, kit.UpTo(20, 7), got)
 		require.EqualValues(t, 1+2, tries.Load())
 		require.ErrorIs(t, l.BadSamples()[0], busyError{})
+	}
+}
+
+// What attempts that failed have written isn't part of the sample.
+func TestASampleIsClearedBeforeEachAttempt(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		var tries [20]atomic.Int32
+		ds := nwt.NewDataset(20, kit.Scalar, func(_ context.Context, i int, dst *nwt.Sample) error {
+			if tries[i].Add(1) <= 2 {
+				nwt.Values[float32](dst, 0)[0] = 7
+				return busyError{}
+			}
+			return nil
+		})
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(workers), nwt.WithRetry(2, time.Microsecond))
+		for b, err := range l.Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+			require.Equal(t, make([]float32, 4), nwt.Values[float32](b, 0))
+		}
 	}
 }
 

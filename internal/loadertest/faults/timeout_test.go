@@ -83,6 +83,52 @@ func TestACallThatWasGivenUpHarmsNobodyHoweverItEnds(t *testing.T) {
 	}
 }
 
+// A keeper is a device that notes the memory that is given back.
+type keeper struct {
+	kit.Nowhere
+	freed sync.Map // by address
+}
+
+func (k *keeper) FreeHost(mem []byte) error { k.freed.Store(&mem[0], true); return nil }
+
+func TestACallThatWasGivenUpKeepsItsSlotUntilItReturns(t *testing.T) {
+	for _, together := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			release := make(chan struct{})
+			var slot atomic.Pointer[byte] // of the call that hangs
+			var others atomic.Int32       // samples of other batches that are loaded there
+			load := func(dst *nwt.Sample) {
+				first := dst.Index()/8 == 0 && dst.Epoch() == 0
+				if first && dst.Index() == 0 && slot.CompareAndSwap(nil, &dst.Bytes(0)[0]) {
+					kit.Hold(t, release)
+				} else if !first && &dst.Bytes(0)[0] == slot.Load() {
+					others.Add(1)
+				}
+			}
+			ds := &kit.Pages{N: 40, OnLoad: func(_ context.Context, _ int, dst *nwt.Sample) error { load(dst); return nil }}
+			var pages nwt.Dataset = oneByOne{ds}
+			if together {
+				ds.OnLoadMany = func(_ context.Context, _ []int, dst []*nwt.Sample) error { load(dst[0]); return nil }
+				pages = ds
+			}
+			k := &keeper{}
+			l := kit.NewLoader(t, pages, nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithTimeout(time.Second), nwt.WithErrorBudget(1), nwt.WithDevice(k), kit.Silent)
+			for epoch := range 5 {
+				_, err := kit.Epoch(t.Context(), l, epoch)
+				require.NoError(t, err)
+			}
+			require.NoError(t, l.Close())
+			require.Zero(t, others.Load(), "other batches are loaded where the call may still write")
+			_, freed := k.freed.Load(slot.Load())
+			require.False(t, freed, "the call may still write")
+			close(release)
+			synctest.Wait()
+			_, freed = k.freed.Load(slot.Load())
+			require.True(t, freed)
+		})
+	}
+}
+
 // requireKept retains a batch, and checks later that nothing has changed it.
 func requireKept(t *testing.T, l *nwt.Loader) (check func()) {
 	for b, err := range l.Epoch(t.Context(), 1) {

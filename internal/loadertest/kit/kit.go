@@ -9,6 +9,7 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
+	"runtime/debug"
 	"runtime/pprof"
 	"slices"
 	"strings"
@@ -195,8 +196,9 @@ func (j *Journal) String() string {
 func (j *Journal) Option() nwt.Option { return nwt.WithLogger(slog.New(slog.NewTextHandler(j, nil))) }
 
 // Hold waits until release is closed, or until the test is over: a call that still hung in a bubble whose test
-// has failed would end the whole binary.
+// has failed would end the whole binary. So would a write to memory that has gone meanwhile: it panics.
 func Hold(t testing.TB, release <-chan struct{}) {
+	debug.SetPanicOnFault(true)
 	select {
 	case <-release:
 	case <-t.Context().Done():
