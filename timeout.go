@@ -10,11 +10,13 @@ import (
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
-// With WithTimeout, a call that takes too long is given up, and another goroutine takes over from its
-// worker. If the call is of Load, its sample is bad. If it is of LoadMany, its samples are loaded one by
-// one, in the batch's spare. The call goes on in its goroutine, which the loader no longer counts on. It
-// keeps everything that it may touch: its worker, with the samples and the indices it was given, and the
-// whole slot that they lie in. The batch is moved to another slot before it is delivered.
+// With WithTimeout, a call that takes too long is given up. The watchdog calls pool.replace, and another
+// goroutine takes over from the call's worker (takeOver). If the call is of Load, its sample is bad. If it is
+// of LoadMany, its samples are loaded one by one, in the batch's spare (openSpare). The call goes on in its
+// goroutine, which the loader no longer counts on. It keeps everything that it may touch: its worker, with the
+// samples and the indices it was given, and the whole slot that they lie in. The batch is moved to another slot
+// before it is delivered (leaveOutBad, moveOut). When the call returns, its hand learns that it is tooLate, and
+// its worker frees what it kept (returned).
 
 // TimeoutOf returns how long the call of Load, or of a [ShardReader], whose context is ctx may take, as
 // [WithTimeout] set it; 0 means no bound.

@@ -60,7 +60,9 @@ func (s *source) tune(ctx context.Context) (*Result, error) {
 	return t.remembered(ctx)
 }
 
-// A tuneCall is one call of Tune.
+// A tuneCall is one call of Tune. Its loop is that of measure. The loop goes through an ordinary run, whose
+// iterate calls tuning.took for each batch; took calls Tuner.Observe. That calls back: tuneCall.next for what to
+// measure next, tuning.SetWorkers before each window, and tuning.Begin and End around it.
 type tuneCall struct {
 	*source
 	began  time.Time
