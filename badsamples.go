@@ -175,49 +175,6 @@ func (b *Batch) leaveOut(list []fault) {
 	b.resize(kept)
 }
 
-// expect sets how many places loadedPlaces has to count.
-func (b *Batch) expect(n int) {
-	if b.l.opts.transform != nil {
-		b.unfinished.Store(int32(n))
-	}
-}
-
-// loadedPlaces counts n more places of the batch as loaded. The worker that counts the last of them
-// finishes the batch before it reports the batch to the ring.
-func (b *Batch) loadedPlaces(n, worker int) {
-	if b.l.opts.transform != nil && b.unfinished.Add(-int32(n)) == 0 {
-		b.transform(worker)
-	}
-}
-
-// transform calls the function of WithBatchTransform. Before that, it leaves out bad samples as
-// far as the budget may allow; admit counts them later.
-func (b *Batch) transform(worker int) {
-	if b.l.ring.Stopped() || b.l.opts.maxBad == 0 && b.bad.any() {
-		return // the batch will not be delivered
-	}
-	if b.transformErr = b.leaveOutBad(); b.transformErr != nil || b.size == 0 {
-		return
-	}
-	fail := func(stack []byte, err error) {
-		b.transformErr = &LoadError{
-			Index: -1, Position: -1, Epoch: b.epoch, Worker: worker,
-			Err: transformError{fmt.Errorf("WithBatchTransform of batch %d: %w", b.index, err)}, Stack: stack,
-		}
-	}
-	usercall.Call(func() error {
-		if err := b.l.opts.transform(b.context(), b); err != nil || b.places.Ragged == 0 {
-			return err
-		}
-		return b.places.ClearRests(b.size)
-	}, fail)
-}
-
-// A transformError is the error of WithBatchTransform's function.
-type transformError struct{ error }
-
-func (e transformError) Unwrap() error { return errors.Unwrap(e.error) }
-
 // leftOut logs that a sample is left out. While tuning it logs each sample once; in an epoch it logs less
 // and less often: numbers 1 … 10, 20 … 100, 200 and so on.
 func (l *engine) leftOut(err *LoadError, bad int) {
