@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -169,13 +170,12 @@ func (l *engine) baseOfStream(s State) (int, error) {
 	case l.counted || s.Samples == 0:
 	case s.World == anyWorld:
 		return 0, optionError("State.World", s.World, "the state is of a CountedStream, and this stream's counts are missing: its order is another one. Begin the next epoch, State{Epoch: %d}", s.Epoch+1)
+	case l.opts.endsEpoch(s.Samples, cmp.Or(s.World, l.opts.world)):
+		return l.samplesOfEpoch(l.first), nil // the end of that epoch, also for other numbers of ranks
 	case s.World != 0 && s.World != l.opts.world:
-		if !l.opts.endsEpoch(s.Samples, s.World) {
-			return 0, optionError("State.World", s.World, "of a stream: must be the number of ranks, %d, in the middle of an epoch, since each rank reads shards of its own: "+
-				"resume with %d ranks, or begin the next epoch, State{Epoch: %d}, with any number. "+
-				"It could go on with any number if the stream told the counts of its records (CountedStream, without MixedStreams)", l.opts.world, s.World, s.Epoch+1)
-		}
-		return l.samplesOfEpoch(l.first), nil // the end of that epoch
+		return 0, optionError("State.World", s.World, "of a stream: must be the number of ranks, %d, in the middle of an epoch, since each rank reads shards of its own: "+
+			"resume with %d ranks, or begin the next epoch, State{Epoch: %d}, with any number. "+
+			"It could go on with any number if the stream told the counts of its records (CountedStream, without MixedStreams)", l.opts.world, s.World, s.Epoch+1)
 	case s.Samples%l.opts.world != 0:
 		return 0, optionError("State.Samples", s.Samples, "of a stream: must be a multiple of the number of ranks, %d", l.opts.world)
 	}

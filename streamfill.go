@@ -53,9 +53,6 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 		return q
 	}
 	q.epochs = &shards.Epochs[Record]{Group: q.group(), Quota: o.quota(o.world), Mix: r.l.plan, Bytes: o.aheadBytes, Lost: r.l.lostAgain}
-	if q.skip > 0 && o.endsEpoch(q.skip*o.world, o.world) {
-		q.skip = q.epochs.Quota
-	}
 	if q.epochs.Quota > 0 {
 		perRank := o.perRank()
 		q.index = perRank.Steps(0) - perRank.Steps(q.skip)
