@@ -645,7 +645,7 @@ func TestTheNumberOfACallThatHasReturnedIsTakenAgain(t *testing.T) {
 		ds := kit.Numbered(16, func(_ context.Context, i int, dst *nwt.Sample) error {
 			most.Store(max(most.Load(), int32(dst.Worker())))
 			if i == 5 {
-				time.Sleep(1500 * time.Millisecond)
+				_ = kit.Heed(t.Context(), 1500*time.Millisecond)
 			}
 			return nil
 		})
