@@ -126,7 +126,7 @@ func (t *tally) admit(b *Batch) error {
 		return err
 	}
 	if len(list) > 0 && b.size == 0 && b.l.opts.world > 1 {
-		return fmt.Errorf("nwt: no sample of batch %d is left, and the other ranks would wait for it; the last: %w", b.index, usercall.Cause(list[len(list)-1].err))
+		return fmt.Errorf("nwt: no sample of batch %d is left, and the other ranks would wait for it; the last: %w", b.number, usercall.Cause(list[len(list)-1].err))
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ type Batch struct {
 type portion struct {
 	run *run
 	span
-	index   int
+	number  int  // see Number
 	size    int  // places; once bad samples are left out, the samples that remain
 	opened  int  // places when the batch was opened
 	reached int  // position after the batches that all ranks get in this step
@@ -89,7 +89,7 @@ const held = 1 << 28
 func (b *Batch) Len() int { return b.size }
 
 // Number returns the number of the batch in its epoch, from 0.
-func (b *Batch) Number() int { return b.index }
+func (b *Batch) Number() int { return b.number }
 
 // Last reports whether the batch is the last of its epoch on this rank, as far as positions tell: if all
 // samples after it turn out to be bad, no batch is Last. Of a stream whose length isn't known, only a
@@ -171,7 +171,7 @@ func (b *Batch) column(field int) *layout.Column {
 //go:noinline
 func (b *Batch) panicNoColumn(field int) {
 	if b.slot == gone {
-		panic(fmt.Sprintf("nwt: batch %d of epoch %d was used after %s", b.index, b.epoch, goneBack))
+		panic(fmt.Sprintf("nwt: batch %d of epoch %d was used after %s", b.number, b.epoch, goneBack))
 	}
 	panicOutOfRange(b.l.layout.Layout, field)
 }
@@ -190,7 +190,7 @@ func (b *Batch) Lens(field, dim int) []int32 {
 func (b *Batch) Retain() {
 	if b.refs.Add(1) == 1 {
 		b.refs.Add(-1)
-		panic(fmt.Sprintf("nwt: Retain of batch %d of epoch %d after it had gone back to the loader", b.index, b.epoch))
+		panic(fmt.Sprintf("nwt: Retain of batch %d of epoch %d after it had gone back to the loader", b.number, b.epoch))
 	}
 }
 
@@ -201,7 +201,7 @@ func (b *Batch) Release() {
 		b.l.slots.put(b, true)
 	case (n+1)%held == 0:
 		b.refs.Add(1)
-		panic(fmt.Sprintf("nwt: Release of batch %d of epoch %d without a Retain", b.index, b.epoch))
+		panic(fmt.Sprintf("nwt: Release of batch %d of epoch %d without a Retain", b.number, b.epoch))
 	}
 }
 
@@ -287,7 +287,7 @@ func (b *Batch) transform(worker int) {
 	fail := func(stack []byte, err error) {
 		b.transformErr = &LoadError{
 			Index: -1, Position: -1, Epoch: b.epoch, Worker: worker,
-			Err: transformError{fmt.Errorf("WithBatchTransform of batch %d: %w", b.index, err)}, Stack: stack,
+			Err: transformError{fmt.Errorf("WithBatchTransform of batch %d: %w", b.number, err)}, Stack: stack,
 		}
 	}
 	usercall.Call(func() error {

@@ -262,7 +262,7 @@ func (b *Batch) leaveSpare() {
 // giveUp ends the batch's use of a slot.
 func (b *Batch) giveUp(s *slot) {
 	if b.l.opts.checks {
-		s.was = fmt.Sprintf("batch %d of epoch %d", b.index, b.epoch)
+		s.was = fmt.Sprintf("batch %d of epoch %d", b.number, b.epoch)
 		b.l.opts.log.Debug("nwt: "+s.was+" has gone back", "memory", fmt.Sprintf("%p", s.places.Bytes), "bytes", len(s.places.Bytes))
 	}
 	if err := s.release(); err != nil {

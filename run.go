@@ -308,7 +308,7 @@ func (r *run) openOne() (opened bool, err error) {
 
 // place writes into a batch which part of the course batch i is. The error comes from a BatchSampler.
 func (r *run) place(b *Batch, i int) (err error) {
-	epoch, base, k, index := r.course.At(i)
+	epoch, base, k, number := r.course.At(i)
 	var from, to int
 	if r.course.Batches > 0 {
 		if from, to, b.reached, err = r.course.PartOf(epoch, base, k); err != nil {
@@ -317,7 +317,7 @@ func (r *run) place(b *Batch, i int) (err error) {
 	} else {
 		from, to, b.reached = r.course.Part(base, k)
 	}
-	b.epoch, b.index, b.from, b.key = epoch, index, from, r.l.seedKey
+	b.epoch, b.number, b.from, b.key = epoch, number, from, r.l.seedKey
 	b.left = r.course.Left(epoch, base, k, b.reached)
 	b.state = State{Epoch: epoch, Samples: b.reached}
 	if r.l.counted {

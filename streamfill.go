@@ -31,7 +31,7 @@ type streamFill struct {
 	epochs      *shards.Epochs[Record]
 	most        int // the most records of an epoch, so that all ranks' places fit into an int
 	epoch, last int
-	index       int         // index of the next batch in its epoch
+	number      int         // of the next batch in its epoch
 	skip        int         // records to leave out before the first one
 	started     bool        // the epoch has begun
 	over        bool        // no epoch comes after this one
@@ -46,7 +46,7 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 	}
 	q := &streamFill{
 		run: r, l: r.l, ahead: ahead, queue: queue, epoch: c.First, last: c.Last,
-		skip: c.Base / o.world, index: c.Skipped, most: (math.MaxInt - o.rank) / o.world,
+		skip: c.Base / o.world, number: c.Skipped, most: (math.MaxInt - o.rank) / o.world,
 	}
 	if r.l.counted {
 		q.readLanes()
@@ -55,7 +55,7 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 	q.epochs = &shards.Epochs[Record]{Group: q.group(), Quota: o.quota(o.world), Mix: r.l.plan, Bytes: o.aheadBytes, Lost: r.l.lostAgain}
 	if q.epochs.Quota > 0 {
 		perRank := o.perRank()
-		q.index = perRank.Steps(0) - perRank.Steps(q.skip)
+		q.number = perRank.Steps(0) - perRank.Steps(q.skip)
 	}
 	first := 0
 	for k, n := range r.l.shards {
@@ -170,13 +170,13 @@ func (q *streamFill) fill(b *Batch) {
 		if !q.started {
 			b.failure = q.begin()
 		}
-		b.epoch, b.index, b.key, b.from = q.epoch, q.index, q.l.seedKey, q.epochs.Delivered()*o.world+o.rank
+		b.epoch, b.number, b.key, b.from = q.epoch, q.number, q.l.seedKey, q.epochs.Delivered()*o.world+o.rank
 		if b.failure == nil {
 			n = q.fillPlaces(b)
 			more = n == o.batchSize
 		}
 		if more {
-			q.index++
+			q.number++
 			break
 		}
 		if q.run.ctx.Err() != nil {
@@ -250,7 +250,7 @@ func (q *streamFill) tellOfUnread() {
 // endEpoch moves on to the next epoch, if there is one.
 func (q *streamFill) endEpoch() {
 	q.epochs.End()
-	q.started, q.index = false, 0
+	q.started, q.number = false, 0
 	if q.epoch == q.last {
 		q.over = true
 	} else {
@@ -283,7 +283,7 @@ func (q *streamFill) wrong(n int) error {
 		return fmt.Errorf("nwt: epoch %d has no sample of stream %d %s are empty", q.epoch, dry, shards)
 	case delivered > 0 && delivered < q.epochs.Quota:
 		return fmt.Errorf("nwt: epoch %d has no more than %d samples of the %d %s have become empty", q.epoch, delivered, q.epochs.Quota, shards)
-	case q.index > 0 || n > 0 && !o.dropLast:
+	case q.number > 0 || n > 0 && !o.dropLast:
 		return nil
 	case n > 0:
 		return fmt.Errorf("nwt: epoch %d has no batch: rank %d has %d samples, WithDropLast leaves out less than WithBatchSize(%d)", q.epoch, o.rank, n, o.batchSize)

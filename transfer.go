@@ -38,7 +38,7 @@ func (r *run) transfer() {
 // A staged is a batch in the form that the stage uses.
 type staged struct{ *Batch }
 
-func (b staged) String() string { return fmt.Sprintf("batch %d of epoch %d", b.index, b.epoch) }
+func (b staged) String() string { return fmt.Sprintf("batch %d of epoch %d", b.number, b.epoch) }
 
 func (b staged) Parts(parts []device.Copy, buffer uintptr) (all []device.Copy, size int) {
 	for f, offset := range b.places.Offsets {

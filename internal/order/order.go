@@ -230,7 +230,7 @@ func (c *Course) Len() int {
 
 // At returns the epoch of batch i of the course, the position at which its epoch begins in the course,
 // the batch's number from there, and its number in the epoch.
-func (c *Course) At(i int) (epoch, base, k, index int) {
+func (c *Course) At(i int) (epoch, base, k, number int) {
 	if i < c.Head {
 		return c.First, c.Base, i, c.Skipped + i
 	}

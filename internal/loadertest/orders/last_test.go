@@ -115,7 +115,7 @@ func TestLastIsFalseInTheFunctionOfWithBatchTransform(t *testing.T) {
 }
 
 // A progress bar of Index and Len ends at its end, wherever it begins.
-func TestIndexEndsWithLenWhereverAnEpochIsResumed(t *testing.T) {
+func TestNumberEndsWithLenWhereverAnEpochIsResumed(t *testing.T) {
 	for name, ds := range map[string]nwt.Dataset{"samples": kit.NumbersBut(100, nil), "stream": nwt.Streamed(kit.NewShelves(30, 12, 9))} {
 		for _, opts := range [][]nwt.Option{nil, {nwt.WithDropLast()}, {nwt.WithRank(1, 2)}} {
 			opts = append(opts, nwt.WithBatchSize(8))
