@@ -370,7 +370,7 @@ func TestARunWaitsForWorkersThatPrepareAndThenNobodyBegins(t *testing.T) {
 	})
 }
 
-func TestWhateverHappensToACrewNumbersAndSeatsAreRight(t *testing.T) {
+func TestWhateverHappensToAPoolNumbersAndSeatsAreRight(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		staffed(t, time.Second, rng.IntN(5), func(t *testing.T, s *stubs, c *pool) {

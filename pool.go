@@ -51,46 +51,46 @@ type poolHooks interface {
 }
 
 func newPool(hooks poolHooks, timeout time.Duration, size int) *pool {
-	c := &pool{hooks: hooks}
+	p := &pool{hooks: hooks}
 	if timeout > 0 {
-		c.watchdog = watch.New(timeout)
+		p.watchdog = watch.New(timeout)
 	}
-	c.inline = hooks.newWorker(0, 0)
-	c.setSize(size)
-	return c
+	p.inline = hooks.newWorker(0, 0)
+	p.setSize(size)
+	return p
 }
 
-// setSize sets how many workers there should be. The caller holds mu, or nobody else knows c yet.
-func (c *pool) setSize(n int) {
-	c.size.Store(int32(n))
-	c.hooks.setQuota(n)
+// setSize sets how many workers there should be. The caller holds mu, or nobody else knows p yet.
+func (p *pool) setSize(n int) {
+	p.size.Store(int32(n))
+	p.hooks.setQuota(n)
 }
 
 // resize changes how many workers there should be; during a run it takes effect at once. It returns false
 // if the pool is closed, or if byHand is false and an earlier change was by hand.
-func (c *pool) resize(n int, byHand bool) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed || !byHand && c.byHand {
+func (p *pool) resize(n int, byHand bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || !byHand && p.byHand {
 		return false
 	}
-	c.byHand = byHand
-	c.setSize(n)
-	if c.run != nil {
-		c.hire()
+	p.byHand = byHand
+	p.setSize(n)
+	if p.run != nil {
+		p.hire()
 	}
 	return true
 }
 
 // whileFree calls f, unless the pool is closed or a run is on; the error says which. No run begins
 // meanwhile, so f must be quick, and must call nothing of the program.
-func (c *pool) whileFree(f func()) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (p *pool) whileFree(f func()) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	switch {
-	case c.closed:
+	case p.closed:
 		return ErrClosed
-	case c.run != nil:
+	case p.run != nil:
 		return ErrBusy
 	}
 	f()
@@ -99,170 +99,170 @@ func (c *pool) whileFree(f func()) error {
 
 // begin makes r the current run, after f has prepared everything for it. It returns the error of
 // whileFree.
-func (c *pool) begin(r *run, f func()) error {
-	return c.whileFree(func() {
+func (p *pool) begin(r *run, f func()) error {
+	return p.whileFree(func() {
 		f()
-		c.run, c.prepared = r, false
+		p.run, p.prepared = r, false
 	})
 }
 
 // start starts the workers of a run that has begun, and their watchdog.
-func (c *pool) start() {
-	c.mu.Lock()
-	c.hire()
-	c.mu.Unlock()
-	if c.watchdog != nil {
-		c.quiet = make(chan struct{})
-		c.watching.Go(func() {
+func (p *pool) start() {
+	p.mu.Lock()
+	p.hire()
+	p.mu.Unlock()
+	if p.watchdog != nil {
+		p.quiet = make(chan struct{})
+		p.watching.Go(func() {
 			pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "load")))
-			c.watchdog.Serve(c.quiet)
+			p.watchdog.Serve(p.quiet)
 		})
 	}
 }
 
 // awaitPrepared keeps further workers from calling WithWorkerInit's function, and waits for those that
 // have begun it.
-func (c *pool) awaitPrepared() {
-	c.mu.Lock()
-	c.prepared = true
-	c.mu.Unlock()
-	c.preparing.Wait()
+func (p *pool) awaitPrepared() {
+	p.mu.Lock()
+	p.prepared = true
+	p.mu.Unlock()
+	p.preparing.Wait()
 }
 
 // rest stops the watchdog of a run that has no call under way.
-func (c *pool) rest() {
-	if c.watchdog != nil {
-		close(c.quiet)
-		c.watching.Wait()
+func (p *pool) rest() {
+	if p.watchdog != nil {
+		close(p.quiet)
+		p.watching.Wait()
 	}
 }
 
 // end calls f, then ends the run.
-func (c *pool) end(f func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (p *pool) end(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	f()
-	c.run = nil
+	p.run = nil
 }
 
 // close keeps other runs from beginning, and returns the current run, or nil if there is none.
-func (c *pool) close() *run {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	return c.run
+func (p *pool) close() *run {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	return p.run
 }
 
 // dismiss makes all workers leave, and waits for them.
-func (c *pool) dismiss() {
-	c.mu.Lock()
-	c.setSize(0)
-	c.mu.Unlock()
-	c.goroutines.Wait()
+func (p *pool) dismiss() {
+	p.mu.Lock()
+	p.setSize(0)
+	p.mu.Unlock()
+	p.goroutines.Wait()
 }
 
 // hire starts the workers that have no goroutine. The caller holds mu.
-func (c *pool) hire() {
-	for seat := range int(c.size.Load()) {
-		if seat == len(c.seats) {
-			c.seats = append(c.seats, nil)
+func (p *pool) hire() {
+	for seat := range int(p.size.Load()) {
+		if seat == len(p.seats) {
+			p.seats = append(p.seats, nil)
 		}
-		if c.seats[seat] == nil {
-			c.seat(c.hooks.newWorker(seat, c.numbers.take()))
+		if p.seats[seat] == nil {
+			p.seat(p.hooks.newWorker(seat, p.numbers.take()))
 		}
 	}
 }
 
 // seat gives a worker its seat and starts its goroutine. The caller holds mu.
-func (c *pool) seat(w *worker) {
-	if c.watchdog != nil {
-		w.watchdog, w.locals.clock = c.watchdog, &w.hand // calls of the caller's own worker aren't bounded
-		c.watchdog.Watch(&w.clock, func() bool { return c.replace(w) })
+func (p *pool) seat(w *worker) {
+	if p.watchdog != nil {
+		w.watchdog, w.locals.clock = p.watchdog, &w.hand // calls of the caller's own worker aren't bounded
+		p.watchdog.Watch(&w.clock, func() bool { return p.replace(w) })
 	}
-	c.seats[w.seat] = w
-	c.goroutines.Add(1)
+	p.seats[w.seat] = w
+	p.goroutines.Add(1)
 	go func() {
 		defer func() {
 			if !w.clock.Lost() { // else replace has done it
-				c.goroutines.Done()
+				p.goroutines.Done()
 			}
 		}()
-		c.hooks.work(w)
+		p.hooks.work(w)
 	}()
 }
 
 // replace gives up the call of a worker that can't go on, and lets another worker take its seat.
-func (c *pool) replace(w *worker) (givenUp bool) {
-	c.mu.Lock()
-	next := c.hooks.newWorker(w.seat, c.numbers.take())
-	c.mu.Unlock()
-	c.hooks.takeOver(next, w)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.seat(next)
-	c.goroutines.Done() // for w: whoever waits for the goroutines needn't wait for this call
+func (p *pool) replace(w *worker) (givenUp bool) {
+	p.mu.Lock()
+	next := p.hooks.newWorker(w.seat, p.numbers.take())
+	p.mu.Unlock()
+	p.hooks.takeOver(next, w)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seat(next)
+	p.goroutines.Done() // for w: whoever waits for the goroutines needn't wait for this call
 	return true
 }
 
 // returned records that a call of w that was given up has returned.
-func (c *pool) returned(w *worker) {
-	c.watchdog.Back()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.numbers.giveBack(w.number)
+func (p *pool) returned(w *worker) {
+	p.watchdog.Back()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.numbers.giveBack(w.number)
 }
 
 // leave lets a surplus worker end. It returns false if the worker is no longer surplus.
-func (c *pool) leave(w *worker) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if w.seat < int(c.size.Load()) {
+func (p *pool) leave(w *worker) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w.seat < int(p.size.Load()) {
 		return false
 	}
-	c.vacate(w)
+	p.vacate(w)
 	return true
 }
 
 // enter returns the run for which the worker must call WithWorkerInit's function. awaitPrepared then
 // waits for entered. If there is no such run, enter takes the worker's seat away and returns nil.
-func (c *pool) enter(w *worker) *run {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.run != nil && !c.prepared && !c.hooks.isOver() && w.seat < int(c.size.Load()) {
-		c.preparing.Add(1)
-		return c.run
+func (p *pool) enter(w *worker) *run {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.run != nil && !p.prepared && !p.hooks.isOver() && w.seat < int(p.size.Load()) {
+		p.preparing.Add(1)
+		return p.run
 	}
-	c.vacate(w)
+	p.vacate(w)
 	return nil
 }
 
-func (c *pool) entered() { c.preparing.Done() }
+func (p *pool) entered() { p.preparing.Done() }
 
 // desert takes away the seat of a worker whose goroutine was ended by the program's code.
-func (c *pool) desert(w *worker) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.vacate(w)
+func (p *pool) desert(w *worker) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.vacate(w)
 }
 
 // vacate frees a worker's seat, if it has one. The caller holds mu.
-func (c *pool) vacate(w *worker) {
-	if c.seats[w.seat] != w {
+func (p *pool) vacate(w *worker) {
+	if p.seats[w.seat] != w {
 		return
 	}
-	c.seats[w.seat] = nil
-	c.numbers.giveBack(w.number)
-	if c.watchdog != nil {
-		c.watchdog.Unwatch(&w.clock)
+	p.seats[w.seat] = nil
+	p.numbers.giveBack(w.number)
+	if p.watchdog != nil {
+		p.watchdog.Unwatch(&w.clock)
 	}
 }
 
 // cold returns how many samples the workers that have begun must still load until they are warm, and
 // whether a worker is about to begin.
-func (c *pool) cold() (samples int, beginning bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, w := range c.seats[:min(int(c.size.Load()), len(c.seats))] {
+func (p *pool) cold() (samples int, beginning bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range p.seats[:min(int(p.size.Load()), len(p.seats))] {
 		if w == nil {
 			continue
 		}
