@@ -402,8 +402,8 @@ func TestWhatWouldNotBelongTogetherIsAnError(t *testing.T) {
 	for want, load := range map[string]func(dst *nwt.Sample, draw vision.Choices) error{
 		"all pictures of a sample must have the same size":                func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(p, 0, small) },
 		"240 × 180 pixels beside one of 500 × 375":                        func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(masks, 1, read(t, "palette.png")) },
-		"Masks returned can't choose":                                       func(dst *nwt.Sample, _ vision.Choices) error { return masks.Load(dst, 1, mask) },
-		"can't choose":                                                      func(dst *nwt.Sample, _ vision.Choices) error { _, err := masks.Choose(dst, 1, mask); return err },
+		"Masks returned can't choose":                                     func(dst *nwt.Sample, _ vision.Choices) error { return masks.Load(dst, 1, mask) },
+		"can't choose":                                                    func(dst *nwt.Sample, _ vision.Choices) error { _, err := masks.Choose(dst, 1, mask); return err },
 		"one that its Companion or Masks returned":                        func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(others, 1, mask) },
 		"must be the one that drew":                                       func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(another, 0, photo) },
 		"the pipeline is nil":                                             func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(nil, 0, photo) },

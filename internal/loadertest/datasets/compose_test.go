@@ -258,7 +258,7 @@ func TestWhatCannotBeComposedIsNamed(t *testing.T) {
 		`dataset 1: differs from dataset 0: field 0 has the name "y", want "x"`:             failed(nwt.Concat(field(base), field(nwt.Field{Name: "y", Type: nwt.Float32, Shape: []int{4}}))),
 		`dataset 1: differs from dataset 0: field 0 ("x") has the type Int32, want Float32`: failed(nwt.Concat(field(base), field(nwt.Field{Name: "x", Type: nwt.Int32, Shape: []int{4}}))),
 		`dataset 2: differs from dataset 0: field 0 ("x") has the shape [2 2], want [4]`:    failed(nwt.Concat(field(base), field(base), field(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{2, 2}}))),
-		`dataset 1: differs from dataset 0: field 0 ("x") has 1 ragged dimensions, want 0`:      failed(nwt.Concat(field(base), field(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{4}, RaggedDims: 1}))),
+		`dataset 1: differs from dataset 0: field 0 ("x") has 1 ragged dimensions, want 0`:  failed(nwt.Concat(field(base), field(nwt.Field{Name: "x", Type: nwt.Float32, Shape: []int{4}, RaggedDims: 1}))),
 		`dataset 1: differs from dataset 0: field 1 ("noise") is one too many`:              failed(nwt.Concat(numbersNamed("index"), kit.Augmented(1))),
 		`dataset 1: differs from dataset 0: field 1 ("noise") is missing`:                   failed(nwt.Concat(kit.Augmented(1), numbersNamed("index"))),
 		"Map: load must not be nil":                                                         loader(nwt.Map(kit.Numbers(0, 3), kit.Scalar, nil)),

@@ -205,7 +205,7 @@ func TestAFileMadeForSomethingElseIsReplacedWithAWarning(t *testing.T) {
 		`9 samples, not 10`:                                    {more, "v1"},
 		`field 0 has the name \"tokens\", want \"x\"`:          {nwt.NewDataset(9, kit.Scalar, noop), "v1"},
 		`field 1 (\"noise\") has the type Float64, want Int64`: {nwt.NewDataset(9, []nwt.Field{source.Fields()[0], {Name: "noise", Type: nwt.Int64}}, func(_ context.Context, _ int, dst *nwt.Sample) error { dst.SetLen(0, 1); return nil }), "v1"},
-		`field 0 (\"tokens\") has 1 ragged dimensions, want 0`:     {nwt.NewDataset(9, []nwt.Field{{Name: "tokens", Type: nwt.Int32, Shape: []int{8, 3}}, source.Fields()[1]}, noop), "v1"},
+		`field 0 (\"tokens\") has 1 ragged dimensions, want 0`: {nwt.NewDataset(9, []nwt.Field{{Name: "tokens", Type: nwt.Int32, Shape: []int{8, 3}}, source.Fields()[1]}, noop), "v1"},
 	} {
 		path := filepath.Join(t.TempDir(), "samples")
 		precompute(t, source, path)
