@@ -287,7 +287,7 @@ func (b *Batch) transform(worker int) {
 	fail := func(stack []byte, err error) {
 		b.transformErr = &LoadError{
 			Index: -1, Position: -1, Epoch: b.epoch, Worker: worker,
-			Err: transformError{fmt.Errorf("WithBatchTransform of batch %d: %w", b.number, err)}, Stack: stack,
+			Err: transformError{fmt.Errorf("WithBatchTransform of batch %d: %w", b.number, usercall.Cause(err))}, Stack: stack,
 		}
 	}
 	usercall.Call(func() error {

@@ -23,7 +23,7 @@ func Subset(ds Dataset, indices []int) (Dataset, error) {
 		return nil, within("Subset", err)
 	}
 	if len(indices) == 0 {
-		return nil, optionError("Subset", indices, "needs at least one index")
+		return nil, optionError("Subset", nil, "needs at least one index")
 	}
 	for i, index := range indices {
 		if index < 0 || index >= n {
@@ -92,7 +92,7 @@ func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 // one must have some. If a dataset grows later, Concat still uses the length that it had.
 func Concat(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
-		return nil, optionError("Concat", ds, "needs at least one dataset")
+		return nil, optionError("Concat", nil, "needs at least one dataset")
 	}
 	c := &concat{ds: slices.Clone(ds)}
 	end := 0
@@ -114,7 +114,7 @@ func Concat(ds ...Dataset) (Dataset, error) {
 		c.ends = append(c.ends, end)
 	}
 	if end == 0 {
-		return nil, optionError("Concat", end, "none of the %d datasets has a sample", len(ds))
+		return nil, optionError("Concat", nil, "none of the %d datasets has a sample", len(ds))
 	}
 	c.overwriting = overwrites(ds...)
 	return offer{load: ifBatched(c.loadBatch, ds...), tell: c.sizes()}.by(c), nil
@@ -235,7 +235,7 @@ func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sampl
 	case m.err != nil:
 		m.err = within("Map", m.err)
 	case f == nil:
-		m.err = optionError("Map", nil, "load must not be nil")
+		m.err = optionError("Map", nil, "f is nil")
 	default:
 		return offer{load: ifBatched(m.loadBatch, ds)}.by(m)
 	}
@@ -310,7 +310,7 @@ func LoadPart(ctx context.Context, ds Dataset, index int, dst *Sample) (*Sample,
 		return nil, err
 	}
 	if n := ds.Len(); index < 0 || index >= n {
-		return nil, optionError("LoadPart", index, "the index must be 0 … %d", n-1)
+		return nil, optionError("LoadPart: index", index, "must be 0 … %d", n-1)
 	}
 	p := &kept.list[number]
 	lend(p.block, p.clears, dst)
@@ -346,9 +346,9 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 	case err != nil:
 		return 0, within("LoadPart", err)
 	case !reflect.ValueOf(ds).Comparable():
-		return 0, optionError("LoadPart", fmt.Sprintf("%T", ds), "the dataset must be comparable, as a pointer is")
+		return 0, optionError("LoadPart", fmt.Sprintf("%T", ds), "the dataset must be comparable: pass a pointer")
 	case len(p.list) == maxParts:
-		return 0, optionError("LoadPart", maxParts+1, "at most %d datasets may have parts in a sample: make datasets before Load, not in it", maxParts)
+		return 0, optionError("LoadPart", nil, "more than %d datasets have parts in a sample: make datasets before Load, not in it", maxParts)
 	}
 	p.list = append(p.list, partOf{ds, !bool(overwrites(ds)), newBlock(l.Layout, 1)})
 	return len(p.list) - 1, nil
@@ -440,7 +440,7 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 // order, reads the result.
 func Zip(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
-		return nil, optionError("Zip", ds, "needs at least one dataset")
+		return nil, optionError("Zip", nil, "needs at least one dataset")
 	}
 	z := &zipped{ds: slices.Clone(ds)}
 	var errs []error
@@ -456,11 +456,11 @@ func Zip(ds ...Dataset) (Dataset, error) {
 			z.n = n
 		}
 		if n != z.n {
-			errs = append(errs, optionError(fmt.Sprintf("Zip: dataset %d", i), nil, "has %d samples: must have %d, as dataset 0", n, z.n))
+			errs = append(errs, optionError(fmt.Sprintf("Zip: dataset %d", i), nil, "has %d samples, but dataset 0 has %d", n, z.n))
 		}
 		for _, f := range l.fields {
 			if other, taken := owner[f.Name]; taken {
-				errs = append(errs, optionError("Zip", f.Name, "a field of dataset %d must not have the name of a field of dataset %d", i, other))
+				errs = append(errs, optionError("Zip", nil, "datasets %d and %d both have a field %q: names must differ", other, i, f.Name))
 			}
 			owner[f.Name] = i
 		}
@@ -618,7 +618,7 @@ func FromSlices(columns ...Slice) (Dataset, error) {
 	first := -1 // index among the columns whose fields are valid
 	for i, c := range l.Columns {
 		if k := slices.IndexFunc(l.Columns[:i], func(other layout.Column) bool { return other.Name == c.Name }); k >= 0 {
-			errs = append(errs, optionError(part("FromSlices: columns", i), c.Name, "column %d has this name too", k))
+			errs = append(errs, optionError(part("FromSlices: columns", i), strconv.Quote(c.Name), "column %d has this name too", k))
 		}
 		if c.Size == 0 {
 			continue
@@ -630,12 +630,12 @@ func FromSlices(columns ...Slice) (Dataset, error) {
 		values := len(d.values[i]) / DType(c.Type).Size()
 		switch {
 		case n*c.Size != len(d.values[i]):
-			errs = append(errs, optionError(part("FromSlices: columns", i), c.Name, "has %d values: must be a multiple of %d, those of a sample of shape %v",
+			errs = append(errs, optionError(part("FromSlices: columns", i), strconv.Quote(c.Name), "has %d values: must be a multiple of %d, the values of a sample of shape %v",
 				values, c.Size/DType(c.Type).Size(), l.fields[i].Shape))
 		case n == 0:
-			errs = append(errs, optionError(part("FromSlices: columns", i), c.Name, "must hold at least 1 sample"))
+			errs = append(errs, optionError(part("FromSlices: columns", i), strconv.Quote(c.Name), "has no sample"))
 		case n != d.n:
-			errs = append(errs, optionError(part("FromSlices: columns", i), c.Name, "holds %d samples: must hold %d, as %s", n, d.n, l.Columns[first].Name))
+			errs = append(errs, optionError(part("FromSlices: columns", i), strconv.Quote(c.Name), "has %d samples, but %q has %d", n, l.Columns[first].Name, d.n))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -50,7 +50,7 @@ func (d *funcDataset) Load(ctx context.Context, index int, dst *Sample) error {
 
 func (d *funcDataset) invalid() error {
 	if d.load == nil {
-		return optionError("NewDataset", nil, "load must not be nil")
+		return optionError("NewDataset", nil, "load is nil")
 	}
 	return nil
 }
@@ -90,10 +90,16 @@ func lengthNow(ds Dataset) (n int, err error) {
 			err = optionError("Dataset", fmt.Sprintf("%T", ds), "Len panicked: %v", p)
 		}
 	}()
-	if n = ds.Len(); n < 1 || n > maxSamples {
-		return 0, optionError("Dataset.Len", n, "must be 1 … %d", maxSamples)
+	n = ds.Len()
+	return n, checkLen(n, 1)
+}
+
+// checkLen checks the length of a dataset that must have at least so many samples.
+func checkLen(n, least int) error {
+	if n == 0 && least > 0 {
+		return optionError("Dataset.Len", nil, "the dataset has no samples")
 	}
-	return n, nil
+	return between("Dataset.Len", n, least, maxSamples)
 }
 
 // checkDataset checks what NewLoader, Tune and LoadSample require of a dataset, and returns its length
@@ -103,7 +109,7 @@ func checkDataset(ds Dataset) (n int, l *fieldSet, err error) { return checkLeng
 // checkLength does the same for a dataset that must have at least so many samples.
 func checkLength(ds Dataset, least int) (n int, l *fieldSet, err error) {
 	if ds == nil {
-		return 0, nil, optionError("Dataset", nil, "must not be nil")
+		return 0, nil, optionError("Dataset", nil, "is nil")
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -126,11 +132,9 @@ func checkLength(ds Dataset, least int) (n int, l *fieldSet, err error) {
 		l, err = newFieldSet(ds.Fields())
 		return endless, l, err
 	}
-	if n = ds.Len(); n < least || n > maxSamples {
-		errs = append(errs, optionError("Dataset.Len", n, "must be %d … %d", least, maxSamples))
-	}
+	n = ds.Len()
 	l, err = newFieldSet(ds.Fields())
-	return n, l, errors.Join(append(errs, err)...)
+	return n, l, errors.Join(append(errs, checkLen(n, least), err)...)
 }
 
 // checkIndexed is checkDataset for callers that load samples by index: a stream is an error.
@@ -138,7 +142,7 @@ func checkIndexed(ds Dataset) (n int, l *fieldSet, err error) { return checkPart
 
 func checkPart(ds Dataset, least int) (n int, l *fieldSet, err error) {
 	if n, l, err = checkLength(ds, least); err == nil && n == endless {
-		err = optionError("Dataset", nil, "must not be a stream, which has no sample by index")
+		err = optionError("Dataset", nil, "is a stream, which has no sample by index")
 	}
 	return n, l, err
 }
@@ -278,7 +282,7 @@ func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
 	case d.err != nil:
 		d.err = within("Sized", d.err)
 	case sizes == nil:
-		d.err = optionError("Sized", nil, "its function must not be nil")
+		d.err = optionError("Sized", nil, "sizes is nil")
 	default:
 		d.overwriting = overwrites(ds)
 		return offer{load: ifBatched(d.loadBatch, ds), tell: sizes}.by(d)

@@ -134,7 +134,7 @@ func (l *engine) beginning(s State) (at beginning, err error) {
 	case s.Epoch < 0:
 		return at, optionError("State.Epoch", s.Epoch, "must be at least 0")
 	case s.Samples == -1:
-		return at, optionError("State.Samples", s.Samples, "the state is of a loader WithUnordered, which can't be resumed")
+		return at, optionError("State.Samples", s.Samples, "the state was taken WithUnordered, and can't be resumed")
 	case s.Samples < 0:
 		return at, optionError("State.Samples", s.Samples, "must be at least 0")
 	case s.World < anyWorld:
@@ -154,7 +154,7 @@ func (l *engine) beginning(s State) (at beginning, err error) {
 	switch {
 	case err != nil:
 	case at.base > n:
-		err = optionError("State.Samples", at.base, "must be 0 … %d, the samples of an epoch", n)
+		err = optionError("State.Samples", at.base, "an epoch has %d samples", n)
 	case at.order.Batches > 0:
 		at.base, err = at.order.BatchAt(at.epoch, at.base)
 		err = orderError(err)
@@ -166,18 +166,17 @@ func (l *engine) beginning(s State) (at beginning, err error) {
 func (l *engine) baseOfStream(s State) (int, error) {
 	switch {
 	case l.counted && s.Samples > 0 && s.World > 0:
-		return 0, optionError("State.World", s.World, "the state is of an epoch whose order depended on the number of ranks: now the stream's records are counted, and it doesn't. Begin the next epoch, State{Epoch: %d}", s.Epoch+1)
+		return 0, optionError("State.World", s.World, "the state was taken before the stream was a CountedStream, which has another order: begin the next epoch, State{Epoch: %d}", s.Epoch+1)
 	case l.counted || s.Samples == 0:
 	case s.World == anyWorld:
-		return 0, optionError("State.World", s.World, "the state is of a CountedStream, and this stream's counts are missing: its order is another one. Begin the next epoch, State{Epoch: %d}", s.Epoch+1)
+		return 0, optionError("State.World", s.World, "the state was taken of a CountedStream, and this stream isn't one, so its order is another: begin the next epoch, State{Epoch: %d}", s.Epoch+1)
 	case l.opts.endsEpoch(s.Samples, cmp.Or(s.World, l.opts.world)):
 		return l.samplesOfEpoch(l.first), nil // the end of that epoch, also for other numbers of ranks
 	case s.World != 0 && s.World != l.opts.world:
-		return 0, optionError("State.World", s.World, "of a stream: must be the number of ranks, %d, in the middle of an epoch, since each rank reads shards of its own: "+
-			"resume with %d ranks, or begin the next epoch, State{Epoch: %d}, with any number. "+
-			"It could go on with any number if the stream told the counts of its records (CountedStream, without MixedStreams)", l.opts.world, s.World, s.Epoch+1)
+		return 0, optionError("State.World", s.World, "a stream's epoch can't go on with %d ranks, because each rank reads its own shards: "+
+			"resume with %d, or begin the next epoch, State{Epoch: %d}. A CountedStream outside of MixedStreams can go on with any number", l.opts.world, s.World, s.Epoch+1)
 	case s.Samples%l.opts.world != 0:
-		return 0, optionError("State.Samples", s.Samples, "of a stream: must be a multiple of the number of ranks, %d", l.opts.world)
+		return 0, optionError("State.Samples", s.Samples, "in a stream it must be a multiple of the number of ranks, %d", l.opts.world)
 	}
 	return s.Samples, nil
 }
@@ -208,11 +207,11 @@ func (l *engine) checkOrder(s State, o *ordering) (over bool, err error) {
 	}
 	sampler := o.sampler
 	then, now := order.Identity(s.Order), l.identity(sampler, o.order.N)
-	names := []string{order.Length: "another length", order.Seed: "another seed", order.Sampler: "another sampler, or other arguments of it", order.Data: "another fingerprint of the dataset"}
-	is := "the sampler is " + nameOfSampler(sampler)
+	names := []string{order.Length: "another number of samples", order.Seed: "another seed", order.Sampler: "another sampler or other arguments of it", order.Data: "another fingerprint of the dataset"}
+	is := "the sampler is now " + nameOfSampler(sampler)
 	if l.streams() {
-		names = []string{order.Length: "other shards", order.Seed: "another seed", order.Sampler: "another WithInterleave, WithShuffle, WithShuffleWindow, WithEpochSamples or mixture", order.Data: "another fingerprint of the stream"}
-		is = "the stream has " + strings.ReplaceAll(strings.Trim(fmt.Sprint(l.shards), "[]"), " ", " + ") + " shards"
+		names = []string{order.Length: "other shards", order.Seed: "another seed", order.Sampler: "another value of WithInterleave, WithShuffle, WithShuffleWindow or WithEpochSamples, or another mixture", order.Data: "another fingerprint of the stream"}
+		is = "the stream now has " + strings.ReplaceAll(strings.Trim(fmt.Sprint(l.shards), "[]"), " ", " + ") + " shards"
 	}
 	var differ []string
 	for kind, name := range names {
@@ -224,8 +223,8 @@ func (l *engine) checkOrder(s State, o *ordering) (over bool, err error) {
 	case len(differ) > 0 && !order.Identify(fmt.Sprint(s.Samples), "", "", "").Differs(then, order.Length):
 		return true, nil
 	case len(differ) > 0:
-		return false, optionError("State.Order", s.Order, "the state was taken with %s; now %s, so the rest of the epoch would be other samples. "+
-			"Resume as the state was taken, or begin the next epoch, State{Epoch: %d}. If every index still means the same sample, set Order to 0, which isn't checked", strings.Join(differ, " and "), is, s.Epoch+1)
+		return false, optionError("State.Order", nil, "the state was taken with %s (%s), so the rest of the epoch would be other samples: "+
+			"resume as it was taken, or begin the next epoch, State{Epoch: %d}", strings.Join(differ, " and "), is, s.Epoch+1)
 	}
 	return false, nil
 }

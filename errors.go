@@ -63,7 +63,7 @@ func (e *ShardError) Unwrap() error { return e.Err }
 
 // An ArgumentError says which argument can't be used, and why.
 type ArgumentError struct {
-	Name   string // e.g. "WithBatchSize"; "Split: shares[0]" if a part of the value can't be used
+	Name   string // e.g. "WithBatchSize"; "Split: shares[0]" if a part of the value can't be used; "wds.New" in another package
 	Value  any    // the value given, or the part; nil if Reason contains it
 	Reason string // what is wrong, and the bounds
 }
@@ -77,20 +77,24 @@ func (e *ArgumentError) Error() string {
 	if value == "" {
 		value = `""`
 	}
+	prefix, name, ok := strings.Cut(e.Name, ".")
+	if !ok || strings.Trim(prefix, "abcdefghijklmnopqrstuvwxyz") != "" {
+		prefix, name = "nwt", e.Name
+	}
 	switch {
 	case e.Value == nil:
-		return fmt.Sprintf("nwt: %s: %s", e.Name, e.Reason)
-	case strings.HasSuffix(e.Name, "]"):
-		return fmt.Sprintf("nwt: %s = %s: %s", e.Name, value, e.Reason)
+		return fmt.Sprintf("%s: %s: %s", prefix, name, e.Reason)
+	case strings.HasSuffix(name, "]"):
+		return fmt.Sprintf("%s: %s = %s: %s", prefix, name, value, e.Reason)
 	}
-	return fmt.Sprintf("nwt: %s: %s: %s", e.Name, value, e.Reason)
+	return fmt.Sprintf("%s: %s: %s: %s", prefix, name, value, e.Reason)
 }
 
 func optionError(option string, value any, format string, args ...any) error {
 	return &ArgumentError{option, value, fmt.Sprintf(format, args...)}
 }
 
-// part returns the name of the i-th of several values, for ArgumentError.Option.
+// part returns the name of the i-th of several values, for ArgumentError.Name.
 func part(of string, i int) string { return fmt.Sprintf("%s[%d]", of, i) }
 
 // within adds to an error the place where it was found: "Map", "Concat: dataset 2".

@@ -7,7 +7,6 @@ import (
 	"math/bits"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"unsafe"
 
@@ -138,7 +137,7 @@ type fieldSet struct {
 // checkSizes returns what is wrong with the sizes that the dataset gave for a sample.
 func (f *fieldSet) checkSizes(index int, sizes []int) error {
 	if err := f.Check(sizes); err != nil {
-		return fmt.Errorf("nwt: Sizes(%d) tells %w", index, err)
+		return fmt.Errorf("nwt: Sizes(%d) gives %w", index, err)
 	}
 	return nil
 }
@@ -156,10 +155,10 @@ func newFieldSet(fields []Field) (*fieldSet, error) {
 	l := &fieldSet{Layout: &layout.Layout{}}
 	var errs []error
 	bad := func(i int, f Field, format string, args ...any) {
-		errs = append(errs, optionError(part("Dataset.Fields", i), strconv.Quote(f.Name), format, args...))
+		errs = append(errs, optionError(fmt.Sprintf("field %d (%q)", i, f.Name), nil, format, args...))
 	}
 	if len(fields) == 0 {
-		errs = append(errs, optionError("Dataset.Fields", fields, "a sample needs at least one field"))
+		errs = append(errs, optionError("Dataset.Fields", nil, "there are none: a sample needs at least one field"))
 	}
 	for i, f := range fields {
 		f.Shape = slices.Clone(f.Shape)
@@ -228,7 +227,7 @@ func difference(want, got []Field) string {
 		case i == len(got):
 			return fmt.Sprintf("field %d (%q) is missing", i, want[i].Name)
 		case i == len(want):
-			return fmt.Sprintf("field %d (%q) is one too many", i, got[i].Name)
+			return fmt.Sprintf("field %d (%q) is unexpected", i, got[i].Name)
 		}
 		w, g := want[i], got[i]
 		switch {

@@ -328,12 +328,12 @@ func (h *hand) gather(end int) (ok bool) {
 // as often as [WithRetry] does by default. The sample stays valid. The errors are *[LoadError] and those
 // of [NewLoader].
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
-	n, l, err := checkDataset(ds)
+	n, l, err := checkIndexed(ds)
 	if err != nil {
 		return nil, err
 	}
 	if index < 0 || index >= n {
-		return nil, optionError("LoadSample", index, "the index must be 0 … %d", n-1)
+		return nil, optionError("LoadSample: index", index, "must be 0 … %d", n-1)
 	}
 	h := &hand{how: loadingOf(ds, l.Layout, defaultRetry), locals: &locals{}, n: n, bad: &faults{}}
 	defer h.locals.close(slog.Default())

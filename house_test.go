@@ -1,6 +1,7 @@
 package nwt_test
 
 import (
+	"context"
 	"fmt"
 	"go/ast"
 	"go/importer"
@@ -20,7 +21,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/folder"
 	"github.com/nwt-go/nwt/internal/loadertest/kit"
+	"github.com/nwt-go/nwt/sampler"
 )
 
 func TestMain(m *testing.M) { kit.Main(m) }
@@ -427,5 +431,113 @@ func TestTheTopLevelHasAFileForEachPart(t *testing.T) {
 	for _, name := range []string{"tuner.go", "loader.go", "pinned.go", "transfer.go", "search.go", "memory.go", "options.go", "examples", "internal"} {
 		_, err := os.Stat(name)
 		require.NoError(t, err)
+	}
+}
+
+// A text that reaches a user begins with the name of its package, or says only what the text around it leaves open.
+func TestTextsBeginWithTheirPackage(t *testing.T) {
+	packages := strings.Fields("nwt vision wds folder objects sampler split packing serve gomlx plot")
+	texts, logged := 0, regexp.MustCompile(`^(Debug|Info|Warn|Error)$`)
+	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "loadertest") || strings.Contains(path, "/cmd/") {
+			return err
+		}
+		own, _, nested := strings.Cut(filepath.ToSlash(path), "/")
+		if !nested || own == "internal" {
+			own = "nwt"
+		}
+		if !slices.Contains(packages, own) {
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		require.NoError(t, err)
+		ast.Inspect(file, func(n ast.Node) bool {
+			var text ast.Expr
+			log, argument := false, false
+			switch n := n.(type) {
+			case *ast.CallExpr:
+				if f, ok := n.Fun.(*ast.SelectorExpr); ok && len(n.Args) > 0 {
+					log = logged.MatchString(f.Sel.Name) && len(n.Args)%2 == 1
+					if log || slices.Contains([]string{"New", "Errorf"}, f.Sel.Name) {
+						text = n.Args[0]
+					}
+				} else if f, ok := n.Fun.(*ast.Ident); ok && f.Name == "panic" {
+					text = n.Args[0]
+				}
+			case *ast.CompositeLit:
+				if of, ok := n.Type.(*ast.SelectorExpr); ok && of.Sel.Name == "ArgumentError" {
+					text, argument = n.Elts[0].(*ast.KeyValueExpr).Value, true
+				}
+			}
+			said, ok := leftmost(text)
+			if !ok {
+				return true
+			}
+			texts++
+			first := regexp.MustCompile(`^\w*[:.]?`).FindString(said)
+			right := first == own+":" || !log && !slices.Contains(packages, strings.TrimRight(first, ":."))
+			if argument {
+				right = first == own+"."
+			}
+			if !right {
+				t.Errorf("%s: %q", path, said)
+			}
+			return !argument
+		})
+		return nil
+	}))
+	require.Greater(t, texts, 400)
+}
+
+// leftmost returns the string literal with which a text begins.
+func leftmost(text ast.Expr) (said string, ok bool) {
+	switch text := text.(type) {
+	case *ast.BinaryExpr:
+		return leftmost(text.X)
+	case *ast.CallExpr:
+		if len(text.Args) > 0 {
+			return leftmost(text.Args[0])
+		}
+	case *ast.BasicLit:
+		said, err := strconv.Unquote(text.Value)
+		return said, err == nil && text.Kind == token.STRING
+	}
+	return "", false
+}
+
+func TestErrorsInErrorsNameThePackageOnce(t *testing.T) {
+	fields := []nwt.Field{{Name: "x", Type: nwt.Int8}}
+	of := func(load func() error, opts ...nwt.Option) error {
+		l, err := nwt.NewLoader(nwt.NewDataset(1, fields, func(context.Context, int, *nwt.Sample) error { return load() }), opts...)
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		for _, err = range l.Epoch(t.Context(), 0) {
+		}
+		return err
+	}
+	fine, closed := func() error { return nil }, func() error { return nwt.ErrClosed }
+	composed := func(_ any, err error) error { return err }
+	empty := nwt.NewDataset(0, fields, nil)
+	for what, err := range map[string]error{
+		"Load":               of(closed),
+		"panic":              of(func() error { panic(nwt.ErrClosed) }),
+		"WithErrorBudget":    of(closed, nwt.WithErrorBudget(0)),
+		"WithWorkerInit":     of(fine, nwt.WithWorkerInit(func(context.Context, int) error { return nwt.ErrClosed })),
+		"WithBatchTransform": of(fine, nwt.WithBatchTransform(func(context.Context, *nwt.Batch) error { return nwt.ErrClosed })),
+		"another sample":     of(func() error { return of(closed) }),
+		"Concat":             composed(nwt.Concat(empty, nwt.Map(nwt.Map(nil, nil, nil), nil, nil))),
+		"Split":              composed(nwt.Split(nwt.Cached(empty, 1), 1, 1)),
+		"Precompute":         composed(nwt.Precompute(t.Context(), nwt.NewDataset(1, fields, func(context.Context, int, *nwt.Sample) error { return nwt.ErrClosed }), filepath.Join(t.TempDir(), "f"), "")),
+		"folder":             composed(folder.Open(t.Context(), t.TempDir(), nil)),
+		"sampler":            composed(sampler.Select(nil, nil)),
+	} {
+		require.Error(t, err, what)
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			prefix, rest, _ := strings.Cut(line, ": ")
+			require.Contains(t, []string{"nwt", "folder", "sampler"}, prefix, what)
+			require.NotContains(t, rest, prefix+": ", what)
+		}
 	}
 }

@@ -144,7 +144,7 @@ func explainPanic(p any, failure error) any {
 		}
 	}
 	if ok && failure != nil {
-		return fmt.Errorf("nwt: the loop body failed on the nil batch that comes with the epoch's error; check the error first: %w (%w)", failure, err)
+		return fmt.Errorf("nwt: the epoch ended with an error, and the loop body used its batch, which is nil; check the error first: %w (%w)", failure, err)
 	}
 	return p
 }
@@ -154,9 +154,9 @@ func explainPanic(p any, failure error) any {
 func (l *Loader) SetSampler(s Sampler) error {
 	switch {
 	case s == nil:
-		return optionError("SetSampler", nil, "must not be nil")
+		return optionError("SetSampler", nil, "the sampler is nil")
 	case l.streams():
-		return optionError("SetSampler", nameOfSampler(s), "can't be combined with a stream, whose order is that of reading")
+		return optionError("SetSampler", nameOfSampler(s), "a stream is read in its own order")
 	}
 	n, err := lengthNow(l.ds)
 	if err != nil {
@@ -208,9 +208,9 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 	return l.sequence(func(yield func(*Batch, error) bool) {
 		switch {
 		case first < 0:
-			yield(nil, optionError("Epochs", first, "first must be at least 0"))
+			yield(nil, optionError("Epochs: first", first, "must be at least 0"))
 		case end < first:
-			yield(nil, optionError("Epochs", end, "end must be at least first, %d", first))
+			yield(nil, optionError("Epochs: end", end, "must be at least %d, the first epoch", first))
 		case end > first:
 			l.iterate(ctx, State{Epoch: first}, end-1, yield)
 		}
@@ -228,7 +228,7 @@ func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 // resume is iterate for a state of the program's.
 func (l *engine) resume(ctx context.Context, s State, last int, yield func(*Batch, error) bool) {
 	if l.opts.unordered {
-		yield(nil, optionError("WithUnordered", true, "a loader without order can't resume"))
+		yield(nil, optionError("Resume", nil, "a loader WithUnordered can't resume an epoch"))
 		return
 	}
 	l.iterate(ctx, s, last, yield)
@@ -240,7 +240,7 @@ func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*
 	return l.sequence(func(yield func(*Batch, error) bool) {
 		switch {
 		case end < s.Epoch:
-			yield(nil, optionError("ResumeEpochs", end, "end must be at least State.Epoch, %d", s.Epoch))
+			yield(nil, optionError("ResumeEpochs: end", end, "must be at least %d, the state's epoch", s.Epoch))
 		case end > s.Epoch:
 			l.resume(ctx, s, end-1, yield)
 		}

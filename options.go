@@ -103,7 +103,7 @@ func newOptions(opts []Option) (*options, error) {
 	var errs []error
 	for i, opt := range opts {
 		if opt == nil {
-			errs = append(errs, optionError(part("options", i), nil, "must not be nil"))
+			errs = append(errs, optionError(part("options", i), nil, "is nil"))
 			continue
 		}
 		errs = append(errs, opt(o))
@@ -114,7 +114,7 @@ func newOptions(opts []Option) (*options, error) {
 		o.workers = min(o.cpus(), maxWorkers)
 	}
 	if o.shuffle && o.sampler != nil {
-		errs = append(errs, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with WithShuffle: a sampler is the whole order"))
+		errs = append(errs, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with WithShuffle: a sampler defines the whole order"))
 	}
 	return o, errors.Join(errs...)
 }
@@ -200,7 +200,7 @@ func WithSampler(s Sampler) Option {
 	return func(o *options) error {
 		o.sampler = s
 		if s == nil {
-			return optionError("WithSampler", nil, "must not be nil")
+			return optionError("WithSampler", nil, "the sampler is nil")
 		}
 		return nil
 	}
@@ -223,10 +223,13 @@ func WithDropLast() Option {
 func WithRank(rank, world int) Option {
 	return func(o *options) error {
 		o.rank, o.world = rank, world
-		if err := between("WithRank (world)", world, 1, launch.MaxWorld); err != nil {
+		if err := between("WithRank: world", world, 1, launch.MaxWorld); err != nil {
 			return err
 		}
-		return between("WithRank (rank)", rank, 0, world-1)
+		if rank < 0 || rank >= world {
+			return optionError("WithRank: rank", rank, "must be 0 … %d, below world", world-1)
+		}
+		return nil
 	}
 }
 
@@ -236,7 +239,7 @@ func WithRankFromEnv() Option {
 	return func(o *options) error {
 		found, err := launch.Find(os.LookupEnv, os.Getpid())
 		if err != nil {
-			return optionError("WithRankFromEnv", "environment", "%v", err)
+			return optionError("WithRankFromEnv", nil, "%v", err)
 		}
 		r := Rank(found)
 		o.launcher, o.rank, o.world = &r, r.Rank, r.World
@@ -329,7 +332,7 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	return func(o *options) error {
 		o.init = f
 		if f == nil {
-			return optionError("WithWorkerInit", nil, "must not be nil")
+			return optionError("WithWorkerInit", nil, "the function is nil")
 		}
 		return nil
 	}
@@ -344,7 +347,7 @@ func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.transform = f
 		if f == nil {
-			return optionError("WithBatchTransform", nil, "must not be nil")
+			return optionError("WithBatchTransform", nil, "the function is nil")
 		}
 		return nil
 	}
@@ -356,7 +359,7 @@ func WithLogger(l *slog.Logger) Option {
 	return func(o *options) error {
 		o.log = l
 		if l == nil {
-			return optionError("WithLogger", nil, "must not be nil; for silence use slog.DiscardHandler")
+			return optionError("WithLogger", nil, "the logger is nil: slog.New(slog.DiscardHandler) logs nothing")
 		}
 		return nil
 	}
@@ -367,7 +370,7 @@ func WithDevice(d Device) Option {
 	return func(o *options) error {
 		o.device = d
 		if d == nil {
-			return optionError("WithDevice", nil, "must not be nil")
+			return optionError("WithDevice", nil, "the device is nil")
 		}
 		return nil
 	}
@@ -437,7 +440,7 @@ func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.step = f
 		if f == nil {
-			return optionError("WithStep", nil, "must not be nil")
+			return optionError("WithStep", nil, "the function is nil")
 		}
 		return nil
 	}
@@ -449,7 +452,7 @@ func WithProgress(f func(Progress)) Option {
 	return func(o *options) error {
 		o.progress = f
 		if f == nil {
-			return optionError("WithProgress", nil, "must not be nil")
+			return optionError("WithProgress", nil, "the function is nil")
 		}
 		return nil
 	}
@@ -466,7 +469,7 @@ func WithResultCache(path, name string) Option {
 	return func(o *options) error {
 		o.results, o.resultName = path, name
 		if path == "" || name == "" {
-			return optionError("WithResultCache", fmt.Sprintf("%q, %q", path, name), "must be the path of a file and a name")
+			return optionError("WithResultCache", fmt.Sprintf("%q, %q", path, name), "needs the path of a file and a name for the dataset")
 		}
 		return nil
 	}

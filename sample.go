@@ -87,6 +87,14 @@ func (c *common) column(field int) *layout.Column {
 // must not be changed.
 func (s *Sample) Shape(field int) []int { return s.column(field).Dims }
 
+// Fields returns the layout of the sample, as its dataset's Fields does, with the shapes that [Sample.Shape] returns.
+func (s *Sample) Fields() (fields []Field) {
+	for _, c := range s.mem.Columns {
+		fields = append(fields, Field{Name: c.Name, Type: DType(c.Type), Shape: slices.Clone(c.Dims), RaggedDims: c.Free})
+	}
+	return fields
+}
+
 // adjoin reports whether samples are contiguous in memory.
 func adjoin(samples []*Sample) bool {
 	first := samples[0]
@@ -155,9 +163,9 @@ func (s *Sample) setLen(field int, c *layout.Column, dim, n int) {
 func (s *Sample) panicNotRagged(method string, c *layout.Column, field int, dims ...int) {
 	call := fmt.Sprintf("nwt: %s(%d, %s)", method, field, strings.Trim(fmt.Sprint(slices.Clone(dims)), "[]"))
 	if c.Free == 0 {
-		panic(fmt.Sprintf("%s: field %q has no ragged dimension", call, c.Name))
+		panic(fmt.Sprintf("%s: field %q isn't ragged: AddRagged or Field.RaggedDims makes it so", call, c.Name))
 	}
-	panic(fmt.Sprintf("%s: field %q has %d ragged dimensions: want SetShape with a length for each", call, c.Name, c.Free))
+	panic(fmt.Sprintf("%s: field %q has %d ragged dimensions: call SetShape with a length for each", call, c.Name, c.Free))
 }
 
 //go:noinline
@@ -167,7 +175,7 @@ func (s *Sample) panicTooLong(field int, c *layout.Column, dim, n, longest int) 
 		call = fmt.Sprintf("nwt: SetShape(%d, …): dimension %d", field, dim)
 	}
 	if s.mem.Told != nil && n > 0 {
-		panic(fmt.Sprintf("%s: length %d of field %q is more than the %d that Sizes told for sample %d", call, n, c.Name, longest, s.index))
+		panic(fmt.Sprintf("%s: length %d of field %q is more than the %d that Sizes gave for sample %d", call, n, c.Name, longest, s.index))
 	}
 	panic(fmt.Sprintf("%s: length %d of field %q is out of range 0 … %d", call, n, c.Name, longest))
 }

@@ -97,7 +97,7 @@ func ask(option string, s Sampler, method string, asked func() int) (n int, err 
 func epochLen(option string, s Sampler) (int, error) {
 	n, err := ask(option, s, "Len", s.Len)
 	if err == nil && (n < 1 || n > maxSamples) {
-		err = optionError(option, n, "the length of an epoch must be 1 … %d", maxSamples)
+		err = optionError(option, nameOfSampler(s), "its Len is %d: must be 1 … %d", n, maxSamples)
 	}
 	return n, err
 }
@@ -248,7 +248,7 @@ func (o *ordering) mostInBatch() int {
 func startsOf(b BatchSampler) func(epoch, batch int) (position int, err error) {
 	return func(epoch, batch int) (position int, err error) {
 		usercall.Call(func() error { position = b.Start(epoch, batch); return nil }, func(stack []byte, cause error) {
-			err = &LoadError{Index: -1, Position: -1, Epoch: epoch, Err: fmt.Errorf("BatchSampler.Start of batch %d: %w", batch, cause), Stack: stack}
+			err = &LoadError{Index: -1, Position: -1, Epoch: epoch, Err: fmt.Errorf("BatchSampler.Start of batch %d: %w", batch, usercall.Cause(cause)), Stack: stack}
 		})
 		return position, err
 	}

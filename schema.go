@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 
 	"github.com/nwt-go/nwt/internal/layout"
 )
@@ -49,30 +50,30 @@ func (s *Schema) Fields() []Field { return cloneFields(s.fields) }
 // AddField adds a field with elements T. shape is the shape of one sample; without it the field is a
 // scalar. AddField panics if the name is empty or taken, or if the shape is bad.
 func AddField[T Element](s *Schema, name string, shape ...int) Column[T] {
-	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
+	return addColumn[T](s, "AddField", Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
 }
 
 // AddRagged does what [AddField] does, for a field whose first dims dimensions differ from sample to
 // sample, up to those of shape: see [Field].
 func AddRagged[T Element](s *Schema, name string, dims int, shape ...int) Column[T] {
 	if dims < 1 || dims > len(shape) {
-		panic(fmt.Sprintf("nwt: AddRagged: field %q has %d ragged dimensions: must be 1 … %d, those of shape %v", name, dims, len(shape), slices.Clone(shape)))
+		panic(fmt.Sprintf("nwt: AddRagged: field %q: dims is %d: must be 1 … %d, the dimensions of shape %v", name, dims, len(shape), slices.Clone(shape)))
 	}
-	return addColumn[T](s, Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape), RaggedDims: dims})
+	return addColumn[T](s, "AddRagged", Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape), RaggedDims: dims})
 }
 
-func addColumn[T Element](s *Schema, f Field) Column[T] {
+func addColumn[T Element](s *Schema, caller string, f Field) Column[T] {
 	i := len(s.fields)
 	if f.Name == "" {
-		panic(fmt.Sprintf("nwt: field %d of a schema must have a name", i))
+		panic(fmt.Sprintf("nwt: %s: field %d has no name", caller, i))
 	}
 	if k := slices.IndexFunc(s.fields, func(other Field) bool { return other.Name == f.Name }); k >= 0 {
-		panic(fmt.Sprintf("nwt: field %d of a schema must have a name of its own: field %d is %q too", i, k, f.Name))
+		panic(fmt.Sprintf("nwt: %s: field %q: field %d already has this name", caller, f.Name, k))
 	}
 	fields := append(slices.Clip(s.fields), f)
 	l, err := newFieldSet(fields)
 	if err != nil {
-		panic(err)
+		panic(within(caller, err))
 	}
 	s.fields = fields
 	return Column[T]{index: i, name: f.Name, dtype: f.Type, full: l.Columns[i].Full}
@@ -84,7 +85,7 @@ func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[
 	var c Column[T]
 	var names []string
 	if of == nil {
-		return c, optionError("ColumnOf", nil, "the dataset or loader must not be nil")
+		return c, optionError("ColumnOf", nil, "the dataset or loader is nil")
 	}
 	for i, f := range of.Fields() {
 		if names = append(names, f.Name); f.Name != name {
@@ -93,16 +94,16 @@ func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[
 		size, wrong := f.bytes()
 		switch {
 		case c.dtype.valid():
-			return Column[T]{}, optionError("ColumnOf", name, "fields %d and %d have this name", c.index, i)
+			return Column[T]{}, optionError("ColumnOf", strconv.Quote(name), "fields %d and %d have this name", c.index, i)
 		case !f.Type.valid() || wrong != "":
-			return Column[T]{}, optionError("ColumnOf", name, "the type and shape of field %d can't be used: %v %v", i, f.Type, f.Shape)
+			return Column[T]{}, optionError("ColumnOf", strconv.Quote(name), "field %d has an impossible type or shape: %v %v", i, f.Type, f.Shape)
 		case !sees[T](f.Type):
-			return Column[T]{}, optionError("ColumnOf", name, "its elements are %v: want ColumnOf[%v]", f.Type, dtypes[f.Type].kind)
+			return Column[T]{}, optionError("ColumnOf", strconv.Quote(name), "its elements are %v: want ColumnOf[%v]", f.Type, dtypes[f.Type].kind)
 		}
 		c = Column[T]{index: i, name: name, dtype: f.Type, full: size}
 	}
 	if !c.dtype.valid() {
-		return c, optionError("ColumnOf", name, "must be one of the fields' names: %q", names)
+		return c, optionError("ColumnOf", strconv.Quote(name), "no field has this name: the fields are %q", names)
 	}
 	return c, nil
 }
@@ -182,8 +183,8 @@ func (c *Column[T]) check(there *layout.Column) {
 //go:noinline
 func (c *Column[T]) panicElsewhere(there *layout.Column) {
 	if !c.dtype.valid() {
-		panic(fmt.Sprintf("nwt: a Column[%s] that neither AddField nor ColumnOf made, of a view whose field %d is %q", reflect.TypeFor[T](), c.index, there.Name))
+		panic(fmt.Sprintf("nwt: this Column[%s] is the zero value: AddField, AddRagged and ColumnOf make columns", reflect.TypeFor[T]()))
 	}
-	panic(fmt.Sprintf("nwt: field %d of the schema is %q (%v, %d bytes), and of the view %q (%v, %d bytes): want a view of the schema's fields",
+	panic(fmt.Sprintf("nwt: the column belongs to another schema: its field %d is %q (%v, %d bytes), and the field here is %q (%v, %d bytes)",
 		c.index, c.name, c.dtype, c.full, there.Name, DType(there.Type), there.Full))
 }

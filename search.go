@@ -29,7 +29,7 @@ func Exhaustive() Strategy { return strategy{search.Exhaustive{}} }
 func WithStrategy(s Strategy) Option {
 	return func(o *options) error {
 		if s == nil {
-			return optionError("WithStrategy", nil, "must not be nil")
+			return optionError("WithStrategy", nil, "the strategy is nil")
 		}
 		o.strategy = s.search()
 		return nil

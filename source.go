@@ -74,7 +74,7 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		}
 	}
 	if layout.Size > maxBatchBytes/places {
-		errs = append(errs, optionError("WithBatchSize", o.batchSize, "a batch would be %d samples of %d bytes: must be at most %d bytes in all",
+		errs = append(errs, optionError("WithBatchSize", o.batchSize, "a batch of %d samples of %d bytes would be more than %d bytes",
 			places, layout.Size, maxBatchBytes))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -102,8 +102,7 @@ func (s *source) orderingOf(option string, sampler Sampler, n int) (*ordering, e
 	}
 	o.perBatch = o.order.PerBatch()
 	if most := o.mostInBatch(); s.places > 0 && most > s.places {
-		return nil, optionError("WithBatchSize", s.opts.batchSize, "a batch may now have %d samples, but slots have room for %d, all that an epoch had when the loader was made: "+
-			"a slot for WithBatchSize samples would be larger than %d bytes. Make a new loader", most, s.places, largeSlot)
+		return nil, optionError("WithBatchSize", s.opts.batchSize, "a batch may now have %d samples, but the loader has room for %d, all that an epoch had when it was made, since a whole batch would be larger than %d bytes: make a new loader", most, s.places, largeSlot)
 	}
 	return o, nil
 }
@@ -189,10 +188,10 @@ func (s *source) streams() bool { return len(s.shards) > 0 }
 // fits returns what is wrong with the options for these streams and their shards.
 func (d *streamDataset) fits(shards []int, counts []*recordCounts, o *options) (errs []error) {
 	if o.sampler != nil {
-		errs = append(errs, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with a stream, whose order is that of reading"))
+		errs = append(errs, optionError("WithSampler", nameOfSampler(o.sampler), "a stream is read in its own order"))
 	}
 	if d.mix != nil && o.epochSamples == 0 {
-		errs = append(errs, optionError("WithEpochSamples", o.epochSamples, "must be set with MixedStreams, whose epochs have no other end"))
+		errs = append(errs, optionError("WithEpochSamples", nil, "must be set for MixedStreams, whose epochs have no other end"))
 	}
 	for k, n := range shards {
 		if n < o.world && counts[k] == nil {
@@ -200,7 +199,7 @@ func (d *streamDataset) fits(shards []int, counts []*recordCounts, o *options) (
 			if d.mix != nil {
 				which = fmt.Sprintf(" (stream %d of MixedStreams)", k)
 			}
-			errs = append(errs, optionError("WithRank (world)", o.world, "a stream of %d shards leaves ranks without one: needs at least as many shards as ranks%s, or a CountedStream", n, which))
+			errs = append(errs, optionError("WithRank: world", o.world, "each rank needs a shard, and the stream has %d%s: make more shards, or use a CountedStream", n, which))
 		}
 	}
 	return errs

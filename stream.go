@@ -84,7 +84,10 @@ func (d *streamDataset) Fingerprint() (all string) {
 // check does for a stream what checkDataset does, except for the length.
 func (d *streamDataset) check() error {
 	if d.streams[0] == nil {
-		return optionError("Streamed", nil, "the stream must not be nil")
+		return optionError("Streamed", nil, "the stream is nil")
+	}
+	if v, ok := d.streams[0].(validated); ok {
+		return v.invalid()
 	}
 	return nil
 }
@@ -160,7 +163,7 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 		bad(m.Parts, "Mix.Parts must be nil: a stream has no number of samples")
 	}
 	if len(streams) == 0 {
-		bad(streams, "needs at least one stream")
+		bad(nil, "needs at least one stream")
 	}
 	var first *fieldSet
 	for k, s := range streams {
@@ -173,7 +176,7 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 			first = l
 		}
 		if diff := difference(first.fields, l.fields); diff != "" {
-			bad(k, "stream %d differs from those before: %s", k, diff)
+			bad(nil, "stream %d differs from those before: %s", k, diff)
 		}
 	}
 	checked := mixture.New(m.Phases, m.Block)
@@ -203,11 +206,13 @@ type funcStream[R any] struct {
 
 func (s *funcStream[R]) Fields() []Field { return s.fields }
 
-func (s *funcStream[R]) Shards() int {
+func (s *funcStream[R]) Shards() int { return s.shards }
+
+func (s *funcStream[R]) invalid() error {
 	if s.read == nil || s.load == nil {
-		panic("NewStream: read and load must not be nil")
+		return optionError("NewStream", nil, "read or load is nil")
 	}
-	return s.shards
+	return nil
 }
 
 // Open reads the first record, so that an error in opening the shard is an error of Open.

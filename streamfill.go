@@ -275,18 +275,18 @@ func (q *streamFill) fillPlaces(b *Batch) (n int) {
 // an error: otherwise nobody would notice, and the other ranks would wait for this one.
 func (q *streamFill) wrong(n int) error {
 	o, delivered, dry := q.l.opts, q.epochs.Delivered(), max(0, q.epochs.Dry())
-	shards := fmt.Sprintf("for rank %d of %d: its shards, of the stream's %d,", o.rank, o.world, q.l.shards[dry])
+	shards := fmt.Sprintf("for rank %d of %d: its shards (of %d in all)", o.rank, o.world, q.l.shards[dry])
 	switch {
 	case delivered == q.most:
-		return fmt.Errorf("nwt: epoch %d of %d ranks has more samples than an int counts", q.epoch, o.world)
+		return fmt.Errorf("nwt: epoch %d of %d ranks has more samples than fit in an int", q.epoch, o.world)
 	case q.l.plan != nil && q.epochs.Dry() >= 0:
 		return fmt.Errorf("nwt: epoch %d has no sample of stream %d %s are empty", q.epoch, dry, shards)
 	case delivered > 0 && delivered < q.epochs.Quota:
-		return fmt.Errorf("nwt: epoch %d has no more than %d samples of the %d %s have become empty", q.epoch, delivered, q.epochs.Quota, shards)
+		return fmt.Errorf("nwt: epoch %d has only %d of %d samples %s have become empty", q.epoch, delivered, q.epochs.Quota, shards)
 	case q.number > 0 || n > 0 && !o.dropLast:
 		return nil
 	case n > 0:
-		return fmt.Errorf("nwt: epoch %d has no batch: rank %d has %d samples, WithDropLast leaves out less than WithBatchSize(%d)", q.epoch, o.rank, n, o.batchSize)
+		return fmt.Errorf("nwt: epoch %d has no batch for rank %d: WithDropLast, and fewer samples (%d) than one batch of %d", q.epoch, o.rank, n, o.batchSize)
 	}
 	return fmt.Errorf("nwt: epoch %d has no sample %s are empty", q.epoch, shards)
 }

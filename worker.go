@@ -240,7 +240,7 @@ func (w *worker) prepareFor(r *run) {
 // if the worker that had the claim is gone.
 func (w *worker) initialize(r *run) bool {
 	fail := func(stack []byte, err error) {
-		r.stop(&LoadError{Index: -1, Position: -1, Epoch: int(r.yielded.Load()), Worker: w.sample.worker, Err: fmt.Errorf("WithWorkerInit: %w", err), Stack: stack})
+		r.stop(&LoadError{Index: -1, Position: -1, Epoch: int(r.yielded.Load()), Worker: w.sample.worker, Err: fmt.Errorf("WithWorkerInit: %w", usercall.Cause(err)), Stack: stack})
 	}
 	return usercall.Call(func() error { return w.l.opts.init(r.ctx, w.sample.worker) }, fail)
 }

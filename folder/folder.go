@@ -51,12 +51,12 @@ func Open(ctx context.Context, dir string, extensions []string, opts ...Option) 
 	o := options{classfolder.Options{Package: "folder", Extensions: extensions}}
 	for i, opt := range opts {
 		if opt == nil {
-			return nil, &nwt.ArgumentError{Name: fmt.Sprintf("folder.Open: options[%d]", i), Reason: "must not be nil"}
+			return nil, &nwt.ArgumentError{Name: fmt.Sprintf("folder.Open: options[%d]", i), Reason: "is nil"}
 		}
 		opt(&o)
 	}
 	if i := slices.Index(extensions, ""); i >= 0 {
-		return nil, &nwt.ArgumentError{Name: fmt.Sprintf("folder.Open: extensions[%d]", i), Value: "", Reason: "must not be empty; no extensions at all take every file"}
+		return nil, &nwt.ArgumentError{Name: fmt.Sprintf("folder.Open: extensions[%d]", i), Value: "", Reason: "must not be empty; nil extensions take every file"}
 	}
 	files, err := classfolder.List(ctx, dir, o.Options)
 	if err != nil {
@@ -81,7 +81,7 @@ func (f *Folder) Path(index int) string { return f.files.Path(index) }
 // and for samplers that need lengths. The first error ends Lengths, and names the file.
 func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, path string) (int, error)) ([]int, error) {
 	if length == nil {
-		return nil, &nwt.ArgumentError{Name: "Folder.Lengths", Reason: "length must not be nil"}
+		return nil, &nwt.ArgumentError{Name: "folder.Folder.Lengths", Reason: "length is nil"}
 	}
 	lengths := make([]int, f.Len())
 	var mu sync.Mutex
@@ -113,7 +113,7 @@ func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, p
 func (f *Folder) Dataset(fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error) nwt.Dataset {
 	if load == nil {
 		load = func(context.Context, string, *nwt.Sample) error {
-			return &nwt.ArgumentError{Name: "Folder.Dataset", Reason: "load must not be nil"}
+			return &nwt.ArgumentError{Name: "folder.Folder.Dataset", Reason: "load is nil"}
 		}
 	}
 	all := append(slices.Clone(fields), nwt.Field{Name: "class", Type: nwt.Int64})

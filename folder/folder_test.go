@@ -92,14 +92,14 @@ func TestWithoutExtensionsEveryFileIsTaken(t *testing.T) {
 func TestAFolderOfFilesThatCannotBeUsedSaysWhy(t *testing.T) {
 	dir := tree(t, "a/1.wav", "b/readme", "c/2.wav")
 	_, err := folder.Open(t.Context(), dir, []string{".wav"})
-	require.ErrorContains(t, err, "folder: "+dir+": classes without a .wav file (WithEmptyClasses keeps them): b")
+	require.ErrorContains(t, err, "folder: "+dir+" has classes without a .wav file (WithEmptyClasses keeps them): b")
 	f, err := folder.Open(t.Context(), dir, []string{".wav"}, folder.WithEmptyClasses())
 	require.NoError(t, err)
 	require.Equal(t, 2, f.Class(1))
 	_, err = folder.Open(t.Context(), tree(t, "a/1", "top"), nil)
 	require.ErrorContains(t, err, "in no class's folder (WithoutStrayFiles skips them): top")
 	_, err = folder.Open(t.Context(), tree(t, "a/1"), []string{".wav"})
-	require.ErrorContains(t, err, "no .wav file in a folder in it")
+	require.ErrorContains(t, err, "has no class folder with a .wav file")
 	_, err = folder.Open(t.Context(), filepath.Join(dir, "none"), nil)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	_, err = folder.Open(t.Context(), dir, []string{".wav", ""})
@@ -111,7 +111,7 @@ func TestAFolderOfFilesThatCannotBeUsedSaysWhy(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.ErrorContains(t, err, f.Path(1))
 	_, err = nwt.LoadSample(t.Context(), f.Dataset(nil, nil), 0)
-	require.ErrorContains(t, err, "load must not be nil")
+	require.ErrorContains(t, err, "load is nil")
 }
 
 func TestAFileWhoseLengthCannotBeToldEndsLengthsAndIsNamed(t *testing.T) {

@@ -39,11 +39,11 @@ type Sharding struct {
 // If the sharding can't be used, the error joins an *[nwt.ArgumentError] for each reason.
 func (a *Adapter) DistributedDataset(ctx context.Context, name string, l *nwt.Loader, s Sharding) (*DistributedDataset, error) {
 	if s.Spec == nil || s.Spec.Mesh == nil {
-		return nil, &nwt.ArgumentError{Name: "Sharding.Spec", Reason: "must not be nil, nor must its mesh"}
+		return nil, &nwt.ArgumentError{Name: "gomlx.Sharding.Spec", Reason: "it or its mesh is nil"}
 	}
 	var errs []error
 	bad := func(what string, value any, reason string, args ...any) {
-		errs = append(errs, &nwt.ArgumentError{Name: "Sharding." + what, Value: value, Reason: fmt.Sprintf(reason, args...)})
+		errs = append(errs, &nwt.ArgumentError{Name: "gomlx.Sharding." + what, Value: value, Reason: fmt.Sprintf(reason, args...)})
 	}
 	if err := s.Spec.Validate(); err != nil {
 		bad("Spec", s.Spec, "%v", err)
@@ -112,7 +112,7 @@ func (d *DistributedDataset) DeviceAssignment() []compute.DeviceNum { return d.s
 // Iter yields only an error: a caller such as train.Loop.RunEpochs would train on one device.
 func (d *DistributedDataset) Iter() iter.Seq2[train.Batch, error] {
 	return func(yield func(train.Batch, error) bool) {
-		yield(train.Batch{}, errors.New("a DistributedDataset is for train.Loop.RunSteps and train.Trainer.Eval; RunEpochs trains on one device: give it an Adapter.Dataset"))
+		yield(train.Batch{}, errors.New("gomlx: a DistributedDataset is for train.Loop.RunSteps and train.Trainer.Eval; RunEpochs trains on one device: give it an Adapter.Dataset"))
 	}
 }
 
@@ -124,7 +124,7 @@ func (d *DistributedDataset) DistributedIter() iter.Seq2[train.DistributedBatch,
 // batch copies the parts of a batch to their devices.
 func (d *DistributedDataset) batch(b *nwt.Batch) (batch train.DistributedBatch, err error) {
 	if b.Len()%d.parts != 0 {
-		return batch, fmt.Errorf("epoch %d, batch %d: %d samples must be a multiple of %d, the parts of a batch; WithDropLast leaves out a shorter last batch",
+		return batch, fmt.Errorf("gomlx: epoch %d, batch %d: %d samples must be a multiple of %d, the parts of a batch; WithDropLast leaves out a shorter last batch",
 			b.Epoch(), b.Number(), b.Len(), d.parts)
 	}
 	places := make([]train.Batch, len(d.sharding.Devices))

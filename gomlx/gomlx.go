@@ -106,7 +106,7 @@ var types = map[nwt.DType]dtypes.DType{
 // field that a loader doesn't have, asking for its batches fails.
 func New(c Config) (*Adapter, error) {
 	if c.Backend == nil {
-		return nil, &nwt.ArgumentError{Name: "Config.Backend", Reason: "must not be nil"}
+		return nil, &nwt.ArgumentError{Name: "gomlx.Config.Backend", Reason: "is nil"}
 	}
 	return &Adapter{config: c}, nil
 }
@@ -122,7 +122,7 @@ func (a *Adapter) tensorsOf(fields []nwt.Field) ([]tensor, error) {
 	var made []tensor
 	var errs []error
 	bad := func(what string, value any, reason string, args ...any) {
-		errs = append(errs, &nwt.ArgumentError{Name: what, Value: value, Reason: fmt.Sprintf(reason, args...)})
+		errs = append(errs, &nwt.ArgumentError{Name: "gomlx." + what, Value: value, Reason: fmt.Sprintf(reason, args...)})
 	}
 	var names []string
 	inputs := 0

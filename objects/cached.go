@@ -40,7 +40,7 @@ import (
 func Cached(bucket *blob.Bucket, dir string, bytes int64, opts ...CacheOption) (*blob.Bucket, error) {
 	switch {
 	case bucket == nil:
-		return nil, argument("Cached", "bucket", "must not be nil")
+		return nil, argument("Cached", "bucket", "is nil")
 	case dir == "":
 		return nil, argument("Cached", dir, "dir must not be empty")
 	case bytes < 1:
@@ -48,7 +48,7 @@ func Cached(bucket *blob.Bucket, dir string, bytes int64, opts ...CacheOption) (
 	}
 	kept, err := openFolder(dir, bytes)
 	if err != nil {
-		return nil, fmt.Errorf("objects.Cached: %w", err)
+		return nil, fmt.Errorf("objects: Cached: %w", err)
 	}
 	c := &cached{
 		bucket: bucket, kept: kept, seed: maphash.MakeSeed(), settled: time.Now().Add(-time.Minute).Unix(),

@@ -167,7 +167,7 @@ func (o *object) keep(at int64, data []byte) {
 		if err := o.write(at, part); err == errFull {
 			return
 		} else if err != nil {
-			o.kept.warn.Do(func() { slog.Warn("nwt: objects.Cached can't keep what is read", "error", err) })
+			o.kept.warn.Do(func() { slog.Warn("objects: Cached can't keep what is read", "error", err) })
 			return
 		}
 		data, at = data[len(part):], at+int64(len(part))

@@ -82,7 +82,7 @@ const (
 // list once and give all ranks the result.
 func List(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(key string, size int64) bool) (*Keys, error) {
 	if bucket == nil {
-		return nil, argument("List", "bucket", "must not be nil")
+		return nil, argument("List", "bucket", "is nil")
 	}
 	l := listing{prefix: prefix, keep: keep}
 	if err := eachPage(ctx, bucket, blob.ListOptions{Prefix: prefix}, l.add); err != nil {

@@ -94,9 +94,9 @@ func newStore(function string, bucket *blob.Bucket, fields []nwt.Field, decode D
 	}
 	switch {
 	case bucket == nil:
-		return nil, argument(function, "bucket", "must not be nil")
+		return nil, argument(function, "bucket", "is nil")
 	case decode == nil:
-		return nil, argument(function, "decode", "must not be nil")
+		return nil, argument(function, "decode", "is nil")
 	case s.maxBytes < 1 || s.maxBytes > math.MaxInt-1:
 		return nil, argument("WithMaxBytes", s.maxBytes, "must be 1 … %d", math.MaxInt-1)
 	case s.stallSet && s.stall <= 0:

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/nwt-go/nwt"
@@ -74,14 +75,14 @@ func rowsOf(of string, docs []nwt.Field, length int, sizes string) (r rowFields,
 	}
 	for _, f := range docs {
 		if f.RaggedDims != 1 || len(f.Shape) == 0 {
-			return r, optionError(of, f.Name, "each field of the documents must be ragged in one dimension")
+			return r, optionError(of, strconv.Quote(f.Name), "isn't ragged in one dimension, as each field of the documents must be")
 		}
 		f.RaggedDims, f.Shape = 0, append([]int{length}, f.Shape[1:]...)
 		r.rows = append(r.rows, f)
 	}
 	for _, name := range []string{"segment_ids", "positions"} {
 		if slices.ContainsFunc(docs, func(f nwt.Field) bool { return f.Name == name }) {
-			return r, optionError(of, name, "rows have a field of that name: the documents must not")
+			return r, optionError(of, strconv.Quote(name), "rows get a field of that name: the documents must not have one")
 		}
 		r.rows = append(r.rows, nwt.Field{Name: name, Type: nwt.Int32, Shape: []int{length}})
 	}
@@ -96,12 +97,12 @@ func (r *rowFields) Fields() []nwt.Field { return slices.Clone(r.rows) }
 func (r *rowFields) put(dst, doc *nwt.Sample, p piece, told, k, at int) (n int, err error) {
 	from, all := int(p.from), doc.Len(0, 0)
 	if all > told {
-		return 0, fmt.Errorf("its length %d is more than the %d that %s told", all, told, r.sizes)
+		return 0, fmt.Errorf("its length %d is more than the %d that %s gave", all, told, r.sizes)
 	}
 	n = max(0, min(int(p.len), all-from))
 	for f := range r.docs {
 		if doc.Len(f, 0) != all {
-			return 0, fmt.Errorf("field %q has length %d, %q has %d: they must be equal", r.docs[f].Name, doc.Len(f, 0), r.docs[0].Name, all)
+			return 0, fmt.Errorf("field %q has length %d, but %q has %d", r.docs[f].Name, doc.Len(f, 0), r.docs[0].Name, all)
 		}
 		row := dst.Bytes(f)
 		step := len(row) / r.length
@@ -131,13 +132,13 @@ func (r *rowFields) numbers(dst *nwt.Sample) (segments, positions []int32) {
 func piecesOf(docs nwt.SizedDataset, rows rowFields, seed uint64) (pieces []piece, err error) {
 	n := docs.Len()
 	if uint64(n) > math.MaxUint32 {
-		return nil, optionError("packing.New", n, "must have at most %d documents", uint32(math.MaxUint32))
+		return nil, optionError("packing.New", n, "there must be at most %d documents", uint32(math.MaxUint32))
 	}
 	order, key, sizes := permute.New(n), permute.SeedKey(seed), make([]int, len(rows.docs))
 	for i := range n {
 		doc := order.At(key, i)
 		usercall.Call(func() error { return rows.ask(docs, doc, sizes) }, func(_ []byte, cause error) {
-			err = fmt.Errorf("nwt: packing.New: Sizes of document %d: %w", doc, cause)
+			err = fmt.Errorf("packing: New: Sizes of document %d: %w", doc, cause)
 		})
 		if err != nil {
 			return nil, err
@@ -163,7 +164,7 @@ func (r *rowFields) ask(docs nwt.SizedDataset, doc int, sizes []int) error {
 			return fmt.Errorf("length %d of field %q is out of range 0 … %d", size, r.docs[f].Name, most)
 		}
 		if size != sizes[0] {
-			return fmt.Errorf("%d and %d: its fields must be equally long", sizes[0], size)
+			return fmt.Errorf("%d and %d: its fields must have the same length", sizes[0], size)
 		}
 	}
 	return nil

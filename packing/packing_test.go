@@ -95,7 +95,7 @@ func TestPackedRowsHoldEachTokenOfEachDocumentOnce(t *testing.T) {
 
 func TestPackedTellsWhatCannotBePacked(t *testing.T) {
 	_, err := packing.New(scalars, 8, 0)
-	require.ErrorContains(t, err, `packing.New: x: each field of the documents must be ragged`)
+	require.ErrorContains(t, err, `packing: New: "x": isn't ragged in one dimension`)
 	_, err = packing.New(documents([]int{1}), 0, 0)
 	require.ErrorContains(t, err, "the length of a row must be 1")
 	_, err = packing.New(documents([]int{0, 0}), 8, 0)
@@ -113,7 +113,7 @@ func TestFieldsThatRowsCannotHaveAreTold(t *testing.T) {
 	nwt.AddRagged[int32](&schema, "positions", 1, 8)
 	docs := nwt.Sized(nwt.NewDataset(2, schema.Fields(), func(context.Context, int, *nwt.Sample) error { return nil }), func(_ int, sizes []int) { sizes[0] = 1 })
 	_, err := packing.New(docs, 8, 0)
-	require.ErrorContains(t, err, "packing.New: positions: rows have a field of that name")
+	require.ErrorContains(t, err, `packing: New: "positions": rows get a field of that name`)
 }
 
 // The documents may be kept: then their sizes are known, and their memory is counted.
@@ -141,7 +141,7 @@ func TestADocumentLongerThanToldIsAnErrorOfItsRow(t *testing.T) {
 		require.NoError(t, err)
 		for _, err = range newLoader(t, ds).Epoch(t.Context(), 0) {
 		}
-		require.ErrorContains(t, err, "document 2: its length 9 is more than the 8 that Sizes told")
+		require.ErrorContains(t, err, "document 2: its length 9 is more than the 8 that Sizes gave")
 	}
 }
 

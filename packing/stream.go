@@ -21,9 +21,9 @@ import (
 func NewStream(docs nwt.Stream, length int, size func(r *nwt.Record) int, total func(shard int) int) (nwt.Stream, error) {
 	switch {
 	case docs == nil:
-		return nil, optionError("packing.NewStream", nil, "the stream must not be nil")
+		return nil, optionError("packing.NewStream", nil, "the stream is nil")
 	case size == nil:
-		return nil, optionError("packing.NewStream", nil, "size must not be nil")
+		return nil, optionError("packing.NewStream", nil, "size is nil")
 	}
 	rows, err := rowsOf("packing.NewStream", docs.Fields(), length, "size")
 	if err != nil {

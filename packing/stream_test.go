@@ -196,13 +196,13 @@ func TestWhatCannotBePackedInAStreamIsTold(t *testing.T) {
 	_, byIndex := packing.New(nwt.Streamed(docs), 8, 1)
 	require.NotContains(t, byIndex.Error(), "streamDataset")
 	for want, err := range map[string]error{
-		"packing.New: Dataset: must not be a stream":                                 byIndex,
-		"packing.NewStream: the stream must not be nil":                              of(packing.NewStream(nil, 8, sizeOfWritten, nil)),
+		"packing: New: Dataset: is a stream":                                         byIndex,
+		"packing: NewStream: the stream is nil":                                      of(packing.NewStream(nil, 8, sizeOfWritten, nil)),
 		"the length of a row must be 1":                                              of(packing.NewStream(docs, 0, sizeOfWritten, nil)),
-		"packing.NewStream: size must not be nil":                                    of(packing.NewStream(docs, 8, nil, nil)),
-		"each field of the documents must be ragged":                                 of(packing.NewStream(nwt.NewStream[int](scalars.Fields(), 1, nil, nil), 8, sizeOfWritten, nil)),
+		"packing: NewStream: size is nil":                                            of(packing.NewStream(docs, 8, nil, nil)),
+		"as each field of the documents must be":                                     of(packing.NewStream(nwt.NewStream[int](scalars.Fields(), 1, nil, nil), 8, sizeOfWritten, nil)),
 		"document 0: its size is 121: must be 0 … 120":                               packed(func(*nwt.Record) int { return 121 }, nil),
-		"document 1 of the shard: its length 120 is more than the 60 that size told": packed(func(r *nwt.Record) int { return min(sizeOfWritten(r), 60) }, nil),
+		"document 1 of the shard: its length 120 is more than the 60 that size gave": packed(func(r *nwt.Record) int { return min(sizeOfWritten(r), 60) }, nil),
 		"panic: no idea":                                packed(func(*nwt.Record) int { panic("no idea") }, nil),
 		"it has 3 records: its stream said 4":           packed(sizeOfWritten, func(int) int { return 151 }),
 		"it has more than 2 records: its stream said 2": packed(sizeOfWritten, func(int) int { return 100 }),

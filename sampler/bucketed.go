@@ -44,7 +44,7 @@ func Bucketed(n int, length func(index int) int, b Buckets, seed uint64) (nwt.Sa
 		}
 	}
 	bad(n < 1, n, "the number of samples must be at least 1")
-	bad(length == nil, nil, "the length function must not be nil")
+	bad(length == nil, nil, "the length function is nil")
 	bad(b.BatchSize < 1, b.BatchSize, "Buckets.BatchSize must be at least 1")
 	bad(b.World < 1, b.World, "Buckets.World must be at least 1, or 0 for 1")
 	bad(b.Window < 1, b.Window, "Buckets.Window must be at least 1, or 0 for 64")

@@ -202,7 +202,7 @@ func TestBadBucketsAreNamed(t *testing.T) {
 		want   string
 	}{
 		{0, lengthOf, sampler.Buckets{BatchSize: 1}, "0: the number of samples must be at least 1"},
-		{9, nil, sampler.Buckets{BatchSize: 1}, "the length function must not be nil"},
+		{9, nil, sampler.Buckets{BatchSize: 1}, "the length function is nil"},
 		{9, lengthOf, sampler.Buckets{}, "0: Buckets.BatchSize must be at least 1"},
 		{9, lengthOf, sampler.Buckets{BatchSize: 1, World: -2}, "-2: Buckets.World must be at least 1, or 0 for 1"},
 		{9, lengthOf, sampler.Buckets{BatchSize: 1, Window: -1}, "-1: Buckets.Window must be at least 1, or 0 for 64"},

@@ -36,7 +36,7 @@ func Mixed(n int, m nwt.Mix, seed uint64) (nwt.Sampler, error) {
 		bad(n, "the length of an epoch must be 1 … %d", mixture.MaxLen)
 	}
 	if len(m.Parts) == 0 {
-		bad(m.Parts, "Mix.Parts must have at least 1 part")
+		bad(nil, "Mix.Parts must have at least 1 part")
 	}
 	s := &mixed{n: n, seed: seed}
 	from, key := 0, permute.SeedKey(seed)

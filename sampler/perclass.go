@@ -67,7 +67,7 @@ func (s *perClass) checkSize(n int) error {
 		errs = append(errs, optionError("PerClass: each", s.each, "must be at least 1, and a batch at most %d samples", math.MaxInt32))
 	}
 	if n < 1 || n > math.MaxInt32 {
-		errs = append(errs, optionError("PerClass: labels", n, "there must be 1 … %d labels", math.MaxInt32))
+		errs = append(errs, optionError("PerClass: labels", n, "the number of labels must be 1 … %d", math.MaxInt32))
 	}
 	return errors.Join(errs...)
 }
@@ -80,7 +80,7 @@ func (s *perClass) group(labels []int, weights []float64) error {
 	}
 	for i, class := range labels {
 		if class < 0 || class >= most {
-			return optionError(fmt.Sprintf("PerClass: labels[%d]", i), class, "must be 0 … %d, a class", most-1)
+			return optionError(fmt.Sprintf("PerClass: labels[%d]", i), class, "must be a class, 0 … %d", most-1)
 		}
 		for class >= len(s.ends) {
 			s.ends = append(s.ends, 0)
@@ -129,10 +129,10 @@ func (s *perClass) divide(weights []float64) error {
 		}
 	}
 	if come < s.classes {
-		return optionError("PerClass: classes", s.classes, "only %d classes have samples and a weight above 0", come)
+		return optionError("PerClass: classes", s.classes, "a batch needs that many, but only %d have samples and a weight above 0", come)
 	}
 	if few > 0 {
-		slog.Default().Info("nwt: PerClass: a class with too few samples has samples twice in a batch", "classes", few, "fewer than", s.each)
+		slog.Default().Info("sampler: PerClass: some classes have too few samples, so a batch has some of them twice", "classes", few, "fewer than", s.each)
 	}
 	heaviest := slices.Max(quota)
 	for class := range quota {

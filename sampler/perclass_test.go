@@ -154,16 +154,16 @@ func TestAClassWithTooFewSamplesIsTold(t *testing.T) {
 func TestWhatPerClassCannotDoIsAnError(t *testing.T) {
 	labels := someLabels(30, 3, 1)
 	for want, make := range map[string]func() (nwt.Sampler, error){
-		"PerClass: classes: 4: only 3 classes have samples and a weight above 0": func() (nwt.Sampler, error) { return sampler.PerClass(labels, 4, 2, nil, 1) },
-		"PerClass: classes: 3: only 2 classes have":                              func() (nwt.Sampler, error) { return sampler.PerClass(labels, 3, 2, []float64{1, 0, 1}, 1) },
-		"PerClass: classes: 0: must be 1":                                        func() (nwt.Sampler, error) { return sampler.PerClass(labels, 0, 2, nil, 1) },
-		"PerClass: each: 0: must be at least 1":                                  func() (nwt.Sampler, error) { return sampler.PerClass(labels, 2, 0, nil, 1) },
-		"and a batch at most":                                                    func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1<<20, math.MaxInt32, nil, 1) },
-		"PerClass: labels: 0: there must be":                                     func() (nwt.Sampler, error) { return sampler.PerClass(nil, 2, 2, nil, 1) },
-		"PerClass: labels[1] = -1: must be 0":                                    func() (nwt.Sampler, error) { return sampler.PerClass([]int{0, -1}, 1, 1, nil, 1) },
-		"PerClass: labels[1] = 16777216: must be 0 … 16777215":                   func() (nwt.Sampler, error) { return sampler.PerClass([]int{0, 1 << 24}, 1, 1, nil, 1) },
-		"= 2: must be 0 … 1, a class":                                            func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1, 1, []float64{1, 1}, 1) },
-		"PerClass: weights[1] = NaN: must be 0 or more, and finite":              func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1, 1, []float64{1, math.NaN(), 1}, 1) },
+		"PerClass: classes: 4: a batch needs that many, but only 3 have samples and a weight above 0": func() (nwt.Sampler, error) { return sampler.PerClass(labels, 4, 2, nil, 1) },
+		"PerClass: classes: 3: a batch needs that many, but only 2 have":                              func() (nwt.Sampler, error) { return sampler.PerClass(labels, 3, 2, []float64{1, 0, 1}, 1) },
+		"PerClass: classes: 0: must be 1":                                                             func() (nwt.Sampler, error) { return sampler.PerClass(labels, 0, 2, nil, 1) },
+		"PerClass: each: 0: must be at least 1":                                                       func() (nwt.Sampler, error) { return sampler.PerClass(labels, 2, 0, nil, 1) },
+		"and a batch at most":                                                                         func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1<<20, math.MaxInt32, nil, 1) },
+		"PerClass: labels: 0: the number of labels must be":                                           func() (nwt.Sampler, error) { return sampler.PerClass(nil, 2, 2, nil, 1) },
+		"PerClass: labels[1] = -1: must be a class, 0":                                                func() (nwt.Sampler, error) { return sampler.PerClass([]int{0, -1}, 1, 1, nil, 1) },
+		"PerClass: labels[1] = 16777216: must be a class, 0 … 16777215":                                        func() (nwt.Sampler, error) { return sampler.PerClass([]int{0, 1 << 24}, 1, 1, nil, 1) },
+		"= 2: must be 0 … 1, a class":                                                                 func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1, 1, []float64{1, 1}, 1) },
+		"PerClass: weights[1] = NaN: must be 0 or more, and finite":                                   func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1, 1, []float64{1, math.NaN(), 1}, 1) },
 	} {
 		_, err := make()
 		require.ErrorAs(t, err, new(*nwt.ArgumentError))

@@ -23,7 +23,7 @@ import (
 )
 
 func optionError(option string, value any, format string, args ...any) error {
-	return &nwt.ArgumentError{Name: option, Value: value, Reason: fmt.Sprintf(format, args...)}
+	return &nwt.ArgumentError{Name: "sampler." + option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
 // Select returns the order of s over part of a dataset: each k of s becomes indices[k].
@@ -36,10 +36,10 @@ func optionError(option string, value any, format string, args ...any) error {
 func Select(s nwt.Sampler, indices []int) (nwt.Sampler, error) {
 	var errs []error
 	if s == nil {
-		errs = append(errs, optionError("Select", nil, "the sampler must not be nil"))
+		errs = append(errs, optionError("Select", nil, "the sampler is nil"))
 	}
 	if len(indices) == 0 {
-		errs = append(errs, optionError("Select", indices, "there must be at least 1 index"))
+		errs = append(errs, optionError("Select", nil, "needs at least one index"))
 	}
 	if i := slices.IndexFunc(indices, func(index int) bool { return index < 0 }); i >= 0 {
 		errs = append(errs, optionError(fmt.Sprintf("Select: indices[%d]", i), indices[i], "must be at least 0"))
@@ -101,7 +101,7 @@ func (s *selected) At(epoch, i int) int { return s.selected(s.order.At(epoch, i)
 // selected returns the index that replaces the order's index k.
 func (s *selected) selected(k, epoch, i int) int {
 	if k < 0 || k >= len(s.indices) {
-		panic(fmt.Sprintf("nwt: position %d of epoch %d selects index %d of %d", i, epoch, k, len(s.indices)))
+		panic(fmt.Sprintf("sampler: Select: position %d of epoch %d is entry %d of %d", i, epoch, k, len(s.indices)))
 	}
 	return s.indices[k]
 }
@@ -145,7 +145,7 @@ func Computed(n int, order func(epoch int) []int) (nwt.Sampler, error) {
 		errs = append(errs, optionError("Computed", n, "the length of an epoch must be 1 … %d", permute.MaxLen))
 	}
 	if order == nil {
-		errs = append(errs, optionError("Computed", nil, "the function must not be nil"))
+		errs = append(errs, optionError("Computed", nil, "the function is nil"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func Computed(n int, order func(epoch int) []int) (nwt.Sampler, error) {
 	return &computed{n: n, orders: permute.NewOrders(2, 1, func(epoch, _ int) []int {
 		indices := order(epoch)
 		if len(indices) != n {
-			panic(fmt.Sprintf("nwt: Computed: the function gives %d indices for epoch %d: must be %d", len(indices), epoch, n))
+			panic(fmt.Sprintf("sampler: Computed: the function returned %d indices for epoch %d: must be %d", len(indices), epoch, n))
 		}
 		return indices
 	})}, nil

@@ -31,20 +31,20 @@ func TestSelectShufflesAPartOfTheDataset(t *testing.T) {
 
 func TestSelectSaysWhatIsWrong(t *testing.T) {
 	_, err := sampler.Select(nil, []int{1})
-	require.ErrorContains(t, err, "the sampler must not be nil")
+	require.ErrorContains(t, err, "the sampler is nil")
 	_, err = sampler.Select(nwt.Sequential(1), nil)
-	require.ErrorContains(t, err, "there must be at least 1 index")
+	require.ErrorContains(t, err, "needs at least one index")
 	_, err = sampler.Select(nwt.Sequential(2), []int{3, -4})
 	require.ErrorContains(t, err, "indices[1] = -4: must be at least 0")
 	s, err := sampler.Select(nwt.Sequential(3), []int{5, 6})
 	require.NoError(t, err)
-	require.PanicsWithValue(t, "nwt: position 2 of epoch 4 selects index 2 of 2", func() { s.At(4, 2) })
+	require.PanicsWithValue(t, "sampler: Select: position 2 of epoch 4 is entry 2 of 2", func() { s.At(4, 2) })
 }
 
 func TestAComputedOrderThatCanNotBeUsedIsNamed(t *testing.T) {
 	_, err := sampler.Computed(0, nil)
 	require.ErrorContains(t, err, "0: the length of an epoch must be 1")
-	require.ErrorContains(t, err, "the function must not be nil")
+	require.ErrorContains(t, err, "the function is nil")
 	_, err = sampler.Computed(permute.MaxLen+1, func(int) []int { return nil })
 	require.ErrorContains(t, err, fmt.Sprintf("the length of an epoch must be 1 … %d", permute.MaxLen))
 	for _, n := range []int{1, permute.MaxLen} {

@@ -46,7 +46,7 @@ func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (nwt
 		}
 	}
 	bad(n < 1 || n > permute.MaxLen, n, "the number of samples must be 1 … %d", permute.MaxLen)
-	bad(length == nil, nil, "the length function must not be nil")
+	bad(length == nil, nil, "the length function is nil")
 	bad(t.Max < 1, t.Max, "Tokens.Max must be at least 1")
 	bad(t.MaxSamples < 0, t.MaxSamples, "Tokens.MaxSamples must be at least 1, or 0 for as many as Max allows")
 	bad(t.Window < 0, t.Window, "Tokens.Window must be at least 1, or 0 for a 32nd of the epoch")
@@ -57,7 +57,7 @@ func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (nwt
 	for i := range lengths {
 		l := length(i)
 		if l < 0 || l > t.Max {
-			return nil, optionError("TokenBatches", l, "the length of sample %d must be 0 … %d, Tokens.Max", i, t.Max)
+			return nil, optionError(fmt.Sprintf("TokenBatches: length(%d)", i), l, "must be 0 … %d (Tokens.Max)", t.Max)
 		}
 		lengths[i] = max(1, l)
 		longest = max(longest, l)

@@ -130,7 +130,7 @@ func TestTokenBatchesRefusesWhatItCantUse(t *testing.T) {
 			return sampler.TokenBatches(permute.MaxLen+1, tokensOf, sampler.Tokens{Max: 9}, 1)
 		},
 		"0: the number of samples must be 1": func() (nwt.BatchSampler, error) { return sampler.TokenBatches(0, tokensOf, sampler.Tokens{Max: 9}, 1) },
-		"function must not be nil":           func() (nwt.BatchSampler, error) { return sampler.TokenBatches(1, nil, sampler.Tokens{Max: 9}, 1) },
+		"the length function is nil":         func() (nwt.BatchSampler, error) { return sampler.TokenBatches(1, nil, sampler.Tokens{Max: 9}, 1) },
 		"Tokens.Max must be at least 1":      func() (nwt.BatchSampler, error) { return sampler.TokenBatches(1, tokensOf, sampler.Tokens{}, 1) },
 		"Tokens.MaxSamples must be": func() (nwt.BatchSampler, error) {
 			return sampler.TokenBatches(1, tokensOf, sampler.Tokens{Max: 1, MaxSamples: -1}, 1)
@@ -138,10 +138,10 @@ func TestTokenBatchesRefusesWhatItCantUse(t *testing.T) {
 		"Tokens.Window must be": func() (nwt.BatchSampler, error) {
 			return sampler.TokenBatches(1, tokensOf, sampler.Tokens{Max: 1, Window: -1}, 1)
 		},
-		"TokenBatches: 30: the length of sample 3 must be 0 … 29, Tokens.Max": func() (nwt.BatchSampler, error) {
+		"TokenBatches: length(3): 30: must be 0 … 29 (Tokens.Max)": func() (nwt.BatchSampler, error) {
 			return sampler.TokenBatches(4, func(i int) int { return 10 * i }, sampler.Tokens{Max: 29}, 1)
 		},
-		"TokenBatches: -1: the length of sample 0 must be 0": func() (nwt.BatchSampler, error) {
+		"TokenBatches: length(0): -1: must be 0": func() (nwt.BatchSampler, error) {
 			return sampler.TokenBatches(9, func(i int) int { return -1 }, sampler.Tokens{Max: 29}, 1)
 		},
 	} {

@@ -47,7 +47,7 @@ func checkWeights(sampler string, weights []float64, n int) (heaviest int, err e
 		}
 	}
 	if weights[heaviest] == 0 {
-		errs = append(errs, optionError(sampler, weights, "one of the %d weights must be above 0", len(weights)))
+		errs = append(errs, optionError(sampler, weights, "at least one of the %d weights must be above 0", len(weights)))
 	}
 	return heaviest, errors.Join(errs...)
 }
@@ -161,7 +161,7 @@ func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (nwt.Samp
 		}
 	}
 	if n > len(candidates) {
-		return nil, optionError("WeightedWithoutReplacement", n, "the draws of an epoch must be at most %d, the weights above 0", len(candidates))
+		return nil, optionError("WeightedWithoutReplacement", n, "the draws of an epoch must be at most %d, the number of weights above 0", len(candidates))
 	}
 	key := permute.SeedKey(seed)
 	return &weightedOnce{n: n, weights: len(weights), last: lastWeight(weights), digest: digestOf(weights), seed: seed, orders: permute.NewOrders(2, 1, func(epoch, _ int) []int32 {

@@ -165,7 +165,7 @@ func TestBadWeightsAreNamed(t *testing.T) {
 		require.Nil(t, s)
 	}
 	_, err := sampler.WeightedWithoutReplacement([]float64{1, 0, 2}, 3, 1)
-	require.ErrorContains(t, err, "3: the draws of an epoch must be at most 2, the weights above 0")
+	require.ErrorContains(t, err, "3: the draws of an epoch must be at most 2, the number of weights above 0")
 }
 
 func BenchmarkWeighted(b *testing.B) {

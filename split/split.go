@@ -23,14 +23,14 @@ func Stratified(ds nwt.Dataset, seed uint64, class func(index int) int, shares .
 		return nil, err
 	}
 	if class == nil {
-		return nil, &nwt.ArgumentError{Name: "Stratified: class", Reason: "must not be nil: nwt.Split needs no classes"}
+		return nil, &nwt.ArgumentError{Name: "split.Stratified", Reason: "class is nil; nwt.Split needs no classes"}
 	}
 	all := deal(ds.Len(), seed, class, shares)
 	parts := make([]nwt.Dataset, len(shares))
 	for p, share := range shares {
 		indices := collect(all, func(part int) bool { return part == p })
 		if len(indices) == 0 {
-			return nil, &nwt.ArgumentError{Name: fmt.Sprintf("Stratified: shares[%d]", p), Value: share, Reason: fmt.Sprintf("no class of %d samples leaves one for it", len(all))}
+			return nil, &nwt.ArgumentError{Name: fmt.Sprintf("split.Stratified: shares[%d]", p), Value: share, Reason: fmt.Sprintf("too small: none of the %d samples is left for this part", len(all))}
 		}
 		var err error
 		if parts[p], err = nwt.Subset(ds, indices); err != nil {
@@ -50,9 +50,9 @@ func Fold(ds nwt.Dataset, seed uint64, k, i int, class func(index int) int) (tra
 	}
 	switch n := ds.Len(); {
 	case k < 2 || k > n:
-		return nil, nil, &nwt.ArgumentError{Name: "Fold: k", Value: k, Reason: fmt.Sprintf("must be 2 … %d, the number of samples", n)}
+		return nil, nil, &nwt.ArgumentError{Name: "split.Fold: k", Value: k, Reason: fmt.Sprintf("must be 2 … %d, the number of samples", n)}
 	case i < 0 || i >= k:
-		return nil, nil, &nwt.ArgumentError{Name: "Fold: i", Value: i, Reason: fmt.Sprintf("must be 0 … %d", k-1)}
+		return nil, nil, &nwt.ArgumentError{Name: "split.Fold: i", Value: i, Reason: fmt.Sprintf("must be 0 … %d", k-1)}
 	case class == nil:
 		class = func(int) int { return 0 }
 	}

@@ -56,7 +56,7 @@ func (d Choices) LoadPixels(p *Pipeline, field int, pixels []byte, height, width
 	return d.loadPixels(p, field, pixels, height, width, layout)
 }
 
-var errNotChosen = errors.New("vision: Choices that Pipeline.Choose didn't return, or returned with an error")
+var errNotChosen = errors.New("vision: unusable Choices: Pipeline.Choose returned an error, or wasn't called")
 
 // A Box is the left, upper, right and lower edge of a part of a picture, in pixels: the whole
 // picture is {0, 0, width, height}.
@@ -122,7 +122,7 @@ func (p *Pipeline) drawer() *Pipeline {
 	return p
 }
 
-var errCompanion = errors.New("vision: a pipeline that Companion or Masks returned can't choose: load the sample's first picture by Choose of the pipeline that they were called of, and this one by Choices.Load")
+var errCompanion = errors.New("vision: a Companion or Masks pipeline makes no choices of its own: load the sample's first picture with Choose of the pipeline that it was made from, and this one with Choices.Load")
 
 // worker returns the worker for pictures of a pipeline, with the random choices for that pipeline.
 func (d *Choices) worker(ctx context.Context, p *Pipeline, field, n int) (*worker, error) {
@@ -132,23 +132,24 @@ func (d *Choices) worker(ctx context.Context, p *Pipeline, field, n int) (*worke
 	case d.p == nil && p.root != nil:
 		return nil, errCompanion
 	case d.p != nil && d.p != p.drawer():
-		return nil, errors.New("vision: the pipeline must be the one that drew, or one that its Companion or Masks returned")
+		return nil, errors.New("vision: the pipeline must be the one whose Choose was called, or its Companion or Masks")
 	case n == 0:
 		return nil, fmt.Errorf("vision: no picture for field %d", field)
 	}
 	if got := len(d.dst.Bytes(field)); got != n*p.bytes {
-		says := "Field"
+		is := d.dst.Fields()[field]
+		want, says := p.Field(is.Name), "Field"
 		if n > 1 {
-			says = "Frames"
+			want, says = p.Frames(is.Name, n), "Frames"
 		}
-		return nil, fmt.Errorf("vision: field %d has %d bytes: must have %d, as Pipeline.%s says", field, got, n*p.bytes, says)
+		return nil, fmt.Errorf("vision: field %q is %v%v: must be %v%v, as Pipeline.%s declares it", is.Name, is.Type, is.Shape, want.Type, want.Shape, says)
 	}
 	w, err := p.worker(ctx, d.dst)
 	if err != nil || d.p == nil || w.drawn.id == d.id {
 		return w, err
 	}
 	if p == d.p {
-		return nil, errors.New("vision: the pipeline has drawn for another picture since: load all pictures of one Choices before the next")
+		return nil, errors.New("vision: these Choices are outdated: the pipeline has chosen again since; load all pictures of one Choices before the next Choose")
 	}
 	w.drawn.id = d.id
 	w.drawLook(d.dst.Rand())
@@ -222,7 +223,7 @@ func (d *Choices) write(w *worker, field, k int, h header, data []byte) error {
 		*d = Choices{w.p, d.dst, w.drawn.id, width, height, g}
 	}
 	if width != d.width || height != d.height {
-		return fmt.Errorf("vision: a picture of %d × %d pixels beside one of %d × %d: all pictures of a sample must have the same size", width, height, d.width, d.height)
+		return fmt.Errorf("vision: a picture has %d × %d pixels, the sample's first one %d × %d: all must have the same size", width, height, d.width, d.height)
 	}
 	if w.p.mask != nil {
 		return w.writeMask(d.dst, field, k, h, d.geometry, data)
@@ -241,7 +242,7 @@ type View struct {
 // example, for contrastive learning. The options of the first view's pipeline say how to decode.
 func LoadViews(dst *nwt.Sample, data []byte, views ...View) error {
 	if len(views) == 0 {
-		return errors.New("vision: LoadViews without a view")
+		return errors.New("vision: LoadViews needs at least one view")
 	}
 	var h header
 	var decoded picture

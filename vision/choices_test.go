@@ -281,7 +281,7 @@ func TestAMaskKeepsItsValuesWhateverFileItIsIn(t *testing.T) {
 			require.NoError(t, err)
 			return draw.Load(masks, 0, file)
 		}), 0)
-		require.ErrorContains(t, err, "a mask of colours: its pixel at column", name)
+		require.ErrorContains(t, err, "a mask must be grey or have a palette: in this one the pixel at column", name)
 	}
 }
 
@@ -400,30 +400,30 @@ func TestWhatWouldNotBelongTogetherIsAnError(t *testing.T) {
 	photo, mask, small := read(t, "photo.jpg"), read(t, "mask.png"), read(t, "420.jpg")
 	fields := []nwt.Field{p.Field("image"), masks.Field("mask"), p.Frames("clip", 4)}
 	for want, load := range map[string]func(dst *nwt.Sample, draw vision.Choices) error{
-		"all pictures of a sample must have the same size":                func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(p, 0, small) },
-		"240 × 180 pixels beside one of 500 × 375":                        func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(masks, 1, read(t, "palette.png")) },
-		"Masks returned can't choose":                                     func(dst *nwt.Sample, _ vision.Choices) error { return masks.Load(dst, 1, mask) },
-		"can't choose":                                                    func(dst *nwt.Sample, _ vision.Choices) error { _, err := masks.Choose(dst, 1, mask); return err },
-		"one that its Companion or Masks returned":                        func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(others, 1, mask) },
-		"must be the one that drew":                                       func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(another, 0, photo) },
-		"the pipeline is nil":                                             func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(nil, 0, photo) },
-		"no picture for field 2":                                          func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(p, 2) },
-		"field 2 has 3072 bytes: must have 2304, as Pipeline.Frames says": func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(p, 2, photo, photo, photo) },
-		"picture 3 of field 2: vision: ":                                  func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(p, 2, photo, photo, photo, nil) },
-		"has drawn for another picture since": func(dst *nwt.Sample, draw vision.Choices) error {
+		"all must have the same size":                        func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(p, 0, small) },
+		"240 × 180 pixels, the sample's first one 500 × 375": func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(masks, 1, read(t, "palette.png")) },
+		"Masks pipeline makes no choices":                    func(dst *nwt.Sample, _ vision.Choices) error { return masks.Load(dst, 1, mask) },
+		"makes no choices of its own":                        func(dst *nwt.Sample, _ vision.Choices) error { _, err := masks.Choose(dst, 1, mask); return err },
+		"or its Companion or Masks":                          func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(others, 1, mask) },
+		"must be the one whose Choose was called":            func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(another, 0, photo) },
+		"the pipeline is nil":                                func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(nil, 0, photo) },
+		"no picture for field 2":                             func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(p, 2) },
+		`field "clip" is Float32[4 3 8 8]: must be Float32[3 3 8 8], as Pipeline.Frames declares it`: func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(p, 2, photo, photo, photo) },
+		"picture 3 of field 2: vision: ": func(_ *nwt.Sample, draw vision.Choices) error { return draw.Load(p, 2, photo, photo, photo, nil) },
+		"the pipeline has chosen again since": func(dst *nwt.Sample, draw vision.Choices) error {
 			second, err := p.Choose(dst, 0, photo)
 			require.NoError(t, err)
 			require.NoError(t, second.Load(p, 0, photo))
 			require.NoError(t, draw.Load(masks, 1, mask), "its geometry is kept")
 			return draw.Load(p, 0, photo)
 		},
-		"returned with an error": func(dst *nwt.Sample, _ vision.Choices) error {
+		"Choose returned an error": func(dst *nwt.Sample, _ vision.Choices) error {
 			bad, err := p.Choose(dst, 0, nil)
 			require.Error(t, err)
 			require.Error(t, vision.Choices{}.LoadPixels(p, 0, nil, 1, 1, vision.CHW))
 			return bad.Load(masks, 1, mask)
 		},
-		"bytes of pixels": func(_ *nwt.Sample, draw vision.Choices) error {
+		"7 bytes for 375 × 500 pixels": func(_ *nwt.Sample, draw vision.Choices) error {
 			return draw.LoadPixels(masks, 1, make([]byte, 7), 375, 500, vision.CHW)
 		},
 	} {
@@ -436,7 +436,7 @@ func TestWhatWouldNotBelongTogetherIsAnError(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	for want, make := range map[string]func() (*vision.Pipeline, error){
-		"must be given to vision.New": func() (*vision.Pipeline, error) {
+		"belongs in vision.New": func() (*vision.Pipeline, error) {
 			return p.Companion([]vision.Transform{vision.RandomHorizontalFlip{}})
 		},
 		"must be Uint8, Uint16":     func() (*vision.Pipeline, error) { return p.Masks(nwt.Float16, 0) },
@@ -449,7 +449,7 @@ func TestWhatWouldNotBelongTogetherIsAnError(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	_, err = vision.OpenFolder(t.Context(), tree(t, "a/1.png"), masks)
-	require.ErrorContains(t, err, "can't choose")
+	require.ErrorContains(t, err, "Companion or Masks")
 }
 
 func TestBatchesOfPicturesAndMasksAreTheSameAtAnyWorkerCount(t *testing.T) {
@@ -532,7 +532,7 @@ func TestViewsOfAPictureAreThoseOfEachPipelineAndDecodedOnce(t *testing.T) {
 	}
 	require.Less(t, looksOf(11)-looksOf(1), 10*100, "decoding looks 180 times, at each row")
 	_, err := loadOf(t, half.Field(""), func(dst *nwt.Sample) error { return vision.LoadViews(dst, nil) })
-	require.ErrorContains(t, err, "without a view")
+	require.ErrorContains(t, err, "at least one view")
 	_, err = loadOf(t, half.Field(""), func(dst *nwt.Sample) error { return vision.LoadViews(dst, nil, vision.View{}) })
 	require.ErrorContains(t, err, "the pipeline is nil")
 	_, err = loadOf(t, half.Field(""), func(dst *nwt.Sample) error { return vision.LoadViews(dst, []byte("x"), vision.View{Pipeline: half}) })

@@ -45,7 +45,7 @@ const (
 // colourful adds a colour step to the plan.
 func (p *plan) colourful(name string, s step) error {
 	if p.normalized || len(p.erasures) > 0 {
-		return optionError(name, "", "must come before Normalize and RandomErasing")
+		return optionError(name, nil, "must come before Normalize and RandomErasing")
 	}
 	p.pixels = true
 	p.colour = append(p.colour, s)

@@ -474,7 +474,7 @@ func (w *worker) borrow(pixels []byte, height, width int, layout Layout) error {
 		p.model = grey
 	case 3 * n:
 	default:
-		return fmt.Errorf("vision: %d bytes of pixels: %d × %d have %d, or %d if they are grey", len(pixels), height, width, 3*n, n)
+		return fmt.Errorf("vision: %d bytes for %d × %d pixels: must be %d, or %d if they are grey", len(pixels), height, width, 3*n, n)
 	}
 	interleaved := layout == HWC && p.model == rgb
 	if width%8 == 0 && !interleaved {

@@ -70,7 +70,7 @@ func WithContentFingerprint() FolderOption { return func(o *folderOptions) { o.C
 // as pictures. A line of package slog's default logger counts all other files that it passes over, by their
 // extensions. If ctx ends, so does the listing.
 func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOption) (*Folder, error) {
-	if err := checkAlone("vision.OpenFolder", p); err != nil {
+	if err := checkAlone("OpenFolder", p); err != nil {
 		return nil, err
 	}
 	o := folderOptions{image: "image", class: "class"}
@@ -82,7 +82,7 @@ func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOpti
 		opt(&o)
 	}
 	if o.image == "" || o.class == "" || o.image == o.class {
-		return nil, optionError("WithFieldNames", []string{o.image, o.class}, "two different names are needed")
+		return nil, optionError("WithFieldNames", fmt.Sprintf("%q, %q", o.image, o.class), "needs two different names")
 	}
 	files, err := classfolder.List(ctx, dir, o.Options)
 	if err != nil {
@@ -105,10 +105,10 @@ func (f *Folder) With(p *Pipeline) (*Folder, error) {
 // checkAlone checks the pipeline of a dataset whose samples have one picture.
 func checkAlone(name string, p *Pipeline) error {
 	if p == nil {
-		return optionError(name, nil, "its pipeline must not be nil")
+		return optionError(name, nil, "the pipeline is nil")
 	}
 	if p.root != nil {
-		return optionError(name, "a pipeline beside another", "%v", errCompanion)
+		return optionError(name, nil, "the pipeline is a Companion or Masks: a folder needs one made by New")
 	}
 	return nil
 }

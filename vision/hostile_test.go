@@ -3,6 +3,7 @@ package vision_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"runtime"
 	"slices"
 	"strconv"
@@ -120,7 +121,7 @@ func TestAFieldOfAnotherSizeIsRefused(t *testing.T) {
 		_, err := loadOf(t, nwt.Field{Name: "x", Type: nwt.Uint8, Shape: shape}, func(dst *nwt.Sample) error {
 			return p.Load(dst, 0, read(t, "420.jpg"))
 		})
-		require.ErrorContains(t, err, "must have 48, as Pipeline.Field says")
+		require.ErrorContains(t, err, fmt.Sprintf(`field "x" is Uint8%v: must be Uint8[3 4 4], as Pipeline.Field declares it`, shape))
 	}
 }
 

@@ -76,7 +76,7 @@ func (s *segments) next() (marker byte, segment []byte, err error) {
 			size = max(size, 2)
 		}
 		if size < 2 || s.at+size > len(s.data) {
-			return 0, nil, fmt.Errorf("a segment (marker %#x) of %d bytes where %d are left", marker, size, len(s.data)-s.at)
+			return 0, nil, fmt.Errorf("the file is cut: a segment (marker %#x) has %d bytes, but %d are left", marker, size, len(s.data)-s.at)
 		}
 		segment = s.data[s.at+2 : s.at+size]
 		s.at += size
@@ -204,9 +204,9 @@ func (h *jpegHeader) rest(ctx context.Context, data []byte) (scans int, whole bo
 func (h *jpegHeader) frame(marker byte, segment []byte) error {
 	switch {
 	case marker > 0xc8:
-		return fmt.Errorf("frame marker %#x, arithmetic coding: must be 0xc0, 0xc1 or 0xc2, Huffman coding", marker)
+		return fmt.Errorf("arithmetic coding (frame marker %#x): must be Huffman coding (0xc0, 0xc1 or 0xc2)", marker)
 	case marker > 0xc2:
-		return fmt.Errorf("frame marker %#x, lossless or hierarchical: must be 0xc0, 0xc1 or 0xc2, baseline or progressive", marker)
+		return fmt.Errorf("lossless or hierarchical (frame marker %#x): must be baseline or progressive (0xc0, 0xc1 or 0xc2)", marker)
 	}
 	if len(segment) < 6 || len(segment) < 6+3*int(segment[5]) {
 		return fmt.Errorf("a frame header of %d bytes", len(segment))

@@ -32,7 +32,7 @@ func (p *Pipeline) Masks(t nwt.DType, outside int) (*Pipeline, error) {
 		return nil, optionError("Pipeline.Masks", t, "must be Uint8, Uint16, Int32, Int64 or Float32")
 	}
 	if outside < least || outside > most {
-		return nil, optionError("Pipeline.Masks", outside, "what is outside of the picture must be %d … %d for %v", least, most, t)
+		return nil, optionError("Pipeline.Masks", outside, "outside must be %d … %d for %v", least, most, t)
 	}
 	m, err := p.Companion(nil)
 	if err != nil {
@@ -88,7 +88,7 @@ func (w *worker) takeMask(img image.Image, h header) error {
 }
 
 func notGrey(x, y, r, g, b int) error {
-	return fmt.Errorf("vision: a mask of colours: its pixel at column %d of row %d is %d, %d, %d: a mask must be grey, or have a palette", x, y, r, g, b)
+	return fmt.Errorf("vision: a mask must be grey or have a palette: in this one the pixel at column %d of row %d has the colour %d, %d, %d", x, y, r, g, b)
 }
 
 // onlyGrey keeps one plane of a picture without colours.

@@ -128,7 +128,7 @@ func (p *Pipeline) complete(transforms []Transform, opts []Option) (*Pipeline, e
 	for _, t := range transforms {
 		p.made += fmt.Sprintf("%T%+v ", t, t)
 		if t == nil {
-			errs = append(errs, optionError("vision.New", nil, "a transform must not be nil"))
+			errs = append(errs, optionError("New", nil, "a transform is nil"))
 			continue
 		}
 		errs = append(errs, t.check(&p.plan))
@@ -144,10 +144,10 @@ func (p *Pipeline) complete(transforms []Transform, opts []Option) (*Pipeline, e
 		return nil, err
 	}
 	if p.size == (Size{}) {
-		return nil, optionError("vision.New", nil, "no transform fixes the size of the result: end with RandomResizedCrop, CenterCrop, RandomCrop or Resize with Size")
+		return nil, optionError("New", nil, "no transform fixes the size of the result: end with RandomResizedCrop, CenterCrop, RandomCrop or Resize with Size")
 	}
 	if p.normalized && (p.dtype == nwt.Uint8 || p.dtype == nwt.Uint16) {
-		return nil, optionError("WithType", p.dtype, "can't be normalized: leave Normalize out")
+		return nil, optionError("WithType", p.dtype, "can't be combined with Normalize: leave Normalize out, or take a floating-point type")
 	}
 	f := format{p.size, 3, p.layout}
 	if p.grey {

@@ -36,7 +36,7 @@ type geometry struct{ x, y axis }
 
 func (g *geometry) resize(width, height int) error {
 	if g.x.padded() || g.y.padded() {
-		return fmt.Errorf("a crop of %d × %d pixels goes beyond the picture: what was padded can't be resized", g.x.n, g.y.n)
+		return fmt.Errorf("a crop of %d × %d pixels is larger than the picture, and padding can't be resized", g.x.n, g.y.n)
 	}
 	g.x.resize(width)
 	g.y.resize(height)
@@ -44,7 +44,7 @@ func (g *geometry) resize(width, height int) error {
 }
 
 func optionError(option string, value any, format string, args ...any) error {
-	return &nwt.ArgumentError{Name: option, Value: value, Reason: fmt.Sprintf(format, args...)}
+	return &nwt.ArgumentError{Name: "vision." + option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
 // A Size is a picture's height and width in pixels.
@@ -66,13 +66,13 @@ func (s Size) check(name string) error {
 // the step resamples.
 func (p *plan) geometrical(name string, size Size, resizes bool, f func(*geometry, *rand.Rand) error) error {
 	if p.fixed {
-		return optionError(name, size, "must be given to vision.New: pictures beside others are cropped, resized and mirrored as those")
+		return optionError(name, size, "belongs in vision.New: a Companion's pictures are cropped, resized and mirrored like the first one")
 	}
 	if p.pixels {
 		return optionError(name, size, "must come before the transforms that change colours or values")
 	}
 	if resizes && p.padded {
-		return optionError(name, size, "can't follow a crop that pads: what was padded isn't resampled")
+		return optionError(name, size, "can't follow a crop that pads, because padding can't be resized")
 	}
 	p.size = size
 	p.geometric = append(p.geometric, f)
@@ -177,7 +177,7 @@ type Resize struct {
 func (t Resize) check(p *plan) error {
 	if t.Shorter != 0 {
 		if t.Size != (Size{}) {
-			return optionError("Resize", t, "has both Shorter and Size: give one")
+			return optionError("Resize", t, "has both Shorter and Size: set one of them")
 		}
 		if t.Shorter < 1 || t.Shorter > maxSide {
 			return optionError("Resize.Shorter", t.Shorter, "must be 1 … %d", maxSide)
@@ -240,11 +240,11 @@ func (t RandomCrop) check(p *plan) error {
 	return p.geometrical("RandomCrop", t.Size, false, func(g *geometry, r *rand.Rand) error {
 		dy, err := t.place(r, g.y.n, t.Size.Height)
 		if err != nil {
-			return fmt.Errorf("a height of %w", err)
+			return fmt.Errorf("RandomCrop: the picture's height, %w", err)
 		}
 		dx, err := t.place(r, g.x.n, t.Size.Width)
 		if err != nil {
-			return fmt.Errorf("a width of %w", err)
+			return fmt.Errorf("RandomCrop: the picture's width, %w", err)
 		}
 		g.x.crop(dx, t.Size.Width)
 		g.y.crop(dy, t.Size.Height)
@@ -257,7 +257,7 @@ func (t *RandomCrop) place(r *rand.Rand, size, n int) (int, error) {
 	padding := t.Padding
 	if size+2*padding < n {
 		if !t.PadIfNeeded {
-			return 0, fmt.Errorf("%d pixels and %d of padding on each side: RandomCrop needs %d (PadIfNeeded pads)", size, padding, n)
+			return 0, fmt.Errorf("%d pixels with %d of padding on each side, must be at least %d: set PadIfNeeded to pad it", size, padding, n)
 		}
 		padding += n - size - 2*padding
 	}

@@ -93,9 +93,9 @@ func TestAPictureThatIsTooSmallIsPaddedOrAnError(t *testing.T) {
 	through(t, 3, 2, 20, vision.RandomCrop{Size: vision.Square(5), PadIfNeeded: true})
 
 	for want, steps := range map[string][]vision.Transform{
-		"RandomCrop needs 5": {vision.RandomCrop{Size: vision.Square(5)}},
-		"beyond the picture": {vision.CenterCrop{Size: vision.Square(5)}, vision.Resize{Size: vision.Square(2)}},
-		"WithMaxPixels":      {vision.Resize{Size: vision.Square(2)}},
+		"must be at least 5":      {vision.RandomCrop{Size: vision.Square(5)}},
+		"larger than the picture": {vision.CenterCrop{Size: vision.Square(5)}, vision.Resize{Size: vision.Square(2)}},
+		"WithMaxPixels":           {vision.Resize{Size: vision.Square(2)}},
 	} {
 		p, err := vision.New(steps, vision.WithMaxPixels(100))
 		require.NoError(t, err)
@@ -226,5 +226,5 @@ func TestACropShowsNothingThatAnEarlierCropHasCutOff(t *testing.T) {
 	p, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Square(2)}, vision.CenterCrop{Size: vision.Square(4)}, vision.Resize{Size: vision.Square(4)}})
 	require.NoError(t, err)
 	_, err = loadOf(t, p.Field("image"), func(dst *nwt.Sample) error { return p.LoadPixels(dst, 0, pixels, 6, 6, vision.CHW) })
-	require.ErrorContains(t, err, "what was padded can't be resized")
+	require.ErrorContains(t, err, "padding can't be resized")
 }

@@ -353,5 +353,5 @@ func TestGreyOfSixteenBitsKeepsAllLevelsWhereTheFieldCanHoldThem(t *testing.T) {
 		require.EqualValues(t, 257*int(narrow.Pix[i%len(narrow.Pix)]), v, "of eight bits")
 	}
 	_, err = vision.New([]vision.Transform{crop, vision.ImageNetNormalize}, vision.WithType(nwt.Uint16))
-	require.ErrorContains(t, err, "can't be normalized")
+	require.ErrorContains(t, err, "can't be combined with Normalize")
 }

@@ -163,7 +163,7 @@ const maxLength = 1 << 20
 
 func (p *Pipeline) checkSize(width, height int) error {
 	if width < 1 || height < 1 {
-		return fmt.Errorf("vision: a picture of %d × %d pixels: must have some", width, height)
+		return fmt.Errorf("vision: a picture of %d × %d pixels: each side must be at least 1", width, height)
 	}
 	if width > maxLength || height > maxLength {
 		return fmt.Errorf("vision: a picture of %d × %d pixels: each side must be at most %d", width, height, maxLength)
@@ -204,6 +204,9 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 		h.width, h.height = f.grown().X, f.grown().Y
 	default:
 		config, format, err := image.DecodeConfig(w.from(data))
+		if errors.Is(err, image.ErrFormat) {
+			err = fmt.Errorf("not a JPEG, PNG, GIF, WebP, BMP or TIFF file: begins with %q", data[:min(len(data), 16)])
+		}
 		if err != nil {
 			return h, w.failed("vision: %w", err)
 		}
@@ -226,6 +229,9 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 func (w *worker) failed(format string, err error) error {
 	if over := ended(w.ctx); over != nil {
 		return over
+	}
+	if err == io.ErrUnexpectedEOF {
+		err = fmt.Errorf("the file is cut: %w", err)
 	}
 	return fmt.Errorf(format, err)
 }

@@ -28,11 +28,11 @@ func Glob(fsys fs.FS, pattern string) ([]string, error) {
 	patterns, err := expand(pattern, maxShards)
 	for _, p := range patterns {
 		if _, bad := path.Match(p, ""); err == nil && (bad != nil || !fs.ValidPath(p)) {
-			err = fmt.Errorf("%q is no pattern of %s", p, validPath)
+			err = errors.New("must be a pattern of " + validPath)
 		}
 	}
 	if fsys == nil {
-		err = errors.New("fsys must not be nil")
+		err = errors.New("fsys is nil")
 	}
 	if err != nil {
 		return nil, &nwt.ArgumentError{Name: "wds.Glob", Value: pattern, Reason: err.Error()}
@@ -46,7 +46,7 @@ func Glob(fsys fs.FS, pattern string) ([]string, error) {
 			err = &fs.PathError{Op: "glob", Path: p, Err: fmt.Errorf("no file matches: %w", fs.ErrNotExist)}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("wds.Glob: %w", err)
+			return nil, fmt.Errorf("wds: Glob: %w", err)
 		}
 		for _, name := range matches {
 			if !known[name] {

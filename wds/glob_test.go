@@ -62,7 +62,7 @@ func TestGlobNamesShardsAsAShellDoes(t *testing.T) {
 		got, err := wds.Glob(fsys, pattern)
 		if want == nil {
 			require.ErrorIs(t, err, fs.ErrNotExist, pattern)
-			require.ErrorContains(t, err, "wds.Glob: ", pattern)
+			require.ErrorContains(t, err, "wds: Glob: ", pattern)
 			require.Empty(t, got)
 			continue
 		}

@@ -105,7 +105,7 @@ func (g *grouper) note() {
 	hash := maphash.String(g.of.seed, g.key)
 	if _, again := g.seen[hash]; again {
 		g.of.torn.Do(func() {
-			slog.Warn("nwt: a key comes back later in a shard, as another sample: the files of a sample must follow each other; "+
+			slog.Warn("wds: a key comes back later in a shard, as another sample: the files of a sample must follow each other; "+
 				"further keys that come back aren't told", "shard", g.shard, "key", short(g.key))
 		})
 	} else if len(g.seen) < maxSeen {

@@ -194,10 +194,8 @@ func (e *ended) explain(err error) error {
 		return err
 	case what != "":
 		return fmt.Errorf("%s is %s: %w", it, what, err)
-	case errors.Is(err, tar.ErrHeader):
-		it += " isn't a tar file, or its first header is damaged: it"
 	}
-	return fmt.Errorf("%s begins with %q: %w", it, bytes.Trim(head, around+"\x00"), err)
+	return fmt.Errorf("%s isn't a tar file, or its first header is damaged: it begins with %q: %w", it, bytes.Trim(head, around+"\x00"), err)
 }
 
 const around = "\ufeff \t\r\n" // what may precede a page

@@ -57,11 +57,11 @@ func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.
 		errs = append(errs, &nwt.ArgumentError{Name: "wds.New", Value: shards, Reason: err.Error()})
 	}
 	if i := slices.IndexFunc(s.shards, func(name string) bool { return !fs.ValidPath(name) }); i >= 0 {
-		errs = append(errs, &nwt.ArgumentError{Name: "wds.New", Value: s.shards[i], Reason: "a shard's name is " + validPath})
+		errs = append(errs, &nwt.ArgumentError{Name: "wds.New", Value: s.shards[i], Reason: "the name of a shard must be " + validPath})
 	}
 	for i, option := range opts {
 		if option == nil {
-			errs = append(errs, &nwt.ArgumentError{Name: "wds.Option", Value: i, Reason: fmt.Sprintf("option number %d is nil", i)})
+			errs = append(errs, &nwt.ArgumentError{Name: fmt.Sprintf("wds.New: options[%d]", i), Reason: "is nil"})
 			continue
 		}
 		option(s)
@@ -71,7 +71,7 @@ func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.
 		missing bool
 	}{{"fsys", fsys == nil}, {"shards", len(shards) == 0}, {"load", load == nil}} {
 		if a.missing {
-			errs = append(errs, &nwt.ArgumentError{Name: "wds.New", Value: a.name, Reason: "must not be nil or empty"})
+			errs = append(errs, &nwt.ArgumentError{Name: "wds.New: " + a.name, Reason: "is nil or empty"})
 		}
 	}
 	if l := s.limits; l.Bytes < 1 || l.Bytes > math.MaxInt || l.Files < 1 || l.Name < 1 {
@@ -83,7 +83,7 @@ func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.
 		}
 	}
 	if s.index != "" && !fs.ValidPath(s.index) {
-		errs = append(errs, &nwt.ArgumentError{Name: "wds.WithIndex", Value: s.index, Reason: "an index's name is " + validPath})
+		errs = append(errs, &nwt.ArgumentError{Name: "wds.WithIndex", Value: s.index, Reason: "must be " + validPath})
 	}
 	if len(errs) == 0 {
 		if err := s.readIndex(); err != nil {
@@ -96,7 +96,7 @@ func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.
 	return s, nil
 }
 
-const validPath = "a path in fsys: it has / between its elements, doesn't begin with one, and has no . or .. in it"
+const validPath = "a path in fsys: relative, with / between its elements, without . and .. (fs.ValidPath)"
 
 // An Option changes how shards are read. If an option is repeated, the last one wins.
 type Option func(*stream)
@@ -143,7 +143,7 @@ func (s *stream) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
 			err = fmt.Errorf("%s: %w", name, err)
 		}
 		if errors.Is(err, fs.ErrInvalid) { // Windows refuses valid paths with \ or : in them
-			err = fmt.Errorf("%w (a shard's name is %s)", err, validPath)
+			err = fmt.Errorf("%w (the name of a shard must be %s)", err, validPath)
 		}
 		return nil, noEnd(err)
 	}

@@ -272,7 +272,7 @@ func TestAMissingShardIsNamed(t *testing.T) {
 
 func TestNewNamesAllThatItCannotUse(t *testing.T) {
 	_, err := wds.New(nil, nil, fields, nil, nil)
-	for _, want := range []string{"fsys", "shards", "load", "option number 0 is nil"} {
+	for _, want := range []string{"fsys", "shards", "load", "options[0]: is nil"} {
 		require.ErrorContains(t, err, want)
 	}
 }
@@ -285,13 +285,13 @@ func TestANameThatIsNoPathInItsFileSystemIsToldBeforeTheFirstEpoch(t *testing.T)
 		var option *nwt.ArgumentError
 		require.ErrorAs(t, err, &option, name)
 		require.Equal(t, name, option.Value)
-		require.ErrorContains(t, err, "a shard's name is a path in fsys")
+		require.ErrorContains(t, err, "the name of a shard must be a path in fsys")
 	}
 	_, err := wds.New(os.DirFS(dir), []string{"a.tar"}, fields, load, wds.WithIndex("/index.json"))
-	require.ErrorContains(t, err, "wds.WithIndex: /index.json: an index's name is a path in fsys")
+	require.ErrorContains(t, err, "wds: WithIndex: /index.json: must be a path in fsys")
 	if s, err := wds.New(os.DirFS(dir), []string{filepath.Join(dir, "a.tar")}, fields, load); err == nil { // Windows' paths are valid
 		_, err = s.Open(t.Context(), 0)
-		require.ErrorContains(t, err, "a shard's name is a path in fsys")
+		require.ErrorContains(t, err, "the name of a shard must be a path in fsys")
 	}
 	s, err := wds.New(os.DirFS(dir), []string{"b.tar"}, fields, load)
 	require.NoError(t, err)

@@ -78,12 +78,12 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 	number := make(map[string]int, len(f.Classes))
 	for i, class := range f.Classes {
 		if _, twice := number[class]; twice {
-			return nil, fmt.Errorf("WithClasses: %q is there twice", class)
+			return nil, fmt.Errorf("WithClasses: the class %q comes twice", class)
 		}
 		number[class] = i
 	}
 	if unknown := slices.DeleteFunc(slices.Clone(folders), func(class string) bool { _, known := number[class]; return known }); len(unknown) > 0 {
-		return nil, fmt.Errorf("%s has classes that aren't among those of WithClasses: %s", dir, some(unknown))
+		return nil, fmt.Errorf("%s has classes that WithClasses doesn't name: %s", dir, some(unknown))
 	}
 	slices.SortFunc(folders, func(a, b string) int { return number[a] - number[b] })
 	var empty []string
@@ -99,10 +99,10 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 	}
 	l.log(o.Package)
 	if len(f.ends) == 0 {
-		return nil, fmt.Errorf("%s: no %s in a folder in it", dir, kind)
+		return nil, fmt.Errorf("%s has no class folder with a %s (DIR/CLASS/FILE)", dir, kind)
 	}
 	if len(empty) > 0 && !o.KeepEmpty && o.Classes == nil {
-		return nil, fmt.Errorf("%s: classes without a %s (WithEmptyClasses keeps them): %s", dir, kind, some(empty))
+		return nil, fmt.Errorf("%s has classes without a %s (WithEmptyClasses keeps them): %s", dir, kind, some(empty))
 	}
 	f.names, f.ends, f.class = slices.Clip(f.names), slices.Clip(f.ends), slices.Clip(f.class)
 	f.tell = sync.OnceValue(f.tellFiles)

@@ -75,6 +75,9 @@ func Open(path string) (*os.File, error) {
 }
 
 func regular(path string, info fs.FileInfo) error {
+	if info.IsDir() {
+		return fmt.Errorf("%s is a folder", path)
+	}
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is not a regular file: %v", path, info.Mode())
 	}

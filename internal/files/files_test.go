@@ -64,7 +64,7 @@ func TestOneHoldsALockAndTheOthersWaitUntilTheirContextEnds(t *testing.T) {
 
 func TestALockIsNeverTakenOfWhatIsNoFile(t *testing.T) {
 	_, err := files.Lock(t.Context(), t.TempDir())
-	require.ErrorContains(t, err, "not a regular file")
+	require.ErrorContains(t, err, "is a folder")
 	_, err = files.Lock(t.Context(), filepath.Join(t.TempDir(), "none", "lock"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }

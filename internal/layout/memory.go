@@ -184,5 +184,5 @@ type TooLongError struct {
 }
 
 func (e TooLongError) Error() string {
-	return fmt.Sprintf("length %d of field %q is more than the %d that Sizes told", e.Len, e.Field, e.Longest)
+	return fmt.Sprintf("length %d of field %q is more than the %d that Sizes gave", e.Len, e.Field, e.Longest)
 }

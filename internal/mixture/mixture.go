@@ -48,7 +48,7 @@ func (m *Mix) Check(parts int, bad func(value any, format string, args ...any)) 
 		bad(m.Block, "Mix.Block must be 1 … %d, or 0 for 1000", MaxLen)
 	}
 	if len(m.Phases) == 0 {
-		bad(m.Phases, "Mix.Phases must have at least 1 phase")
+		bad(nil, "Mix.Phases must have at least 1 phase")
 	}
 	for i, p := range m.Phases {
 		if last := i == len(m.Phases)-1; !last && (p.Samples < 1 || p.Samples > MaxLen) {

@@ -64,7 +64,7 @@ func (o *Order) BatchAt(epoch, position int) (batch int, err error) {
 	}
 	at, err := o.Start(epoch, below)
 	if err == nil && at != position {
-		err = orderError("State.Samples", position, "no batch of epoch %d begins there: the next after it, batch %d, begins at %d", epoch, below, at)
+		err = orderError("State.Samples", position, "no batch of epoch %d begins there: the next one, batch %d, begins at %d", epoch, below, at)
 	}
 	return below, err
 }
@@ -90,7 +90,7 @@ func (o *Order) PartOf(epoch, base, k int) (from, to, after int, err error) {
 	size := to - from
 	switch {
 	case from < 0 || to > after || after > o.N || size < 1:
-		return 0, 0, 0, orderError("BatchSampler.Start", from, "batch %d of epoch %d is positions %d to before %d of %d: must have at least one, after those of the batch before", batch, epoch, from, to, o.N)
+		return 0, 0, 0, orderError("BatchSampler.Start", from, "batch %d of epoch %d has the positions from %d to before %d: must have at least one, below %d", batch, epoch, from, to, o.N)
 	case size > o.Batch:
 		return 0, 0, 0, orderError("BatchSampler.Start", from, "batch %d of epoch %d has %d samples, positions %d to before %d: WithBatchSize allows %d", batch, epoch, size, from, to, o.Batch)
 	}
@@ -261,20 +261,24 @@ func (o *Order) HasBatch() error {
 		return nil
 	}
 	if o.Batches > 0 {
-		return orderError("WithDropLast", o.Batches, "leaves no batch for each of %d ranks: an epoch has %d batches", o.World, o.Batches)
+		return orderError("WithDropLast", nil, "fewer batches (%d) than ranks (%d)", o.Batches, o.World)
 	}
-	return orderError("WithDropLast", o.Batch, "leaves no batch of %d samples for each of %d ranks: an epoch has %d", o.Batch, o.World, o.N)
+	each := ""
+	if o.World > 1 {
+		each = fmt.Sprintf(" for each of %d ranks", o.World)
+	}
+	return orderError("WithDropLast", nil, "fewer samples (%d) than one batch of %d%s", o.N, o.Batch, each)
 }
 
 // An Error says what is wrong with an order, as the value and the bound of an option.
 type Error struct {
 	Option string
-	Value  int
+	Value  any // nil if Bound contains it
 	Bound  string
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("%s(%d): %s", e.Option, e.Value, e.Bound) }
+func (e *Error) Error() string { return fmt.Sprintf("%s(%v): %s", e.Option, e.Value, e.Bound) }
 
-func orderError(option string, value int, format string, args ...any) error {
+func orderError(option string, value any, format string, args ...any) error {
 	return &Error{option, value, fmt.Sprintf(format, args...)}
 }

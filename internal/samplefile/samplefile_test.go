@@ -571,7 +571,7 @@ func TestAPartialFileThatIsRemovedIsNoticedAtOnce(t *testing.T) {
 func TestWhatCannotBeWrittenIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Open(t.Context(), dir, spec("v1", 1), quiet, filled(1, 0, nil))
-	require.ErrorContains(t, err, "not a regular file")
+	require.ErrorContains(t, err, "is a folder")
 	_, err = Open(t.Context(), filepath.Join(dir, "a", "b"), spec("v1", 1), quiet, filled(1, 0, nil))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }

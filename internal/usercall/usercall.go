@@ -68,7 +68,7 @@ func unwoundFrom(unwinder string) string {
 		switch {
 		case f.Function == unwinder:
 			unwinding = true
-		case unwinding && !strings.HasPrefix(f.Function, "runtime.") && !strings.HasPrefix(f.Function, "sync.") && !isOurs(f.File):
+		case unwinding && !strings.HasPrefix(f.Function, "runtime.") && path.Base(path.Dir(f.File)) != "sync" && !isOurs(f.File):
 			return fmt.Sprintf(" (%s:%d)", f.File, f.Line)
 		}
 	}

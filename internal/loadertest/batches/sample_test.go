@@ -433,10 +433,10 @@ func TestWrongSizesAreAnErrorOfTheirSample(t *testing.T) {
 		tell func(sizes []int)
 		want string
 	}{
-		{func(sizes []int) { sizes[0] = -3 }, `Sizes(7) tells -3 for dimension 0 of field 0 ("words"): must be 0 … 100`},
-		{func(sizes []int) { sizes[2] = 61 }, `Sizes(7) tells 61 for dimension 1 of field 2 ("picture"): must be 0 … 60`},
-		{func(sizes []int) { sizes[0] = 6 }, `length 7 of field "words" is more than the 6 that Sizes told for sample 7`},
-		{func(sizes []int) { sizes[1] = 2 }, `length 3 of field "picture" is more than the 2 that Sizes told for sample 7`},
+		{func(sizes []int) { sizes[0] = -3 }, `Sizes(7) gives -3 for dimension 0 of field 0 ("words"): must be 0 … 100`},
+		{func(sizes []int) { sizes[2] = 61 }, `Sizes(7) gives 61 for dimension 1 of field 2 ("picture"): must be 0 … 60`},
+		{func(sizes []int) { sizes[0] = 6 }, `length 7 of field "words" is more than the 6 that Sizes gave for sample 7`},
+		{func(sizes []int) { sizes[1] = 2 }, `length 3 of field "picture" is more than the 2 that Sizes gave for sample 7`},
 		{func([]int) { panic("no sizes") }, `no sizes`},
 	} {
 		ds := kit.Words{N: 12, Tell: func(i int, sizes []int) {
@@ -533,7 +533,7 @@ func TestACachedSampleLargerThanToldIsAnError(t *testing.T) {
 	l, err := nwt.NewLoader(nwt.Sized(cache, func(_ int, sizes []int) { clear(sizes) }), nwt.WithSampler(kit.Must(sampler.Select(nwt.Sequential(1), []int{2}))(t)))
 	require.NoError(t, err)
 	defer l.Close()
-	require.ErrorContains(t, kit.Refusal(t, l.Epoch(t.Context(), 0)), `length 2 of field "words" is more than the 0 that Sizes told for sample 2`)
+	require.ErrorContains(t, kit.Refusal(t, l.Epoch(t.Context(), 0)), `length 2 of field "words" is more than the 0 that Sizes gave for sample 2`)
 }
 
 // A sampler that panics at a position is asked again by the worker, who tells.
@@ -666,9 +666,9 @@ func TestSetShapeAndLenOfNameWhatIsWrong(t *testing.T) {
 	require.Equal(t, 1, s.Len(0, 0))
 	require.Equal(t, []int{3, 2}, []int{s.Len(2, 0), s.Len(2, 1)})
 	require.Equal(t, []int{50, 60, 3}, s.Shape(2))
-	require.PanicsWithValue(t, `nwt: SetShape(1, 1): field "id" has no ragged dimension`, func() { s.SetShape(1, 1) })
-	require.PanicsWithValue(t, `nwt: SetShape(2, 1 2 3): field "picture" has 2 ragged dimensions: want SetShape with a length for each`, func() { s.SetShape(2, 1, 2, 3) })
-	require.PanicsWithValue(t, `nwt: SetLen(2, 1): field "picture" has 2 ragged dimensions: want SetShape with a length for each`, func() { s.SetLen(2, 1) })
+	require.PanicsWithValue(t, `nwt: SetShape(1, 1): field "id" isn't ragged: AddRagged or Field.RaggedDims makes it so`, func() { s.SetShape(1, 1) })
+	require.PanicsWithValue(t, `nwt: SetShape(2, 1 2 3): field "picture" has 2 ragged dimensions: call SetShape with a length for each`, func() { s.SetShape(2, 1, 2, 3) })
+	require.PanicsWithValue(t, `nwt: SetLen(2, 1): field "picture" has 2 ragged dimensions: call SetShape with a length for each`, func() { s.SetLen(2, 1) })
 	require.PanicsWithValue(t, `nwt: SetShape(2, …): dimension 1: length 61 of field "picture" is out of range 0 … 60`, func() { s.SetShape(2, 1, 61) })
 	require.PanicsWithValue(t, `nwt: Len(2, 2): field "picture" has 2 ragged dimensions`, func() { s.Len(2, 2) })
 	require.Zero(t, testing.AllocsPerRun(10, func() { s.SetShape(2, 3, 2) }))

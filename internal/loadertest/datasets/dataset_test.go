@@ -81,7 +81,7 @@ func TestMisuseOfASampleNamesTheFieldAndIsALoadError(t *testing.T) {
 		{func(dst *nwt.Sample) { nwt.Values[bool](dst, 0) }, []string{"Values[bool]", `"image"`, "Uint8"}},
 		{func(dst *nwt.Sample) { nwt.Values[uint8](dst, 2) }, []string{"field 2", "has 2", "image, tokens"}},
 		{func(dst *nwt.Sample) { dst.Bytes(-1) }, []string{"field -1", "has 2", "image, tokens"}},
-		{func(dst *nwt.Sample) { dst.SetLen(0, 1) }, []string{"SetLen(0, 1)", `"image"`, "no ragged dimension"}},
+		{func(dst *nwt.Sample) { dst.SetLen(0, 1) }, []string{"SetLen(0, 1)", `"image"`, "isn't ragged"}},
 		{func(dst *nwt.Sample) { dst.SetLen(1, 6) }, []string{"length 6", `"tokens"`, "0 … 5"}},
 		{func(dst *nwt.Sample) { dst.SetLen(1, -1) }, []string{"length -1", `"tokens"`, "0 … 5"}},
 		{func(dst *nwt.Sample) { dst.SetLen(9, 1) }, []string{"field 9", "image, tokens"}},
@@ -144,24 +144,24 @@ func TestADatasetThatCannotBeUsedIsAnErrorEverywhere(t *testing.T) {
 		ds   nwt.Dataset
 		says []string
 	}{
-		"nil":            {nil, []string{"Dataset", "must not be nil"}},
+		"nil":            {nil, []string{"Dataset: is nil"}},
 		"nil pointer":    {(*fake)(nil), []string{"*datasets_test.fake", "panicked"}},
-		"nil function":   {nwt.NewDataset(1, kit.Scalar, nil), []string{"NewDataset", "load must not be nil"}},
-		"empty":          {nwt.NewDataset(0, kit.Scalar, nop), []string{"Dataset.Len: 0", fmt.Sprint("must be 1 … ", uint64(permute.MaxLen))}},
+		"nil function":   {nwt.NewDataset(1, kit.Scalar, nil), []string{"NewDataset", "load is nil"}},
+		"empty":          {nwt.NewDataset(0, kit.Scalar, nop), []string{"Dataset.Len: the dataset has no samples"}},
 		"negative":       {nwt.NewDataset(-3, kit.Scalar, nop), []string{"Dataset.Len: -3", fmt.Sprint("must be 1 … ", uint64(permute.MaxLen))}},
 		"no fields":      {with(), []string{"at least one field"}},
 		"panic":          {&fake{1, func() []nwt.Field { panic("not mounted") }}, []string{"panicked: not mounted"}},
-		"no type":        {with(nwt.Field{Name: "x"}), []string{`Dataset.Fields[0] = "x"`, "unknown type DType(0)", "Bool … Float64"}},
+		"no type":        {with(nwt.Field{Name: "x"}), []string{`field 0 ("x")`, "unknown type DType(0)", "Bool … Float64"}},
 		"unknown type":   {with(nwt.Field{Name: "x", Type: 99}), []string{"unknown type DType(99)"}},
-		"zero dim":       {with(f32(3, 0, 2)), []string{`Dataset.Fields[0] = "x"`, "dimension 1", "[3 0 2]", "is 0", "at least 1"}},
+		"zero dim":       {with(f32(3, 0, 2)), []string{`field 0 ("x")`, "dimension 1", "[3 0 2]", "is 0", "at least 1"}},
 		"negative dim":   {with(f32(-7)), []string{"dimension 0", "is -7"}},
 		"too big":        {with(f32(kit.MostBytes/2, 2)), []string{fmt.Sprintf("more than %d bytes", kit.MostBytes)}},
 		"overflow":       {with(f32(math.MaxInt, math.MaxInt, 16)), []string{"more than"}},
 		"wraps to small": {with(f32(math.MaxInt/2+1, 4)), []string{"more than"}},
-		"sum too big":    {with(f32(kit.MostBytes/8), f32(kit.MostBytes/8), f32(kit.MostBytes/8)), []string{`Dataset.Fields[2]`, "more than"}},
-		"ragged scalar":  {with(nwt.Field{Name: "r", Type: nwt.Int8, RaggedDims: 1}), []string{`Dataset.Fields[0] = "r"`, "RaggedDims is 1: must be 0 … 0"}},
+		"sum too big":    {with(f32(kit.MostBytes/8), f32(kit.MostBytes/8), f32(kit.MostBytes/8)), []string{`field 2 ("x")`, "more than"}},
+		"ragged scalar":  {with(nwt.Field{Name: "r", Type: nwt.Int8, RaggedDims: 1}), []string{`field 0 ("r")`, "RaggedDims is 1: must be 0 … 0"}},
 		"several": {nwt.NewDataset(0, []nwt.Field{f32(0), f32(), {Name: "y", Type: 50}}, nop),
-			[]string{"Dataset.Len: 0", `Dataset.Fields[0] = "x"`, `Dataset.Fields[2] = "y"`}},
+			[]string{"Dataset.Len: the dataset has no samples", `field 0 ("x")`, `field 2 ("y")`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := nwt.NewLoader(c.ds)
@@ -460,7 +460,7 @@ func TestAPanicIsToldWithItsFileAndLine(t *testing.T) {
 		says string
 	}{
 		{func(*nwt.Sample) error { panic("boom") }, "panic: boom"},
-		{func(dst *nwt.Sample) error { dst.SetLen(0, 3); return nil }, "has no ragged dimension"},
+		{func(dst *nwt.Sample) error { dst.SetLen(0, 3); return nil }, "isn't ragged: AddRagged or Field.RaggedDims makes it so"},
 		{func(dst *nwt.Sample) error { _ = dst.Bytes(0)[dst.Index()+99]; return nil }, "index out of range [99] with length 4"},
 		{func(dst *nwt.Sample) error { runtime.Goexit(); return nil }, "runtime.Goexit was called"},
 	}
@@ -551,7 +551,7 @@ func TestASamplerMayVisitWhatADatasetHasGained(t *testing.T) {
 func TestAStateIsCheckedAgainstTheLengthThatTheDatasetHasNow(t *testing.T) {
 	ds := newGrowing(100)
 	l := kit.NewLoader(t, ds, nwt.WithBatchSize(10))
-	require.ErrorContains(t, kit.Refusal(t, l.Resume(t.Context(), nwt.State{Samples: 120})), "must be 0 … 100")
+	require.ErrorContains(t, kit.Refusal(t, l.Resume(t.Context(), nwt.State{Samples: 120})), "an epoch has 100 samples")
 	ds.n.Store(150)
 	rest := 0
 	for b, err := range l.Resume(t.Context(), nwt.State{Samples: 120}) {
@@ -560,13 +560,13 @@ func TestAStateIsCheckedAgainstTheLengthThatTheDatasetHasNow(t *testing.T) {
 	}
 	require.Equal(t, 30, rest)
 	ds.n.Store(50)
-	require.ErrorContains(t, kit.Refusal(t, l.Resume(t.Context(), nwt.State{Samples: 120})), "must be 0 … 50")
+	require.ErrorContains(t, kit.Refusal(t, l.Resume(t.Context(), nwt.State{Samples: 120})), "an epoch has 50 samples")
 }
 
 func TestALengthThatCanNotBeEndsTheEpochAlone(t *testing.T) {
 	ds := newGrowing(100)
 	l := kit.NewLoader(t, ds)
-	for n, want := range map[int64]string{0: "Dataset.Len: 0: must be 1", -100: "Len panicked: the table is locked"} {
+	for n, want := range map[int64]string{0: "Dataset.Len: the dataset has no samples", -100: "Len panicked: the table is locked"} {
 		ds.n.Store(n)
 		require.ErrorContains(t, kit.Refusal(t, l.Epoch(t.Context(), 0)), want)
 		require.ErrorContains(t, l.SetSampler(nwt.Sequential(1)), want)

@@ -159,7 +159,7 @@ func TestAPrecomputedSampleLargerThanToldIsAnError(t *testing.T) {
 	for _, err := range l.Epoch(t.Context(), 0) {
 		last = err
 	}
-	require.ErrorContains(t, last, `length 2 of field "bytes" is more than the 1 that Sizes told`)
+	require.ErrorContains(t, last, `length 2 of field "bytes" is more than the 1 that Sizes gave`)
 	require.FileExists(t, path, "it isn't taken for damaged")
 }
 
@@ -349,12 +349,12 @@ func TestWhatCannotBePrecomputedIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	for want, attempt := range map[string]func() (*nwt.Precomputed, error){
 		"the path must not be empty": func() (*nwt.Precomputed, error) { return nwt.Precompute(t.Context(), source, "", "v1") },
-		"Dataset: must not be nil":   func() (*nwt.Precomputed, error) { return nwt.Precompute(t.Context(), nil, "x", "v1") },
+		"Dataset: is nil":            func() (*nwt.Precomputed, error) { return nwt.Precompute(t.Context(), nil, "x", "v1") },
 		"WithWorkers: -1": func() (*nwt.Precomputed, error) {
 			return nwt.Precompute(t.Context(), source, "x", "v1", nwt.WithWorkers(-1))
 		},
 		"must be valid UTF-8": func() (*nwt.Precomputed, error) { return nwt.Precompute(t.Context(), source, "x", "\xff") },
-		"not a regular file":  func() (*nwt.Precomputed, error) { return nwt.Precompute(t.Context(), source, dir, "v1") },
+		dir + " is a folder":  func() (*nwt.Precomputed, error) { return nwt.Precompute(t.Context(), source, dir, "v1") },
 	} {
 		_, err := attempt()
 		require.ErrorContains(t, err, want)

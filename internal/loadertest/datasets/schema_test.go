@@ -202,9 +202,9 @@ func TestAColumnRefusesAViewOfOtherFields(t *testing.T) {
 	for _, c := range elsewhere {
 		require.Panics(t, func() { c.Of(sample) })
 	}
-	require.PanicsWithValue(t, `nwt: field 0 of the schema is "picture" (Float32, 96 bytes), and of the view "image" (Float32, 96 bytes): want a view of the schema's fields`,
+	require.PanicsWithValue(t, `nwt: the column belongs to another schema: its field 0 is "picture" (Float32, 96 bytes), and the field here is "image" (Float32, 96 bytes)`,
 		func() { elsewhere[0].Of(sample) })
-	require.PanicsWithValue(t, `nwt: a Column[float32] that neither AddField nor ColumnOf made, of a view whose field 0 is "image"`, func() { elsewhere[2].Of(sample) })
+	require.PanicsWithValue(t, `nwt: this Column[float32] is the zero value: AddField, AddRagged and ColumnOf make columns`, func() { elsewhere[2].Of(sample) })
 
 	var narrow nwt.Schema // of the same name, with another shape or type
 	require.Panics(t, func() { nwt.AddField[float32](&narrow, "image", 3, 4).Of(sample) })
@@ -216,12 +216,12 @@ func TestABadFieldIsNotAdded(t *testing.T) {
 	var s nwt.Schema
 	nwt.AddField[int64](&s, "label")
 	for says, add := range map[string]func(){
-		"must have a name":              func() { nwt.AddField[int64](&s, "") },
-		`field 0 is "label" too`:        func() { nwt.AddRagged[uint8](&s, "label", 1, 2) },
-		"must be at least 1":            func() { nwt.AddField[int64](&s, "x", 2, 0) },
-		"more than":                     func() { nwt.AddField[int64](&s, "y", 1<<30, 1<<30, 1<<30) },
-		"must be 1 … 0, those of shape": func() { nwt.AddRagged[int64](&s, "z", 1) },
-		"dimension 0 of shape [-1] is ": func() { nwt.AddField[int64](&s, "z", -1) },
+		"AddField: field 1 has no name":                                                func() { nwt.AddField[int64](&s, "") },
+		`AddRagged: field "label": field 0 already has this name`:                      func() { nwt.AddRagged[uint8](&s, "label", 1, 2) },
+		`AddField: field 1 ("x"): dimension 1 of shape [2 0] is 0: must be at least 1`: func() { nwt.AddField[int64](&s, "x", 2, 0) },
+		"more than": func() { nwt.AddField[int64](&s, "y", 1<<30, 1<<30, 1<<30) },
+		"must be 1 … 0, the dimensions of shape": func() { nwt.AddRagged[int64](&s, "z", 1) },
+		"dimension 0 of shape [-1] is ":          func() { nwt.AddField[int64](&s, "z", -1) },
 	} {
 		func() {
 			defer func() { require.Contains(t, fmt.Sprint(recover()), says) }()
@@ -244,7 +244,7 @@ func TestTheFieldsOfASchemaAreACopy(t *testing.T) {
 func TestTheNumberOfRaggedDimensionsIsOneOrMoreOfTheShape(t *testing.T) {
 	for _, dims := range []int{-1, 0, 3} {
 		var s nwt.Schema
-		require.PanicsWithValue(t, fmt.Sprintf(`nwt: AddRagged: field "picture" has %d ragged dimensions: must be 1 … 2, those of shape [4 5]`, dims),
+		require.PanicsWithValue(t, fmt.Sprintf(`nwt: AddRagged: field "picture": dims is %d: must be 1 … 2, the dimensions of shape [4 5]`, dims),
 			func() { nwt.AddRagged[uint8](&s, "picture", dims, 4, 5) })
 		require.Empty(t, s.Fields())
 	}
@@ -285,18 +285,18 @@ func (l fieldList) Fields() []nwt.Field { return l }
 func TestAColumnThatCannotBeFoundIsAnErrorThatTellsWhy(t *testing.T) {
 	of := fieldList{{Name: "a", Type: nwt.Uint8}, {Name: "b"}, {Name: "c", Type: nwt.Float32, Shape: []int{0}}, {Name: "d", Type: nwt.Int8}, {Name: "d", Type: nwt.Int8}}
 	for name, want := range map[string]string{
-		"":  `nwt: ColumnOf: "": must be one of the fields' names: ["a" "b" "c" "d" "d"]`,
-		"a": "nwt: ColumnOf: a: its elements are Uint8: want ColumnOf[uint8]",
-		"b": "nwt: ColumnOf: b: the type and shape of field 1 can't be used: DType(0) []",
-		"c": "nwt: ColumnOf: c: the type and shape of field 2 can't be used: Float32 [0]",
-		"d": "nwt: ColumnOf: d: fields 3 and 4 have this name",
+		"":  `nwt: ColumnOf: "": no field has this name: the fields are ["a" "b" "c" "d" "d"]`,
+		"a": `nwt: ColumnOf: "a": its elements are Uint8: want ColumnOf[uint8]`,
+		"b": `nwt: ColumnOf: "b": field 1 has an impossible type or shape: DType(0) []`,
+		"c": `nwt: ColumnOf: "c": field 2 has an impossible type or shape: Float32 [0]`,
+		"d": `nwt: ColumnOf: "d": fields 3 and 4 have this name`,
 	} {
 		c, err := nwt.ColumnOf[int8](of, name)
 		require.EqualError(t, err, want)
 		require.Zero(t, c)
 	}
 	_, err := nwt.ColumnOf[int8](nil, "a")
-	require.EqualError(t, err, "nwt: ColumnOf: the dataset or loader must not be nil")
+	require.EqualError(t, err, "nwt: ColumnOf: the dataset or loader is nil")
 }
 
 func TestArraysInMemoryAreADataset(t *testing.T) {
@@ -346,21 +346,21 @@ func TestArraysThatDoNotFitTogetherAreNamed(t *testing.T) {
 	}{
 		{nil, []string{"at least one field"}},
 		{[]nwt.Slice{{}}, []string{"unknown type"}},
-		{[]nwt.Slice{nwt.SliceOf("x", []int64{})}, []string{`columns[0] = x: must hold at least 1 sample`}},
-		{[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 4)}, []string{`columns[0] = x: has 6 values: must be a multiple of 4`}},
+		{[]nwt.Slice{nwt.SliceOf("x", []int64{})}, []string{`columns[0] = "x": has no sample`}},
+		{[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 4)}, []string{`columns[0] = "x": has 6 values: must be a multiple of 4`}},
 		{[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 0)}, []string{"must be at least 1"}},
 		{
 			[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 2), nwt.SliceOf("y", make([]uint8, 4)), nwt.SliceOf("x", make([]uint8, 2))},
-			[]string{`columns[1] = y: holds 4 samples: must hold 3, as x`, `columns[2] = x: holds`, "column 0 has this name too"},
+			[]string{`columns[1] = "y": has 4 samples, but "x" has 3`, `columns[2] = "x": has`, "column 0 has this name too"},
 		},
 		{ // each column that can't be used, whatever is wrong with it
 			[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 2), {}, nwt.SliceOf("y", make([]uint8, 7), 3), nwt.SliceOf("z", make([]uint8, 3), 0), nwt.SliceOf("x", make([]uint8, 4))},
-			[]string{`Dataset.Fields[1] = "": unknown type`, `columns[2] = y: has 7 values: must be a multiple of 3`, `Dataset.Fields[3] = "z": dimension 0`,
-				`columns[4] = x: holds 4 samples: must hold 3, as x`, "columns[4] = x: column 0 has this name too"},
+			[]string{`field 1 (""): unknown type`, `columns[2] = "y": has 7 values: must be a multiple of 3`, `field 3 ("z"): dimension 0`,
+				`columns[4] = "x": has 4 samples, but "x" has 3`, `columns[4] = "x": column 0 has this name too`},
 		},
 		{ // the first column that can be used says how many
 			[]nwt.Slice{nwt.SliceOf("x", make([]int64, 6), 0), nwt.SliceOf("y", make([]uint8, 7)), nwt.SliceOf("z", make([]uint8, 3))},
-			[]string{`Dataset.Fields[0] = "x": dimension 0`, `columns[2] = z: holds 3 samples: must hold 7, as y`},
+			[]string{`field 0 ("x"): dimension 0`, `columns[2] = "z": has 3 samples, but "y" has 7`},
 		},
 	} {
 		_, err := nwt.FromSlices(c.columns...)

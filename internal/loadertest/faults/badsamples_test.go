@@ -490,7 +490,7 @@ func TestAPanicInASamplerOfNwtIsToldWithTheProgramsLine(t *testing.T) {
 	for _, err := range l.Epoch(t.Context(), 0) {
 		last = err
 	}
-	require.ErrorContains(t, last, "selects index 2 of 2")
+	require.ErrorContains(t, last, "is entry 2 of 2")
 	require.NotContains(t, last.Error(), "loader.go")
 	require.Contains(t, last.Error(), "badsamples_test.go:")
 }

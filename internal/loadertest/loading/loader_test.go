@@ -150,8 +150,8 @@ func TestAnEpochThatCannotBeIsNamedWithItsBound(t *testing.T) {
 		return last
 	}
 	require.Equal(t, "nwt: Epoch: -1: must be at least 0", said(l.Epoch(t.Context(), -1)))
-	require.Equal(t, "nwt: Epochs: -1: first must be at least 0", said(l.Epochs(t.Context(), -1, 2)))
-	require.Equal(t, "nwt: Epochs: 2: end must be at least first, 3", said(l.Epochs(t.Context(), 3, 2)))
+	require.Equal(t, "nwt: Epochs: first: -1: must be at least 0", said(l.Epochs(t.Context(), -1, 2)))
+	require.Equal(t, "nwt: Epochs: end: 2: must be at least 3, the first epoch", said(l.Epochs(t.Context(), 3, 2)))
 	require.Empty(t, said(l.Epochs(t.Context(), 3, 3)))
 	for b, err := range l.Epoch(t.Context(), math.MaxInt) {
 		require.NoError(t, err)
@@ -633,12 +633,12 @@ func TestAnEpochThatOutgrowsLargeSlotsIsAnError(t *testing.T) {
 		}
 		return samples, nil
 	}
-	want := "a batch may now have 51 samples, but slots have room for 50"
+	want := "a batch may now have 51 samples, but the loader has room for 50"
 	require.ErrorContains(t, l.SetSampler(kit.SamplerFunc{N: 51, Order: func(_, i int) int { return i % 50 }}), want)
 	n.Store(51)
 	_, err := epoch()
 	require.ErrorContains(t, err, want)
-	require.ErrorContains(t, err, "Make a new loader")
+	require.ErrorContains(t, err, "make a new loader")
 	n.Store(49)
 	samples, err := epoch()
 	require.NoError(t, err)

@@ -29,15 +29,15 @@ var badOptions = []struct {
 	{nwt.WithWorkers(1025), "WithWorkers", 1025, "0 … 1024"},
 	{nwt.WithPrefetch(0), "WithPrefetch", 0, "1 … 1022"},
 	{nwt.WithPrefetch(1023), "WithPrefetch", 1023, "1 … 1022"},
-	{nwt.WithSampler(nil), "WithSampler", nil, "must not be nil"},
-	{nwt.WithRank(0, 0), "WithRank (world)", 0, "1 … 1048576"},
-	{nwt.WithRank(0, 1<<20+1), "WithRank (world)", 1<<20 + 1, "1 … 1048576"},
-	{nwt.WithRank(-1, 3), "WithRank (rank)", -1, "0 … 2"},
-	{nwt.WithRank(3, 3), "WithRank (rank)", 3, "0 … 2"},
+	{nwt.WithSampler(nil), "WithSampler", nil, "the sampler is nil"},
+	{nwt.WithRank(0, 0), "WithRank: world", 0, "1 … 1048576"},
+	{nwt.WithRank(0, 1<<20+1), "WithRank: world", 1<<20 + 1, "1 … 1048576"},
+	{nwt.WithRank(-1, 3), "WithRank: rank", -1, "0 … 2"},
+	{nwt.WithRank(3, 3), "WithRank: rank", 3, "0 … 2"},
 	{nwt.WithErrorBudget(-1), "WithErrorBudget", -1, "0 … 2147483647"},
-	{nwt.WithWorkerInit(nil), "WithWorkerInit", nil, "must not be nil"},
-	{nwt.WithLogger(nil), "WithLogger", nil, "must not be nil"},
-	{nil, "options[0]", nil, "must not be nil"},
+	{nwt.WithWorkerInit(nil), "WithWorkerInit", nil, "the function is nil"},
+	{nwt.WithLogger(nil), "WithLogger", nil, "the logger is nil"},
+	{nil, "options[0]", nil, "is nil"},
 }
 
 func TestABadOptionIsNamedWithItsValueAndBound(t *testing.T) {
@@ -86,7 +86,7 @@ func TestWhatOptionsAndDatasetMakeTogetherIsReportedAtOnce(t *testing.T) {
 		"no dataset and a bad sampler":       {nil, []nwt.Option{nwt.WithSampler(nwt.Sequential(0))}, []string{"Dataset", "WithSampler"}},
 		"a large batch and a bad sampler":    {huge, []nwt.Option{nwt.WithBatchSize(9), nwt.WithSampler(nwt.Sequential(0))}, []string{"WithSampler", "WithBatchSize"}},
 		"a large batch and too few samples":  {huge, []nwt.Option{nwt.WithBatchSize(9), nwt.WithDropLast()}, []string{"WithDropLast", "WithBatchSize"}},
-		"a stream with a sampler and a rank": {nwt.Streamed(kit.NewShelves(3)), []nwt.Option{nwt.WithSampler(nwt.Sequential(3)), nwt.WithRank(0, 4)}, []string{"WithSampler", "WithRank (world)"}},
+		"a stream with a sampler and a rank": {nwt.Streamed(kit.NewShelves(3)), []nwt.Option{nwt.WithSampler(nwt.Sequential(3)), nwt.WithRank(0, 4)}, []string{"WithSampler", "WithRank: world"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, loader := nwt.NewLoader(c.ds, c.opts...)
@@ -114,9 +114,9 @@ func TestOfTwoOptionsThatSetTheSameTheLastWins(t *testing.T) {
 
 func TestAnEmptyValueIsSeenInItsError(t *testing.T) {
 	_, err := nwt.NewLoader(kit.EmptyDataset(1), nwt.WithResultCache("", "a"))
-	require.EqualError(t, err, `nwt: WithResultCache: "", "a": must be the path of a file and a name`)
+	require.EqualError(t, err, `nwt: WithResultCache: "", "a": needs the path of a file and a name for the dataset`)
 	_, err = nwt.NewLoader(kit.EmptyDataset(1), nwt.WithResultCache("a", ""))
-	require.EqualError(t, err, `nwt: WithResultCache: "a", "": must be the path of a file and a name`)
+	require.EqualError(t, err, `nwt: WithResultCache: "a", "": needs the path of a file and a name for the dataset`)
 }
 
 func TestASamplerExcludesShuffling(t *testing.T) {
@@ -160,16 +160,16 @@ func TestALauncherThatContradictsItselfIsToldOnce(t *testing.T) {
 	t.Setenv("RANK", "9")
 	t.Setenv("WORLD_SIZE", "2")
 	_, err := nwt.NewLoader(kit.EmptyDataset(1), nwt.WithRankFromEnv())
-	require.EqualError(t, err, `nwt: WithRankFromEnv: environment: rank and world from torchrun: RANK is "9"; want a number from 0 to 1`)
+	require.EqualError(t, err, `nwt: WithRankFromEnv: rank and world from torchrun: RANK is "9"; want a number from 0 to 1`)
 }
 
 func TestWhatIsWrongInAPartIsToldOnce(t *testing.T) {
 	_, err := nwt.Subset(nil, []int{1})
-	require.EqualError(t, err, "nwt: Subset: Dataset: must not be nil")
+	require.EqualError(t, err, "nwt: Subset: Dataset: is nil")
 	var oe *nwt.ArgumentError
 	require.ErrorAs(t, err, &oe)
 	_, err = nwt.Concat(kit.EmptyDataset(1), nwt.NewDataset(1, kit.EmptyDataset(1).Fields(), nil))
-	require.EqualError(t, err, "nwt: Concat: dataset 1: NewDataset: load must not be nil")
+	require.EqualError(t, err, "nwt: Concat: dataset 1: NewDataset: load is nil")
 }
 
 func TestAnArgumentErrorIsShortHoweverLongItsValue(t *testing.T) {

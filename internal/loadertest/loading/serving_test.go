@@ -227,7 +227,7 @@ func TestAServersEpochsBeginAndEndWhereALoadersDo(t *testing.T) {
 	require.Equal(t, 1, places[0].Epoch)
 	require.Equal(t, 11, left)
 	_, _, _, err = source.Places(nil, 0, 1, batchserver.State{Samples: 50, Order: after.Order}, 0)
-	require.ErrorContains(t, err, "another length")
+	require.ErrorContains(t, err, "another number of samples")
 	b, bad, err := source.Load(t.Context(), []batchserver.Place{{Index: 119}}, nil, nil)
 	require.NoError(t, err)
 	require.Empty(t, bad)

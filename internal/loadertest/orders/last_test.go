@@ -161,12 +161,12 @@ func TestResumeEpochsIsResumeAndThenEpochs(t *testing.T) {
 
 func TestResumeEpochsChecksItsArguments(t *testing.T) {
 	l := kit.NewLoader(t, kit.NumbersBut(50, nil))
-	require.ErrorContains(t, kit.Refusal(t, l.ResumeEpochs(t.Context(), nwt.State{Epoch: 3}, 2)), "end must be at least State.Epoch, 3")
+	require.ErrorContains(t, kit.Refusal(t, l.ResumeEpochs(t.Context(), nwt.State{Epoch: 3}, 2)), "ResumeEpochs: end: 2: must be at least 3, the state's epoch")
 	for range l.ResumeEpochs(t.Context(), nwt.State{Epoch: 3}, 3) {
 		t.Fatal("training was over")
 	}
 	require.ErrorContains(t, kit.Refusal(t, l.ResumeEpochs(t.Context(), nwt.State{Epoch: -1}, 3)), "State.Epoch")
-	require.ErrorContains(t, kit.Refusal(t, l.ResumeEpochs(t.Context(), nwt.State{Samples: 51}, 3)), "must be 0 … 50")
+	require.ErrorContains(t, kit.Refusal(t, l.ResumeEpochs(t.Context(), nwt.State{Samples: 51}, 3)), "State.Samples: 51: an epoch has 50 samples")
 	require.ErrorContains(t, kit.Refusal(t, l.ResumeEpochs(t.Context(), nwt.State{Samples: -1}, 3)), "WithUnordered")
 }
 

@@ -118,9 +118,9 @@ func TestResumeRefusesAnotherOrderAndSaysWhatDiffers(t *testing.T) {
 		want              string
 	}{
 		"another seed":             {kit.Augmented(100), kit.Augmented(100), shuffle(1), shuffle(2), "another seed"},
-		"a file more":              {kit.Augmented(100), kit.Augmented(101), shuffle(1), shuffle(1), "another length;"},
-		"a file fewer, in order":   {kit.Augmented(100), kit.Augmented(99), nil, nil, "another length;"},
-		"both":                     {kit.Augmented(100), kit.Augmented(101), shuffle(1), shuffle(2), "another length and another seed"},
+		"a file more":              {kit.Augmented(100), kit.Augmented(101), shuffle(1), shuffle(1), "another number of samples (the sampler is now "},
+		"a file fewer, in order":   {kit.Augmented(100), kit.Augmented(99), nil, nil, "another number of samples (the sampler is now "},
+		"both":                     {kit.Augmented(100), kit.Augmented(101), shuffle(1), shuffle(2), "another number of samples and another seed"},
 		"no shuffle":               {kit.Augmented(100), kit.Augmented(100), shuffle(1), nil, "another sampler"},
 		"a sampler of one's own":   {kit.Augmented(100), kit.Augmented(100), shuffle(1), []nwt.Option{nwt.WithSampler(backwards(100))}, "another sampler"},
 		"weights":                  {kit.Augmented(24), kit.Augmented(24), by(sampler.Weighted(weights, 100, 1)), by(sampler.Weighted(heavier, 100, 1)), "another sampler"},
@@ -261,7 +261,7 @@ func TestResumeRefusesADatasetWithAnotherFingerprint(t *testing.T) {
 		var wrong *nwt.ArgumentError
 		require.ErrorAs(t, err, &wrong)
 		require.Equal(t, "State.Order", wrong.Name)
-		for _, says := range []string{"another fingerprint of the dataset", "State{Epoch: 4}", "set Order to 0"} {
+		for _, says := range []string{"another fingerprint of the dataset", "State{Epoch: 4}"} {
 			require.ErrorContains(t, err, says)
 		}
 	}

@@ -199,7 +199,7 @@ func TestASamplerSaysWhatItIs(t *testing.T) {
 	require.Equal(t, "Sequential(7)", fmt.Sprint(nwt.Sequential(7)))
 	require.Equal(t, "Shuffled(7, seed 42)", fmt.Sprint(nwt.Shuffled(7, 42)))
 	_, err := nwt.NewLoader(kit.EmptyDataset(7), nwt.WithShuffle(1), nwt.WithSampler(nwt.Shuffled(7, 42)))
-	require.EqualError(t, err, "nwt: WithSampler: Shuffled(7, seed 42): can't be combined with WithShuffle: a sampler is the whole order")
+	require.EqualError(t, err, "nwt: WithSampler: Shuffled(7, seed 42): can't be combined with WithShuffle: a sampler defines the whole order")
 }
 
 // threeTimes repeats each sample three times, as RASampler does.
@@ -250,10 +250,10 @@ func TestAnOrderIsComputedOnceForAnEpoch(t *testing.T) {
 
 func TestAComputedOrderThatFailsEndsTheEpoch(t *testing.T) {
 	for says, order := range map[string]func(int) []int{
-		"gives 9 indices for epoch 0: must be 10": func(int) []int { return make([]int, 9) },
-		"index 7 for position 3":                  func(int) []int { return []int{0, 0, 0, 7, 0, 0, 0, 0, 0, 0} },
-		"index -1 for position 0":                 func(int) []int { return []int{-1, 0, 0, 0, 0, 0, 0, 0, 0, 0} },
-		"panic: no order":                         func(int) []int { panic("no order") },
+		"returned 9 indices for epoch 0: must be 10": func(int) []int { return make([]int, 9) },
+		"index 7 for position 3":                     func(int) []int { return []int{0, 0, 0, 7, 0, 0, 0, 0, 0, 0} },
+		"index -1 for position 0":                    func(int) []int { return []int{-1, 0, 0, 0, 0, 0, 0, 0, 0, 0} },
+		"panic: no order":                            func(int) []int { panic("no order") },
 	} {
 		s, err := sampler.Computed(10, order)
 		require.NoError(t, err)
@@ -315,12 +315,12 @@ func TestTheOrderChangesBetweenEpochs(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, [][]int{{9, 8, 7, 6, 5}}, got)
 
-		require.ErrorContains(t, kit.Refusal(t, l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 6})), "must be 0 … 5, the samples of an epoch")
+		require.ErrorContains(t, kit.Refusal(t, l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 6})), "State.Samples: 6: an epoch has 5 samples")
 		for range l.Epoch(t.Context(), 2) {
 			require.ErrorIs(t, l.SetSampler(hard), nwt.ErrBusy)
 		}
-		require.ErrorContains(t, l.SetSampler(nil), "must not be nil")
-		require.ErrorContains(t, l.SetSampler(nwt.Sequential(0)), "SetSampler: 0: the length of an epoch must be")
+		require.ErrorContains(t, l.SetSampler(nil), "the sampler is nil")
+		require.ErrorContains(t, l.SetSampler(nwt.Sequential(0)), "SetSampler: Sequential(0): its Len is 0: must be")
 		require.NoError(t, l.Close())
 		require.ErrorIs(t, l.SetSampler(hard), nwt.ErrClosed)
 	}
@@ -341,7 +341,7 @@ func TestAnEpochOfALongerOrderIsResumedToItsEnd(t *testing.T) {
 			rest = append(rest, slices.Clone(b.Indices()))
 		}
 		require.Equal(t, whole[2:], rest)
-		require.ErrorContains(t, kit.Refusal(t, l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 31})), "must be 0 … 30, the samples of an epoch")
+		require.ErrorContains(t, kit.Refusal(t, l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 31})), "State.Samples: 31: an epoch has 30 samples")
 	}
 }
 
@@ -362,7 +362,7 @@ func TestAsManyBatchesAreAheadAsTheOrderNeeds(t *testing.T) {
 
 func TestAStreamHasNoSampler(t *testing.T) {
 	l := kit.NewLoader(t, nwt.Streamed(&kit.Shelves{Lengths: []int{1}}))
-	require.ErrorContains(t, l.SetSampler(nwt.Sequential(1)), "can't be combined with a stream")
+	require.ErrorContains(t, l.SetSampler(nwt.Sequential(1)), "a stream is read in its own order")
 }
 
 func TestAComputedOrderAllocatesNothingPerBatch(t *testing.T) {
@@ -559,7 +559,7 @@ func TestAStateInsideABatchIsAnError(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	err = kit.Refusal(t, l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 3}))
-	require.EqualError(t, err, "nwt: State.Samples: 3: no batch of epoch 1 begins there: the next after it, batch 2, begins at 5")
+	require.EqualError(t, err, "nwt: State.Samples: 3: no batch of epoch 1 begins there: the next one, batch 2, begins at 5")
 	for range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: 6}) {
 		t.Fatal("nothing is left")
 	}
@@ -577,7 +577,7 @@ func TestABatchThatCantBeComesAfterThoseBeforeIt(t *testing.T) {
 			want  string
 		}{
 			{kit.Sizes{2, 3, 2, 7, 1}, "batch 3 of epoch 0 has 7 samples, positions 7 to before 14: WithBatchSize allows 4"},
-			{kit.Sizes{2, 3, 2, 0, 1}, "batch 3 of epoch 0 is positions 7 to before 7 of 8: must have at least one, after those of the batch before"},
+			{kit.Sizes{2, 3, 2, 0, 1}, "batch 3 of epoch 0 has the positions from 7 to before 7: must have at least one, below 8"},
 			{kit.Sizes{2, 3, 2, 1, -3}, "BatchSampler.Start of batch 4: panic: no start"},
 		} {
 			for _, workers := range []int{0, 3} {
@@ -607,11 +607,11 @@ func TestABatchSamplerThatCantBeUsedIsRefused(t *testing.T) {
 	_, err = nwt.NewLoader(kit.Numbers(0, 500), nwt.WithSampler(half), nwt.WithBatchSize(1))
 	require.ErrorContains(t, err, "WithBatchSize: 1: must be at least")
 	_, err = nwt.NewLoader(kit.Numbers(0, 5), nwt.WithSampler(kit.Sizes{2, 3}), nwt.WithRank(0, 3), nwt.WithDropLast())
-	require.ErrorContains(t, err, "leaves no batch for each of 3 ranks: an epoch has 2 batches")
+	require.ErrorContains(t, err, "WithDropLast: fewer batches (2) than ranks (3)")
 	_, err = nwt.NewLoader(kit.Numbers(0, 5), nwt.WithSampler(kit.Sizes{5}), nwt.WithRank(0, 2), nwt.WithDropLast())
-	require.ErrorContains(t, err, "leaves no batch for each of 2 ranks: an epoch has 1 batches")
+	require.ErrorContains(t, err, "WithDropLast: fewer batches (1) than ranks (2)")
 	_, err = nwt.NewLoader(kit.Numbers(0, 5), nwt.WithBatchSize(3), nwt.WithRank(0, 2), nwt.WithDropLast())
-	require.ErrorContains(t, err, "leaves no batch of 3 samples for each of 2 ranks: an epoch has 5")
+	require.ErrorContains(t, err, "WithDropLast: fewer samples (5) than one batch of 3 for each of 2 ranks")
 	l, err := nwt.NewLoader(kit.Numbers(0, 9))
 	require.NoError(t, err)
 	defer l.Close()
@@ -694,11 +694,11 @@ func TestBatchesOutOfOrderAreAnErrorOnEveryRankThatMeetsThem(t *testing.T) {
 		batches     int // before the error
 		want        string
 	}{
-		{starts{0, 2, 5, 4, 7}, 0, 1, 2, "batch 2 of epoch 0 is positions 5 to before 4 of 8: must have at least one, after those of the batch before"},
-		{starts{0, 2, 4, 20}, 0, 1, 2, "batch 2 of epoch 0 is positions 4 to before 20 of 8"},
-		{starts{0, -1, 1, 4}, 1, 2, 0, "batch 1 of epoch 0 is positions -1 to before 1 of 8"},
-		{starts{0, 4, 3, 6}, 0, 2, 0, "batch 0 of epoch 0 is positions 0 to before 4 of 8"},
-		{starts{0, 4, 20, 6}, 0, 2, 0, "batch 0 of epoch 0 is positions 0 to before 4 of 8"},
+		{starts{0, 2, 5, 4, 7}, 0, 1, 2, "batch 2 of epoch 0 has the positions from 5 to before 4: must have at least one, below 8"},
+		{starts{0, 2, 4, 20}, 0, 1, 2, "batch 2 of epoch 0 has the positions from 4 to before 20"},
+		{starts{0, -1, 1, 4}, 1, 2, 0, "batch 1 of epoch 0 has the positions from -1 to before 1"},
+		{starts{0, 4, 3, 6}, 0, 2, 0, "batch 0 of epoch 0 has the positions from 0 to before 4"},
+		{starts{0, 4, 20, 6}, 0, 2, 0, "batch 0 of epoch 0 has the positions from 0 to before 4"},
 		{starts{0, -9, 3, 6}, 0, 2, 0, "BatchSampler.Start of batch 1: panic: no start"},
 		{starts{0, -9, 3, 6}, 1, 2, 0, "BatchSampler.Start of batch 1: panic: no start"},
 		{starts{0, 2, -9, 6}, 0, 2, 0, "BatchSampler.Start of batch 2: panic: no start"},

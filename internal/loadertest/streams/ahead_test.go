@@ -391,8 +391,8 @@ func TestAStreamIsNotResumedByAnotherNumberOfRanks(t *testing.T) {
 	for _, world := range []int{1, 2} {
 		err := kit.Refusal(t, loader(world).Resume(t.Context(), state))
 		require.ErrorAs(t, err, new(*nwt.ArgumentError))
-		require.ErrorContains(t, err, fmt.Sprintf("State.World: 4: of a stream: must be the number of ranks, %d", world))
-		require.ErrorContains(t, err, "resume with 4 ranks, or begin the next epoch, State{Epoch: 1}, with any number")
+		require.ErrorContains(t, err, fmt.Sprintf("State.World: 4: a stream's epoch can't go on with %d ranks", world))
+		require.ErrorContains(t, err, "resume with 4, or begin the next epoch, State{Epoch: 1}")
 	}
 	state.World = -4
 	require.ErrorContains(t, kit.Refusal(t, loader(4).Resume(t.Context(), state)), "State.World: -4: must be at least −1")
@@ -408,7 +408,7 @@ func TestAStateThatTheRanksOfAStreamCannotHaveReachedIsRefused(t *testing.T) {
 		l := kit.NewLoader(t, nwt.Streamed(opening(&opened, 8, 8, 8, 8)), nwt.WithBatchSize(2), nwt.WithRank(1, 2))
 		err := kit.Refusal(t, l.Resume(t.Context(), nwt.State{Samples: 7, World: world}))
 		require.ErrorAs(t, err, new(*nwt.ArgumentError))
-		require.ErrorContains(t, err, "State.Samples: 7: of a stream: must be a multiple of the number of ranks, 2")
+		require.ErrorContains(t, err, "State.Samples: 7: in a stream it must be a multiple of the number of ranks, 2")
 		require.Zero(t, opened.Load())
 	}
 }
@@ -489,7 +489,7 @@ func TestAStateThatIsPastTheSamplesOfAnEpochIsRefused(t *testing.T) {
 					for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 1, Samples: past, World: world}) {
 						require.Nil(t, b)
 						require.ErrorAs(t, err, new(*nwt.ArgumentError))
-						require.ErrorContains(t, err, fmt.Sprintf("State.Samples: %d: must be 0 … %d, the samples of an epoch", past, epoch))
+						require.ErrorContains(t, err, fmt.Sprintf("State.Samples: %d: an epoch has %d samples", past, epoch))
 						ends++
 					}
 					require.Equal(t, 1, ends)
@@ -506,7 +506,7 @@ func TestAStateThatIsPastTheSamplesOfAnEpochIsRefused(t *testing.T) {
 				require.Equal(t, 1, n)
 				for other, samples := range map[int]int{world + 1: 2*epoch + 2*(world+1), world + 2: world + 1} {
 					err := kit.Refusal(t, l.Resume(t.Context(), nwt.State{Samples: samples, World: other}))
-					require.ErrorContains(t, err, fmt.Sprintf("State.World: %d: of a stream: must be the number of ranks, %d", other, world))
+					require.ErrorContains(t, err, fmt.Sprintf("State.World: %d: a stream's epoch can't go on with %d ranks", other, world))
 				}
 			}
 		}

@@ -225,8 +225,8 @@ func TestAStateGoesOnOnlyInAStreamOfItsOrder(t *testing.T) {
 	}
 	c := kit.NewCounted(30, 30)
 	require.NoError(t, resume(c, nwt.State{Samples: 8, World: -1}))
-	require.ErrorContains(t, resume(c, nwt.State{Samples: 8, World: 1}), "now the stream's records are counted")
-	require.ErrorContains(t, resume(c.Shelves, nwt.State{Samples: 8, World: -1}), "counts are missing")
+	require.ErrorContains(t, resume(c, nwt.State{Samples: 8, World: 1}), "before the stream was a CountedStream")
+	require.ErrorContains(t, resume(c.Shelves, nwt.State{Samples: 8, World: -1}), "and this stream isn't one")
 	require.NoError(t, resume(c, nwt.State{Samples: 60, World: -1}))
 	l := kit.NewLoader(t, nwt.Streamed(c), nwt.WithBatchSize(40))
 	var begun []int
@@ -235,10 +235,10 @@ func TestAStateGoesOnOnlyInAStreamOfItsOrder(t *testing.T) {
 		begun = append(begun, b.Epoch(), b.Number(), b.Len())
 	}
 	require.Equal(t, []int{2, 0, 40, 2, 1, 20}, begun)
-	require.ErrorContains(t, resume(c, nwt.State{Samples: 61, World: -1}), "must be 0 … 60")
+	require.ErrorContains(t, resume(c, nwt.State{Samples: 61, World: -1}), "State.Samples: 61: an epoch has 60 samples")
 	require.ErrorContains(t, resume(c.Shelves, nwt.State{Samples: 8, World: 2}), "CountedStream")
-	require.ErrorContains(t, resume(c, nwt.State{Samples: 8, World: 1}, nwt.WithEpochSamples(40)), "now the stream's records are counted")
-	require.ErrorContains(t, resume(c, nwt.State{Samples: 41, World: -1}, nwt.WithEpochSamples(40)), "must be 0 … 40")
+	require.ErrorContains(t, resume(c, nwt.State{Samples: 8, World: 1}, nwt.WithEpochSamples(40)), "before the stream was a CountedStream")
+	require.ErrorContains(t, resume(c, nwt.State{Samples: 41, World: -1}, nwt.WithEpochSamples(40)), "State.Samples: 41: an epoch has 40 samples")
 	c.Told = []int{30, -1}
 	require.NoError(t, resume(c, nwt.State{Samples: 8, World: 1}), "a count that isn't known makes it a stream without counts")
 }

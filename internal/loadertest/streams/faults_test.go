@@ -208,7 +208,7 @@ func TestARankWithoutAShardIsRefused(t *testing.T) {
 	for rank := range 4 {
 		_, err := nwt.NewLoader(nwt.Streamed(kit.NewShelves(5, 5, 5)), nwt.WithRank(rank, 4))
 		require.ErrorAs(t, err, new(*nwt.ArgumentError))
-		require.ErrorContains(t, err, "WithRank (world): 4: a stream of 3 shards leaves ranks without one: needs at least as many shards as ranks")
+		require.ErrorContains(t, err, "WithRank: world: 4: each rank needs a shard, and the stream has 3: make more shards")
 	}
 }
 
@@ -218,13 +218,13 @@ func TestAnEpochWithoutABatchIsAnErrorNotSilence(t *testing.T) {
 		opts    []nwt.Option
 		says    string
 	}{
-		"all empty":     {[]int{0, 0}, nil, "epoch 0 has no sample for rank 0 of 1: its shards, of the stream's 2, are empty"},
+		"all empty":     {[]int{0, 0}, nil, "epoch 0 has no sample for rank 0 of 1: its shards (of 2 in all) are empty"},
 		"rank's empty":  {[]int{5, 0, 7, 0}, []nwt.Option{nwt.WithRank(1, 2)}, "epoch 0 has no sample for rank 1 of 2"},
 		"with a quota":  {[]int{5, 0}, []nwt.Option{nwt.WithRank(1, 2), nwt.WithEpochSamples(6)}, "no sample for rank 1"},
 		"with shuffle":  {[]int{0, 0}, []nwt.Option{nwt.WithShuffle(1), nwt.WithEpochSamples(6)}, "no sample for rank 0"},
-		"one left out":  {[]int{1, 0}, []nwt.Option{nwt.WithDropLast()}, "epoch 0 has no batch: rank 0 has 1 samples, WithDropLast leaves out less than WithBatchSize(4)"},
-		"all left out":  {[]int{2, 1}, []nwt.Option{nwt.WithDropLast()}, "epoch 0 has no batch: rank 0 has 3 samples, WithDropLast leaves out less than WithBatchSize(4)"},
-		"quota too low": {[]int{20}, []nwt.Option{nwt.WithDropLast(), nwt.WithEpochSamples(3)}, "rank 0 has 3 samples"},
+		"one left out":  {[]int{1, 0}, []nwt.Option{nwt.WithDropLast()}, "epoch 0 has no batch for rank 0: WithDropLast, and fewer samples (1) than one batch of 4"},
+		"all left out":  {[]int{2, 1}, []nwt.Option{nwt.WithDropLast()}, "epoch 0 has no batch for rank 0: WithDropLast, and fewer samples (3) than one batch of 4"},
+		"quota too low": {[]int{20}, []nwt.Option{nwt.WithDropLast(), nwt.WithEpochSamples(3)}, "fewer samples (3) than one batch of 4"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, workers := range []int{0, 2} {
@@ -319,10 +319,10 @@ func TestAStreamThatHasBecomeEmptyIsAnErrorAndIsNotReadForEver(t *testing.T) {
 			batches int
 			says    string
 		}{
-			{[]int{5, 5}, 2, 4, "nwt: epoch 1 has no sample for rank 0 of 1: its shards, of the stream's 2, are empty"},
-			{[]int{5, 5}, 3, 6, "nwt: epoch 1 has no more than 10 samples of the 16 for rank 0 of 1: its shards, of the stream's 2, have become empty"},
-			{[]int{1, 0}, 1, 0, "nwt: epoch 0 has no more than 1 samples of the 16 for rank 0 of 1: its shards, of the stream's 2, have become empty"},
-			{[]int{1, 0}, 17, 4, "nwt: epoch 1 has no more than 1 samples of the 16 for rank 0 of 1: its shards, of the stream's 2, have become empty"},
+			{[]int{5, 5}, 2, 4, "nwt: epoch 1 has no sample for rank 0 of 1: its shards (of 2 in all) are empty"},
+			{[]int{5, 5}, 3, 6, "nwt: epoch 1 has only 10 of 16 samples for rank 0 of 1: its shards (of 2 in all) have become empty"},
+			{[]int{1, 0}, 1, 0, "nwt: epoch 0 has only 1 of 16 samples for rank 0 of 1: its shards (of 2 in all) have become empty"},
+			{[]int{1, 0}, 17, 4, "nwt: epoch 1 has only 1 of 16 samples for rank 0 of 1: its shards (of 2 in all) have become empty"},
 		} {
 			var opened atomic.Int32
 			s := &kit.Breaking{Shelves: kit.NewShelves(c.lengths...), OnOpen: hangAt(0, func() { opened.Add(1) }), OnNext: func(int, int) error {
@@ -487,10 +487,10 @@ func TestAStreamThatCannotBeUsedIsNamed(t *testing.T) {
 		opts []nwt.Option
 		says string
 	}{
-		{nil, nil, "Streamed: the stream must not be nil"},
+		{nil, nil, "Streamed: the stream is nil"},
 		{kit.NewShelves(), nil, "Stream.Shards: 0: must be at least 1"},
 		{&kit.Breaking{Shelves: kit.NewShelves(1), OnShards: func() int { return -3 }}, nil, "Stream.Shards: -3: must be at least 1"},
-		{kit.NewShelves(5), []nwt.Option{nwt.WithSampler(order)}, "can't be combined with a stream, whose order is that of reading"},
+		{kit.NewShelves(5), []nwt.Option{nwt.WithSampler(order)}, "a stream is read in its own order"},
 	} {
 		_, err := nwt.NewLoader(nwt.Streamed(c.s), c.opts...)
 		require.ErrorAs(t, err, new(*nwt.ArgumentError))

@@ -371,7 +371,7 @@ func TestAStreamOfAMixtureWithoutARecordEndsTheEpoch(t *testing.T) {
 		for _, err := range l.Epoch(t.Context(), 0) {
 			last = err
 		}
-		require.ErrorContains(t, last, "nwt: epoch 0 has no sample of stream 1 for rank 1 of 2: its shards, of the stream's 2, are empty")
+		require.ErrorContains(t, last, "nwt: epoch 0 has no sample of stream 1 for rank 1 of 2: its shards (of 2 in all) are empty")
 	}
 }
 
@@ -437,8 +437,8 @@ func TestMixedStreamsThatCanNotBeUsedAreNamed(t *testing.T) {
 		streams []nwt.Stream
 		says    string
 	}{
-		{one, nil, "MixedStreams: []: needs at least one stream"},
-		{one, []nwt.Stream{nil}, "MixedStreams: stream 0: Streamed: the stream must not be nil"},
+		{one, nil, "MixedStreams: needs at least one stream"},
+		{one, []nwt.Stream{nil}, "MixedStreams: stream 0: Streamed: the stream is nil"},
 		{nwt.Mix{Parts: []int{1}, Phases: one.Phases}, []nwt.Stream{kit.NewShelves(1)}, "MixedStreams: [1]: Mix.Parts must be nil"},
 		{one, []nwt.Stream{kit.NewShelves(1), kit.NewShelves(1)}, "Weights must be 2 numbers, one for each part"},
 		{two, []nwt.Stream{kit.NewShelves(1), sources([]int{1})[0]}, "stream 1 differs from those before: field 0 has the name \"number\", want \"i\""},
@@ -452,13 +452,13 @@ func TestMixedStreamsThatCanNotBeUsedAreNamed(t *testing.T) {
 	ds, err := nwt.MixedStreams(two, 1, kit.NewShelves(1, 1), kit.NewShelves(1))
 	require.NoError(t, err)
 	_, err = nwt.NewLoader(ds)
-	require.ErrorContains(t, err, "WithEpochSamples: 0: must be set with MixedStreams")
+	require.ErrorContains(t, err, "WithEpochSamples: must be set for MixedStreams")
 	_, err = nwt.NewLoader(ds, nwt.WithEpochSamples(10), nwt.WithRank(0, 2))
-	require.ErrorContains(t, err, "WithRank (world): 2: a stream of 1 shards leaves ranks without one: needs at least as many shards as ranks (stream 1 of MixedStreams)")
+	require.ErrorContains(t, err, "WithRank: world: 2: each rank needs a shard, and the stream has 1 (stream 1 of MixedStreams): make more shards")
 	_, err = nwt.NewLoader(ds, nwt.WithEpochSamples(10), nwt.WithSampler(nwt.Sequential(3)))
 	require.ErrorContains(t, err, "WithSampler")
 	_, err = nwt.Concat(ds)
-	require.ErrorContains(t, err, "must not be a stream")
+	require.ErrorContains(t, err, "is a stream")
 }
 
 func TestMixedStreamsAllocateNothingPerBatch(t *testing.T) {

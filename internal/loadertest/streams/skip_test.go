@@ -236,7 +236,7 @@ func TestMoreSamplesThanAnIntCountsEndTheEpochWithAnError(t *testing.T) {
 					samples += b.Len()
 				}
 			}
-			require.ErrorContains(t, last, fmt.Sprintf("nwt: epoch 0 of %d ranks has more samples than an int counts", world))
+			require.ErrorContains(t, last, fmt.Sprintf("nwt: epoch 0 of %d ranks has more samples than fit in an int", world))
 			require.Equal(t, 16, samples)
 		}
 	}

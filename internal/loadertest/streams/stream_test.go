@@ -448,7 +448,7 @@ func (temporaryError) Temporary() bool { return true }
 
 func TestAStreamWithoutAFunctionIsRefused(t *testing.T) {
 	_, err := nwt.NewLoader(nwt.Streamed(nwt.NewStream[int](lineFields, 1, nil, nil)))
-	require.ErrorContains(t, err, "read and load must not be nil")
+	require.ErrorContains(t, err, "NewStream: read or load is nil")
 }
 
 // A stream of two functions with counts: it goes on with any number of ranks.
