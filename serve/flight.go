@@ -72,7 +72,7 @@ func (f *flights) DoAction(a *flight.Action, stream flight.FlightService_DoActio
 	for index := range f.s.about.Samples {
 		if p := askSizes(ds, index, sizes); p != nil && !logged {
 			logged = true
-			slog.Error("nwt/serve: Sizes panics for a sample, which clients take for a bad one; later ones aren't logged", "index", index, "panic", p)
+			slog.Error("serve: Sizes panics for a sample, which clients take for a bad one; later ones aren't logged", "index", index, "panic", p)
 		}
 		for _, size := range sizes {
 			if size < 0 || size > math.MaxInt32 {

@@ -45,7 +45,7 @@ func (s *Server) share(ctx context.Context, path string) (wait func(), err error
 			case ctx.Err() != nil:
 				return nil
 			default:
-				slog.Error("nwt/serve: accepting clients of this host fails; trying again", "error", err)
+				slog.Error("serve: accepting clients of this host fails; trying again", "error", err)
 				time.Sleep(time.Second)
 			}
 		}

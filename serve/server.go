@@ -154,7 +154,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		opts = append(opts, grpc.Creds(credentials.NewTLS(s.opts.tls)))
 	}
 	if s.opts.token == "" && l.Addr().Network() == "tcp" {
-		slog.Warn("nwt/serve: there is no token: whoever reaches the address gets batches, on loopback every user of this host", "address", l.Addr().String())
+		slog.Warn("serve: there is no token: whoever reaches the address gets batches, on loopback every user of this host", "address", l.Addr().String())
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -273,7 +273,7 @@ func (s *Server) tell(a *answer, bad []error, t *ticket) error {
 			of = &nwt.LoadError{Index: -1, Position: -1, Err: err}
 		}
 		if of.Stack != nil { // it stays here
-			slog.Error("nwt/serve: a sample's load panicked", "error", err, "stack", string(of.Stack))
+			slog.Error("serve: a sample's load panicked", "error", err, "stack", string(of.Stack))
 		}
 		if t.Data != "" {
 			err = of.Err
