@@ -161,8 +161,8 @@ func TestWhatPerClassCannotDoIsAnError(t *testing.T) {
 		"and a batch at most":                                                                         func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1<<20, math.MaxInt32, nil, 1) },
 		"PerClass: labels: 0: the number of labels must be":                                           func() (nwt.Sampler, error) { return sampler.PerClass(nil, 2, 2, nil, 1) },
 		"PerClass: labels[1] = -1: must be a class, 0":                                                func() (nwt.Sampler, error) { return sampler.PerClass([]int{0, -1}, 1, 1, nil, 1) },
-		"PerClass: labels[1] = 16777216: must be a class, 0 … 16777215":                                        func() (nwt.Sampler, error) { return sampler.PerClass([]int{0, 1 << 24}, 1, 1, nil, 1) },
-		"= 2: must be 0 … 1, a class":                                                                 func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1, 1, []float64{1, 1}, 1) },
+		"PerClass: labels[1] = 16777216: must be a class, 0 … 16777215":                               func() (nwt.Sampler, error) { return sampler.PerClass([]int{0, 1 << 24}, 1, 1, nil, 1) },
+		"= 2: must be a class, 0 … 1":                                                                 func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1, 1, []float64{1, 1}, 1) },
 		"PerClass: weights[1] = NaN: must be 0 or more, and finite":                                   func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1, 1, []float64{1, math.NaN(), 1}, 1) },
 	} {
 		_, err := make()
