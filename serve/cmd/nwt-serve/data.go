@@ -252,6 +252,9 @@ func shard(ctx context.Context, name string) (all []sample, err error) {
 		if err == io.EOF {
 			return slices.DeleteFunc(all, func(s sample) bool { return s.size < 0 }), nil
 		}
+		if errors.Is(err, tar.ErrHeader) {
+			return nil, errors.New("must be a tar file that isn't compressed")
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -290,6 +293,9 @@ func (s *settings) windows(d *dataset, files []string) error {
 		info, err := os.Stat(file)
 		if err != nil {
 			return err
+		}
+		if !info.Mode().IsRegular() || strings.HasSuffix(file, ".npy") {
+			return fmt.Errorf("%s: must be a file of nothing but tokens, as NumPy's tofile writes it", file)
 		}
 		if info.Size()%int64(width) != 0 {
 			return fmt.Errorf("%s has %d bytes: no whole number of tokens of type %s", file, info.Size(), s.dtype)
