@@ -124,6 +124,18 @@ class Iterating(unittest.TestCase):
         self.assertEqual(names, [name for name in batch])
         self.assertEqual(list(pickle.loads(pickle.dumps(batch))), list(copy.copy(batch)))
 
+    def test_jax_takes_a_batch_as_a_dict(self):
+        jax = mock.Mock()
+        with mock.patch.dict(sys.modules, jax=jax):
+            batch = next(iter(fake.loader()))
+            list(fake.loader())
+        ((kind, parts, whole), _) = jax.tree_util.register_pytree_node.call_args
+        self.assertIs(kind, type(batch))
+        leaves, names = parts(batch)
+        again = whole(names, leaves)
+        self.assertEqual([(name, id(array)) for name, array in again.items()], [(name, id(array)) for name, array in batch.items()])
+        self.assertEqual(jax.tree_util.register_pytree_node.call_count, 1)
+
 
 class Bad(unittest.TestCase):
     def test_bad_samples_are_left_out_logged_and_counted(self):
