@@ -14,16 +14,17 @@ import (
 func (w *worker) decode(data []byte, h header, g *geometry) error {
 	h.mirror(g)
 	sideways := h.orientation >= 5
+	needed := g.needed(&h, sideways)
 	var err error
 	switch {
 	case h.jpeg.components > 0:
-		err = w.decodeJPEG(data, h, g, sideways)
+		err = w.decodeJPEG(data, h, needed)
 	case h.png.channels > 0:
-		err = w.decodePNG(data, h, g.needed(&h, sideways))
+		err = w.decodePNG(data, h, needed)
 	case isGIF(data):
 		err = w.decodeGIF(data, h)
 	default:
-		err = w.decodeImage(data, h, g.needed(&h, sideways).bottom)
+		err = w.decodeImage(data, h, needed.bottom)
 	}
 	if err == nil && sideways {
 		w.turned = w.picture.transpose(w.ctx, w.turned)
@@ -77,7 +78,7 @@ func (h *header) mirrored() (x, y bool) {
 
 // decodeJPEG decodes a JPEG file. If it can tell that the file is whole, it decodes only down to the last
 // row needed.
-func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) error {
+func (w *worker) decodeJPEG(data []byte, h header, needed region) error {
 	scans, whole, err := h.jpeg.rest(w.ctx, data)
 	if err != nil {
 		return err
@@ -94,13 +95,6 @@ func (w *worker) decodeJPEG(data []byte, h header, g *geometry, sideways bool) e
 	if !h.jpeg.planar() {
 		return w.decodeColours(data, h)
 	}
-	x, y := &g.x, &g.y
-	if sideways {
-		x, y = y, x
-	}
-	var needed region
-	needed.left, needed.right = x.span(h.width)
-	needed.top, needed.bottom = y.span(h.height)
 	if !whole { // missing parts must be found, whatever the crop is
 		needed.bottom = h.height
 	}
@@ -264,7 +258,8 @@ func checkScans(h *header, n int) error {
 
 // decodeImage decodes every format that package image knows.
 func (w *worker) decodeImage(data []byte, h header, bottom int) error {
-	part, rows, webp := image.Rect(0, 0, h.width, h.height), h.height, isWebP(data)
+	whole, rows, webp := image.Rect(0, 0, h.width, h.height), h.height, isWebP(data)
+	part := whole
 	var img image.Image
 	var err error
 	if webp {
@@ -281,15 +276,20 @@ func (w *worker) decodeImage(data []byte, h header, bottom int) error {
 	if err != nil {
 		return w.failed("vision: %w", err)
 	}
+	if size := image.Rect(0, 0, part.Dx(), rows); img.Bounds() != size {
+		return fmt.Errorf("vision: the decoded picture, %v, hasn't the size that the file's header says, %v", img.Bounds(), size)
+	}
 	if w.p.mask != nil {
-		return w.takeMask(img, h)
+		if img, err = valuesOf(img, part == whole); err != nil {
+			return err
+		}
 	}
 	w.picture = picture{width: part.Dx(), height: part.Dy(), smooth: true}
-	w.mem = w.picture.take(w.ctx, w.mem, img, part.Dx(), rows)
+	w.mem = w.picture.take(w.ctx, w.mem, img)
 	if webp && w.picture.model == ycc {
 		w.picture.model = video
 	}
-	if part.Dx() < h.width || part.Dy() < h.height {
+	if part != whole {
 		return w.surround(part, h.width, h.height)
 	}
 	return nil
@@ -302,54 +302,43 @@ func (w *worker) surround(part image.Rectangle, width, height int) error {
 	return w.borrow(all.dst, height, width, CHW)
 }
 
-// take makes the picture from an image of width × height pixels. It uses the image's own memory, or grows
-// mem. Pixels that the image doesn't fill are black. It stops if ctx ends.
-func (p *picture) take(ctx context.Context, mem []byte, img image.Image, width, height int) []byte {
-	whole := img.Bounds() == image.Rect(0, 0, width, height)
+// take makes the picture from an image. It uses the image's own memory, or grows mem. It stops if ctx
+// ends.
+func (p *picture) take(ctx context.Context, mem []byte, img image.Image) []byte {
+	size := img.Bounds().Size()
 	switch src := img.(type) {
 	case *image.YCbCr:
-		if whole && p.takeYCbCr(src) {
+		if p.takeYCbCr(src) {
 			return mem
 		}
 	case *image.NYCbCrA: // the colours behind the transparency, as in Pillow
-		if whole && p.takeYCbCr(&src.YCbCr) {
+		if p.takeYCbCr(&src.YCbCr) {
 			return mem
 		}
 		img = &src.YCbCr
-	case *image.NRGBA:
-		if whole {
-			p.model, p.subX, p.subY = rgb, 1, 1
-			mem = p.shape(mem, width, height)
-			for y := range height {
-				p.putColours(y*p.planes[0].stride, width, src.Pix[y*src.Stride:], 4)
-			}
-			return mem
-		}
 	case *image.Gray16:
-		if whole {
-			p.model, p.subX, p.subY = wideGrey, 1, 1
-			mem = p.shape(mem, width, height)
-			for y := range height {
-				low, high := p.planes[0].row(y), p.planes[1].row(y)
-				for x, row := 0, src.Pix[y*src.Stride:]; x < width; x++ {
-					high[x], low[x] = row[2*x], row[2*x+1]
-				}
+		p.model, p.subX, p.subY = wideGrey, 1, 1
+		mem = p.shape(mem, size.X, size.Y)
+		for y := range size.Y {
+			low, high := p.planes[0].row(y), p.planes[1].row(y)
+			for x, row := 0, src.Pix[y*src.Stride:]; x < size.X; x++ {
+				high[x], low[x] = row[2*x], row[2*x+1]
 			}
-			return mem
 		}
+		return mem
 	case *image.Gray:
 		p.model, p.subX, p.subY = grey, 1, 1
-		mem = p.shape(mem, width, height)
-		clear(mem)
-		for y := src.Rect.Min.Y; y < src.Rect.Max.Y; y++ {
-			p.planes[0].put(src.Rect.Min.X, y, src.Pix[src.PixOffset(src.Rect.Min.X, y):][:src.Rect.Dx()])
+		mem = p.shape(mem, size.X, size.Y)
+		for y := range size.Y {
+			copy(p.planes[0].row(y), src.Pix[y*src.Stride:])
 		}
 		return mem
 	}
 	p.model, p.subX, p.subY = rgb, 1, 1
-	mem = p.shape(mem, width, height)
-	clear(mem)
-	p.paint(ctx, img)
+	mem = p.shape(mem, size.X, size.Y)
+	for y := 0; y < size.Y && ctx.Err() == nil; y++ {
+		p.paint(img, y)
+	}
 	return mem
 }
 
@@ -380,59 +369,30 @@ func (p *picture) takeYCbCr(src *image.YCbCr) bool {
 	return true
 }
 
-// put writes pixels to a row, as far as they lie in the plane.
-func (p *plane) put(x, y int, pixels []byte) {
-	if x >= 0 && x < p.width && y >= 0 && y < p.height {
-		copy(p.pix[y*p.stride+x:][:p.width-x], pixels)
-	}
-}
-
-// paint writes an image to an RGB picture. Transparent pixels keep the colour that they have in the file,
-// as in Pillow's convert("RGB").
-func (p *picture) paint(ctx context.Context, img image.Image) {
-	area := img.Bounds().Intersect(image.Rect(0, 0, p.planes[0].width, p.planes[0].height))
-	r, g, b := p.planes[0].pix, p.planes[1].pix, p.planes[2].pix
-	var palette [256]color.NRGBA
-	paletted, isPaletted := img.(*image.Paletted)
-	if isPaletted {
-		for i, c := range paletted.Palette[:min(len(paletted.Palette), 256)] {
-			palette[i] = color.NRGBAModel.Convert(c).(color.NRGBA)
+// paint writes a row of an image. Transparent pixels keep the colour that they have in the file, as in
+// Pillow's convert("RGB").
+func (p *picture) paint(img image.Image, y int) {
+	r, g, b := p.planes[0].row(y), p.planes[1].row(y), p.planes[2].row(y)
+	switch src := img.(type) {
+	case *image.NRGBA:
+		p.putColours(y*p.planes[0].stride, p.width, src.Pix[y*src.Stride:], 4)
+	case *image.NRGBA64:
+		for x := range r {
+			v := src.NRGBA64At(x, y)
+			r[x], g[x], b[x] = byte(v.R>>8), byte(v.G>>8), byte(v.B>>8)
 		}
-	}
-	for y := area.Min.Y; y < area.Max.Y && ctx.Err() == nil; y++ {
-		at := y*p.planes[0].stride + area.Min.X
-		for x := area.Min.X; x < area.Max.X; x++ {
-			var c color.NRGBA
-			switch src := img.(type) {
-			case *image.NRGBA:
-				s := src.Pix[src.PixOffset(x, y):][:4]
-				c = color.NRGBA{s[0], s[1], s[2], s[3]}
-			case *image.RGBA:
-				s := src.Pix[src.PixOffset(x, y):][:4]
-				if c = (color.NRGBA{s[0], s[1], s[2], s[3]}); s[3] != 255 {
-					c = color.NRGBAModel.Convert(src.RGBAAt(x, y)).(color.NRGBA)
-				}
-			case *image.Paletted:
-				c = palette[src.Pix[src.PixOffset(x, y)]]
-			case *image.CMYK:
-				s := src.Pix[src.PixOffset(x, y):][:4]
-				c.R, c.G, c.B = color.CMYKToRGB(s[0], s[1], s[2], s[3])
-			case *image.Gray16:
-				v := uint8(src.Gray16At(x, y).Y >> 8)
-				c = color.NRGBA{v, v, v, 255}
-			case *image.RGBA64:
-				v := src.RGBA64At(x, y)
-				if c = (color.NRGBA{uint8(v.R >> 8), uint8(v.G >> 8), uint8(v.B >> 8), 255}); v.A != 0xffff {
-					c = color.NRGBAModel.Convert(v).(color.NRGBA)
-				}
-			case *image.NRGBA64:
-				v := src.NRGBA64At(x, y)
-				c = color.NRGBA{uint8(v.R >> 8), uint8(v.G >> 8), uint8(v.B >> 8), 255}
-			default:
-				c = color.NRGBAModel.Convert(img.At(x, y)).(color.NRGBA)
+	case image.RGBA64Image: // all images of package image
+		for x := range r {
+			v := src.RGBA64At(x, y)
+			if r[x], g[x], b[x] = byte(v.R>>8), byte(v.G>>8), byte(v.B>>8); v.A != 0xffff {
+				c := color.NRGBAModel.Convert(v).(color.NRGBA)
+				r[x], g[x], b[x] = c.R, c.G, c.B
 			}
-			r[at], g[at], b[at] = c.R, c.G, c.B
-			at++
+		}
+	default:
+		for x := range r {
+			c := color.NRGBAModel.Convert(img.At(x, y)).(color.NRGBA)
+			r[x], g[x], b[x] = c.R, c.G, c.B
 		}
 	}
 }
@@ -485,16 +445,12 @@ func (w *worker) borrow(pixels []byte, height, width int, layout Layout) error {
 	}
 	w.mem = p.shape(w.mem, width, height)
 	for y := range height {
-		if !interleaved {
-			for i := range p.count() {
-				p.planes[i].put(0, y, pixels[i*n+y*width:][:width])
-			}
+		if interleaved {
+			p.putColours(y*p.planes[0].stride, width, pixels[3*y*width:], 3)
 			continue
 		}
-		row, at := pixels[3*y*width:][:3*width], y*p.planes[0].stride
-		r, g, b := p.planes[0].pix[at:][:width], p.planes[1].pix[at:][:width], p.planes[2].pix[at:][:width]
-		for x := range r {
-			r[x], g[x], b[x] = row[3*x], row[3*x+1], row[3*x+2]
+		for i := range p.count() {
+			copy(p.planes[i].row(y), pixels[i*n+y*width:])
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"errors"
 	"fmt"
 	"image"
 	"math"
@@ -44,47 +45,18 @@ func (p *Pipeline) Masks(t nwt.DType, outside int) (*Pipeline, error) {
 	return m, nil
 }
 
-// takeMask makes the picture of the values of an image.
-func (w *worker) takeMask(img image.Image, h header) error {
-	if img.Bounds() != image.Rect(0, 0, h.width, h.height) {
-		return fmt.Errorf("vision: a mask whose picture, %v, doesn't fill its frame of %d × %d pixels", img.Bounds(), h.width, h.height)
+// valuesOf returns an image of the values of a mask. whole says whether the mask fills its frame.
+func valuesOf(mask image.Image, whole bool) (image.Image, error) {
+	if !whole {
+		return nil, fmt.Errorf("vision: a mask whose picture, %v, doesn't fill its frame", mask.Bounds())
 	}
-	w.picture = picture{width: h.width, height: h.height, model: grey, subX: 1, subY: 1}
-	p := &w.picture
-	wide := func(of func(x, y int) (r, g, b uint16)) error {
-		p.model = wideGrey
-		w.mem = p.shape(w.mem, h.width, h.height)
-		for y := 0; y < h.height && w.ctx.Err() == nil; y++ {
-			low, high := p.planes[0].row(y), p.planes[1].row(y)
-			for x := range low {
-				r, g, b := of(x, y)
-				if r != g || g != b {
-					return notGrey(x, y, int(r), int(g), int(b))
-				}
-				low[x], high[x] = byte(r), byte(r>>8)
-			}
-		}
-		return nil
-	}
-	narrow := func(pix []byte, stride int) {
-		w.mem = p.shape(w.mem, h.width, h.height)
-		for y := range h.height {
-			copy(p.planes[0].row(y), pix[y*stride:])
-		}
-	}
-	switch src := img.(type) {
+	switch src := mask.(type) {
 	case *image.Paletted:
-		narrow(src.Pix, src.Stride)
-	case *image.Gray:
-		narrow(src.Pix, src.Stride)
-	case *image.RGBA64:
-		return wide(func(x, y int) (r, g, b uint16) { c := src.RGBA64At(x, y); return c.R, c.G, c.B })
-	case *image.NRGBA64:
-		return wide(func(x, y int) (r, g, b uint16) { c := src.NRGBA64At(x, y); return c.R, c.G, c.B })
-	default:
-		w.mem = p.take(w.ctx, w.mem, img, h.width, h.height)
+		return &image.Gray{Pix: src.Pix, Stride: src.Stride, Rect: src.Rect}, nil
+	case *image.RGBA64, *image.NRGBA64: // of a TIFF file
+		return nil, errors.New("vision: a mask of colours of 16 bits: a mask must be grey, or have a palette")
 	}
-	return nil
+	return mask, nil
 }
 
 func notGrey(x, y, r, g, b int) error {

@@ -34,7 +34,6 @@ type worker struct {
 	packed   []byte // for components of other colours
 	reduced  []byte // for planes whose pixels were averaged
 	sums     []uint64
-	file     []byte // a changed copy of the file
 	reader   reader
 
 	x, y    [2]taps // for the first plane, and for chroma planes
@@ -78,7 +77,7 @@ const maxKept = 1 << 26
 // tidy drops the picture, and frees memory that only few pictures need.
 func (w *worker) tidy() {
 	w.picture = picture{}
-	for _, mem := range [...]*[]byte{&w.mem, &w.turned, &w.packed, &w.reduced, &w.file} {
+	for _, mem := range [...]*[]byte{&w.mem, &w.turned, &w.packed, &w.reduced} {
 		if cap(*mem) > maxKept {
 			*mem = nil
 		}
