@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"math/rand/v2"
@@ -108,9 +109,7 @@ func (Grayscale) draw(_ *rand.Rand, d *drawn) { d.ops = append(d.ops, op{kind: g
 type RandomGrayscale struct{ P float64 }
 
 func (t RandomGrayscale) check(p *plan) error {
-	if t.P == 0 {
-		t.P = 0.1
-	}
+	t.P = cmp.Or(t.P, 0.1)
 	if err := checkShare("RandomGrayscale.P", &t.P); err != nil {
 		return err
 	}

@@ -150,14 +150,46 @@ func (a *axis) span(size int) (from, to int) {
 	return from, max(from+1, min(size, to))
 }
 
+// A triangle weighs the pixels of an axis.
+type triangle struct {
+	axis
+	step, support, inverse float64
+	least, most            int // pixels least … most−1 count
+}
+
+func (a axis) triangle(size int) triangle {
+	step := a.scale()
+	support := max(step, 1)
+	return triangle{a, step, support, 1 / support, max(0, int(math.Floor(a.from))), min(size, int(math.Ceil(a.to)))}
+}
+
+// weigh computes which pixels become value i of the result, from pixel lo on, and with which weights, of
+// which it also returns the sum.
+func (t *triangle) weigh(mem []float64, i int) (lo int, weights []float64, sum float64) {
+	if t.flip {
+		i = t.n - 1 - i
+	}
+	at := t.from + float64((float64(t.first+i)+0.5)*t.step)
+	lo = max(t.least, int(at-t.support+0.5))
+	weights = mem[:max(0, min(t.most, int(at+t.support+0.5))-lo)]
+	for k := range weights {
+		w := 1 - math.Abs(float64((float64(lo+k)+0.5-at)*t.inverse))
+		weights[k] = max(w, 0)
+		sum += weights[k]
+	}
+	if sum == 0 { // beside the picture, take its edge
+		return min(max(int(at), t.least), t.most-1), append(weights[:0], 1), 1
+	}
+	return lo, weights, sum
+}
+
 // plan computes the taps of an axis for a plane of size values. Each value stands
 // for sub pixels: 1 or, in a chroma plane, 2 or 4. If smooth is set, the weights do
 // two steps at once: they first enlarge the plane to the picture's size by
 // libjpeg's triangle ("fancy upsampling"), as a decoder would have done.
 func (t *taps) plan(a axis, pixels, size, sub int, smooth bool) {
-	scale := a.scale()
-	support := max(scale, 1)
-	t.stride = 2*int(support) + 5
+	shape := a.triangle(pixels)
+	t.stride = 2*int(shape.support) + 5
 	if n := a.n * t.stride; cap(t.weights) < n {
 		t.weights = make([]uint64, n)
 	}
@@ -169,31 +201,13 @@ func (t *taps) plan(a axis, pixels, size, sub int, smooth bool) {
 	if cap(t.exact) < t.stride {
 		t.exact, t.half = make([]float64, 2*t.stride), make([]float64, 2*t.stride)
 	}
-	first, last := max(0, int(math.Floor(a.from))), min(pixels, int(math.Ceil(a.to)))
 	t.lo, t.hi, t.most = size, 0, 2
-	inverse := 1 / support
 	for i := range a.n {
-		at := a.from + float64((float64(a.first+i)+0.5)*scale)
-		lo, hi := max(first, int(at-support+0.5)), min(last, int(at+support+0.5))
-		weights := t.exact[:max(0, hi-lo)]
-		sum := 0.0
-		for k := range weights {
-			w := 1 - math.Abs(float64((float64(lo+k)+0.5-at)*inverse))
-			weights[k] = max(w, 0)
-			sum += weights[k]
-		}
-		if sum == 0 { // beside the picture, take its edge
-			lo = min(max(int(at), first), last-1)
-			weights, sum = append(weights[:0], 1), 1
-		}
+		lo, weights, sum := shape.weigh(t.exact, i)
 		if sub > 1 {
 			lo, weights = t.subsampled(lo, weights, size, sub, smooth)
 		}
-		place := i
-		if a.flip {
-			place = a.n - 1 - i
-		}
-		t.put(place, lo, weights, 256/sum)
+		t.put(i, lo, weights, 256/sum)
 	}
 	t.hi = max(t.hi, t.lo+t.most)
 	t.lo &^= 7

@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/bits"
@@ -91,7 +92,7 @@ func (t RandomResizedCrop) check(p *plan) error {
 	if err := t.Size.check("RandomResizedCrop.Size"); err != nil {
 		return err
 	}
-	t.Scale, t.Ratio = orDefault(t.Scale, 0.08, 1), orDefault(t.Ratio, 3.0/4, 4.0/3)
+	t.Scale, t.Ratio = cmp.Or(t.Scale, [2]float64{0.08, 1}), cmp.Or(t.Ratio, [2]float64{3.0 / 4, 4.0 / 3})
 	if err := checkPart("RandomResizedCrop", t.Scale, t.Ratio); err != nil {
 		return err
 	}
@@ -101,14 +102,6 @@ func (t RandomResizedCrop) check(p *plan) error {
 		g.y.crop(top, height)
 		return g.resize(t.Size.Width, t.Size.Height)
 	})
-}
-
-// orDefault returns the given range of numbers, or from … to if none is given.
-func orDefault(given [2]float64, from, to float64) [2]float64 {
-	if given == [2]float64{} {
-		return [2]float64{from, to}
-	}
-	return given
 }
 
 // checkPart checks the ranges from which a random part's area and ratio are drawn.
@@ -293,9 +286,7 @@ func (p *plan) flip(name string, share float64, of func(*geometry) *axis) error 
 
 // checkShare checks a share of pictures; 0 means one half.
 func checkShare(name string, share *float64) error {
-	if *share == 0 {
-		*share = 0.5
-	}
+	*share = cmp.Or(*share, 0.5)
 	if !(*share > 0 && *share <= 1) {
 		return optionError(name, *share, "must be 0 … 1, where 0 means ½")
 	}
@@ -337,7 +328,7 @@ func (t RandomErasing) check(p *plan) error {
 	if err := checkShare("RandomErasing.P", &t.P); err != nil {
 		return err
 	}
-	t.Scale, t.Ratio = orDefault(t.Scale, 0.02, 0.33), orDefault(t.Ratio, 0.3, 3.3)
+	t.Scale, t.Ratio = cmp.Or(t.Scale, [2]float64{0.02, 0.33}), cmp.Or(t.Ratio, [2]float64{0.3, 3.3})
 	if err := checkPart("RandomErasing", t.Scale, t.Ratio); err != nil {
 		return err
 	}

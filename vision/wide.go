@@ -2,6 +2,7 @@ package vision
 
 import (
 	"math"
+	"slices"
 
 	"github.com/nwt-go/nwt"
 )
@@ -9,50 +10,21 @@ import (
 // keepsWide reports whether the result can hold all levels of a grey picture of 16 bits. Changed colours
 // have eight bits.
 func (w *worker) keepsWide() bool {
-	for _, op := range w.drawn.ops {
-		if op.kind != grayscale {
-			return false
-		}
-	}
-	return w.p.dtype != nwt.Uint8
-}
-
-// narrow keeps the upper eight bits of a grey picture of 16 bits.
-func (p *picture) narrow() {
-	p.model, p.planes[0] = grey, p.planes[1]
+	return w.p.dtype != nwt.Uint8 && !slices.ContainsFunc(w.drawn.ops, func(o op) bool { return o.kind != grayscale })
 }
 
 // exactTaps returns the weights of an axis over size values, as numbers: value i of the result is the sum
 // of the weights i*stride … times the values from[i] …
 func exactTaps(a axis, size int) (from []int, weights []float64, stride int) {
-	scale := a.scale()
-	support := max(scale, 1)
-	stride = 2*int(support) + 3
+	shape := a.triangle(size)
+	stride = 2*int(shape.support) + 3
 	from, weights = make([]int, a.n), make([]float64, a.n*stride)
-	first, last := max(0, int(math.Floor(a.from))), min(size, int(math.Ceil(a.to)))
-	for i := range a.n {
-		at := a.from + float64((float64(a.first+i)+0.5)*scale)
-		lo, hi := max(first, int(at-support+0.5)), min(last, int(at+support+0.5))
-		if lo >= hi { // beside the picture, take its edge
-			lo = min(max(int(at), first), last-1)
-			hi = lo + 1
+	for i := range from {
+		lo, of, sum := shape.weigh(weights[i*stride:][:stride], i)
+		for k := range of {
+			of[k] /= sum
 		}
-		place := i
-		if a.flip {
-			place = a.n - 1 - i
-		}
-		from[place] = lo
-		out, sum := weights[place*stride:][:hi-lo], 0.0
-		for k := range out {
-			out[k] = max(1-math.Abs((float64(lo+k)+0.5-at)/support), 0)
-			sum += out[k]
-		}
-		for k := range out {
-			if sum == 0 {
-				out[k], sum = 1, 1
-			}
-			out[k] /= sum
-		}
+		from[i] = lo
 	}
 	return from, weights, stride
 }

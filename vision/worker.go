@@ -274,7 +274,7 @@ func (w *worker) write(dst *nwt.Sample, field, k int, h header, of geometry, dat
 	}
 	wide := w.picture.model == wideGrey && w.keepsWide()
 	if w.picture.model == wideGrey && !wide {
-		w.picture.narrow()
+		w.picture.model, w.picture.planes[0] = grey, w.picture.planes[1] // the upper eight bits
 	}
 	across, down := 1, 1
 	if !wide {
