@@ -123,7 +123,7 @@ func mixRows() {
 }
 
 // turned transposes eight rows of eight bytes. Each vector of the result holds two columns.
-func turned(row func(i int) Op) [4]VecVirtual {
+func turned(row func(i int) Mem) [4]VecVirtual {
 	var pairs [4]VecVirtual
 	for i := range pairs {
 		a, b := XMM(), XMM()
@@ -153,28 +153,25 @@ func turned(row func(i int) Op) [4]VecVirtual {
 	return columns
 }
 
+// eightRows returns where eight rows lie that are stride bytes apart. The lower four are relative to below.
+func eightRows(first, stride GPVirtual) (row func(i int) Mem, below GPVirtual) {
+	stride3, below := GP64(), GP64()
+	LEAQ(Mem{Base: stride, Index: stride, Scale: 2}, stride3)
+	LEAQ(Mem{Base: first, Index: stride, Scale: 4}, below)
+	return func(i int) Mem {
+		base := []Register{first, below}[i/4]
+		return []Mem{{Base: base}, {Base: base, Index: stride, Scale: 1}, {Base: base, Index: stride, Scale: 2}, {Base: base, Index: stride3, Scale: 1}}[i%4]
+	}, below
+}
+
 func columnsOf() {
 	TEXT("columnsOfAVX2", NOSPLIT, "func(dst *uint64, rows *byte, n, stride int)")
 	Pragma("noescape")
 	Doc("columnsOfAVX2 makes n columns, a multiple of eight. A column is eight lanes of", "16 bits, in the order of the rows.")
 	dst, rows, n, stride := load("dst"), load("rows"), load("n"), load("stride")
-	stride3, below := GP64(), GP64()
-	LEAQ(Mem{Base: stride, Index: stride, Scale: 2}, stride3)
-	LEAQ(Mem{Base: rows, Index: stride, Scale: 4}, below)
+	row, below := eightRows(rows, stride)
 	Label("columns")
-	columns := turned(func(i int) Op {
-		base := []Register{rows, below}[i/4]
-		switch i % 4 {
-		case 0:
-			return Mem{Base: base}
-		case 1:
-			return Mem{Base: base, Index: stride, Scale: 1}
-		case 2:
-			return Mem{Base: base, Index: stride, Scale: 2}
-		}
-		return Mem{Base: base, Index: stride3, Scale: 1}
-	})
-	for i, c := range columns {
+	for i, c := range turned(row) {
 		v := YMM()
 		VPMOVZXBW(c, v)
 		VMOVDQU(v, Mem{Base: dst, Disp: 32 * i})
@@ -253,19 +250,11 @@ func rowsOf() {
 	Pragma("noescape")
 	Doc("rowsOfAVX2 is rowsOf for n columns, a multiple of eight.")
 	rows, stride, src, n := load("rows"), load("stride"), load("src"), load("n")
-	stride3, below := GP64(), GP64()
-	LEAQ(Mem{Base: stride, Index: stride, Scale: 2}, stride3)
-	LEAQ(Mem{Base: rows, Index: stride, Scale: 4}, below)
+	row, below := eightRows(rows, stride)
 	Label("rows")
-	for i, two := range turned(func(i int) Op { return Mem{Base: src, Disp: 8 * i} }) {
-		base := []Register{rows, below}[i/2]
-		if i%2 == 0 {
-			VMOVQ(two, Mem{Base: base})
-			VMOVHPS(two, Mem{Base: base, Index: stride, Scale: 1})
-		} else {
-			VMOVQ(two, Mem{Base: base, Index: stride, Scale: 2})
-			VMOVHPS(two, Mem{Base: base, Index: stride3, Scale: 1})
-		}
+	for i, two := range turned(func(i int) Mem { return Mem{Base: src, Disp: 8 * i} }) {
+		VMOVQ(two, row(2*i))
+		VMOVHPS(two, row(2*i+1))
 	}
 	ADDQ(U8(64), src)
 	ADDQ(U8(8), rows)
@@ -497,21 +486,19 @@ func inverse() {
 		VPACKUSWB(c[left+2], c[left], c[left])
 		VPSHUFB(order, c[left], c[left])
 	}
-	stride3, below := GP64(), GP64()
-	LEAQ(Mem{Base: stride, Index: stride, Scale: 2}, stride3)
-	LEAQ(Mem{Base: dst, Index: stride, Scale: 4}, below)
+	row, _ := eightRows(dst, stride)
 	upper, lower := c[1], c[2] // rows 0, 1, 4 and 5, and the others
 	VPUNPCKLDQ(c[4], c[0], upper)
 	VPUNPCKHDQ(c[4], c[0], lower)
-	for i, base := range []Register{dst, below} {
-		if i == 1 {
+	for i := 0; i < 8; i += 4 {
+		if i == 4 {
 			VEXTRACTI128(U8(1), upper, upper.AsX())
 			VEXTRACTI128(U8(1), lower, lower.AsX())
 		}
-		VMOVQ(upper.AsX(), Mem{Base: base})
-		VMOVHPS(upper.AsX(), Mem{Base: base, Index: stride, Scale: 1})
-		VMOVQ(lower.AsX(), Mem{Base: base, Index: stride, Scale: 2})
-		VMOVHPS(lower.AsX(), Mem{Base: base, Index: stride3, Scale: 1})
+		VMOVQ(upper.AsX(), row(i))
+		VMOVHPS(upper.AsX(), row(i+1))
+		VMOVQ(lower.AsX(), row(i+2))
+		VMOVHPS(lower.AsX(), row(i+3))
 	}
 	VZEROUPPER()
 	RET()
