@@ -62,8 +62,8 @@
 // [image.RegisterFormat]. Of a PNG file that isn't interlaced, only the rows down to the crop's last one are
 // unpacked. The checksums of all its chunks are checked, and that it has an end, so a file that is cut or
 // damaged anywhere is an error for every crop. Of an animation, the first picture is used. If it is smaller than the frame,
-// the rest is black. In a GIF file the rest has the transparent colour or, if there is none, the
-// background colour; Pillow uses the first colour of the palette. If it extends beyond a GIF file's
+// the rest is black; in a GIF file it has the transparent colour or, if there is none, the first of the
+// palette, as in Pillow. If it extends beyond a GIF file's
 // screen, the screen grows. Grey pictures of 16 bits keep all levels, as by torchvision's to_dtype: floats get the
 // level / 65535, Uint16 the level. In Uint8 fields, after transforms that change colours, and of colours of
 // 16 bits, the upper eight bits are used. Pillow makes every grey above 255 white. TIFF files are turned as their orientation says, as in

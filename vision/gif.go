@@ -59,7 +59,7 @@ func frameOfGIF(ctx context.Context, data []byte) (f gifFrame, ok bool) {
 type gifDecoder struct{ codes, pixels []byte }
 
 // decodeGIF decodes the first picture of a GIF file. Its colours stay behind its transparency, as in
-// Pillow. What it doesn't fill gets the transparent colour or, if there is none, the background. If the
+// Pillow. What it doesn't fill gets the transparent colour or, if there is none, the palette's first. If the
 // program accepts damaged files, missing pixels become 0.
 func (w *worker) decodeGIF(data []byte, h header) error {
 	f, ok := frameOfGIF(w.ctx, data)
@@ -119,17 +119,9 @@ func (w *worker) decodeGIF(data []byte, h header) error {
 	w.mem = w.picture.shape(w.mem, h.width, h.height)
 	planes := w.picture.planes[:w.picture.count()]
 	if !whole {
-		index := 3 * int(data[11])
-		if transparent >= 0 {
-			index = 3 * transparent
-		}
 		for c, pl := range planes {
-			empty := byte(0)
-			if index+3 <= len(f.palette) {
-				empty = f.palette[index+c]
-			}
 			for i := range pl.pix {
-				pl.pix[i] = empty
+				pl.pix[i] = colours[max(0, transparent)][c]
 			}
 		}
 	}

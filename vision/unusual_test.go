@@ -125,7 +125,7 @@ func TestAGIFKeepsTheColoursBehindItsTransparency(t *testing.T) {
 		background  byte
 		transparent int
 		corner      []byte
-	}{{2, -1, []byte{90, 80, 70}}, {0, 1, []byte{200, 100, 50}}, {1, 0, []byte{10, 20, 30}}} {
+	}{{2, -1, []byte{10, 20, 30}}, {0, 1, []byte{200, 100, 50}}, {1, 0, []byte{10, 20, 30}}} {
 		got := nwt.Values[uint8](load(t, p, encode(c.background, c.transparent)), 0)
 		require.Equal(t, c.corner, got[:3])
 		require.Equal(t, []byte{200, 100, 50}, got[(5+1)*3:][:3])
