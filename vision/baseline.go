@@ -332,16 +332,12 @@ func (t *huffman) symbol(e int32, acc uint64) (symbol uint8, length uint) {
 	if e != 0 {
 		return uint8(e >> 8), uint(e & 255)
 	}
-	symbol, n := t.long(int32(acc >> 48))
-	return symbol, uint(n)
+	return t.from(lookahead+1, int32(acc>>48))
 }
 
-// long finds a code that isn't short at the beginning of the next 16 bits.
-func (t *huffman) long(next int32) (symbol uint8, length int) { return t.from(lookahead+1, next) }
-
-// from finds a code of at least some length there.
-func (t *huffman) from(shortest int, next int32) (symbol uint8, length int) {
-	for length = shortest; length <= 16; length++ {
+// from finds a code of at least some length at the beginning of the next 16 bits.
+func (t *huffman) from(length uint, next int32) (symbol uint8, _ uint) {
+	for ; length <= 16; length++ {
 		if next < t.end[length] {
 			return t.values[(next>>(16-length)+t.offset[length])&255], length
 		}
@@ -512,22 +508,17 @@ func (d *baselineDecoder) dc(c *component) error {
 	}
 	d.refill()
 	t := &d.tables[0][c.dc]
-	symbol, length := uint8(0), 0
-	if e := t.short[d.acc>>(64-lookahead)]; e != 0 {
-		symbol, length = uint8(e>>8), int(e&255)
-	} else if symbol, length = t.long(int32(d.acc >> 48)); length == 0 {
-		return errCode
-	}
+	symbol, length := t.symbol(t.short[d.acc>>(64-lookahead)], d.acc)
 	size := uint(symbol)
-	if size > 15 {
+	if length == 0 || size > 15 {
 		return errCode
 	}
-	d.acc <<= uint(length) & 63
+	d.acc <<= length & 63
 	if size > 0 {
 		c.prediction += numberOf(d.acc, size)
 	}
 	d.acc <<= size & 63
-	d.bits -= uint(length) + size
+	d.bits -= length + size
 	return nil
 }
 
@@ -559,14 +550,12 @@ func (d *baselineDecoder) block(c *component) (last int, err error) {
 			acc <<= length & 63
 			bits -= length
 		} else {
-			symbol, length := uint8(e>>8), int(e&255)
-			if e == 0 {
-				if symbol, length = t.long(int32(acc >> 48)); length == 0 {
-					return 0, errCode
-				}
+			symbol, length := t.symbol(e, acc)
+			if length == 0 {
+				return 0, errCode
 			}
-			acc <<= uint(length) & 63
-			bits -= uint(length)
+			acc <<= length & 63
+			bits -= length
 			size := uint(symbol & 15)
 			if size == 0 {
 				if symbol>>4 != 15 {
@@ -626,9 +615,9 @@ func (d *baselineDecoder) skipBlock(c *component) error {
 		if length == 0 {
 			return errCode
 		}
-		size := int(symbol & 15)
-		acc <<= uint(length+size) & 63
-		bits -= uint(length + size)
+		size := uint(symbol & 15)
+		acc <<= (length + size) & 63
+		bits -= length + size
 		if size == 0 && symbol>>4 != 15 {
 			break
 		}
