@@ -5,8 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,104 +13,38 @@ import (
 	"github.com/nwt-go/nwt/vision"
 )
 
-// logged returns what goes to the default logger while f runs.
-func logged(t *testing.T, f func()) string {
-	t.Helper()
-	var b bytes.Buffer
-	before := slog.Default()
-	defer slog.SetDefault(before)
-	slog.SetDefault(slog.New(slog.NewTextHandler(&b, nil)))
-	f()
-	return b.String()
-}
-
-func TestClassesOfAnotherFolderKeepTheirNumbers(t *testing.T) {
-	open := func(dir string, opts ...vision.FolderOption) (*vision.Folder, error) {
+// Package folder's tests say what each option does.
+func TestAFolderOfPicturesHasTheOptionsOfAFolderOfFiles(t *testing.T) {
+	var said bytes.Buffer
+	defer slog.SetDefault(slog.Default())
+	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+	dir := tree(t, "a/1.png", "b/1.png", "b/README", "cover.png")
+	open := func(opts ...vision.FolderOption) (*vision.Folder, error) {
 		return vision.OpenFolder(t.Context(), dir, small(t), opts...)
 	}
-	training, err := open(tree(t, "0/a.png", "180/a.png", "270/a.png", "90/a.png"))
+	_, err := open()
+	require.ErrorContains(t, err, "WithoutStrayFiles skips them): cover.png")
+	f, err := open(vision.WithoutStrayFiles(), vision.WithClasses([]string{"b", "none", "a"}))
 	require.NoError(t, err)
-	dir := tree(t, "90/b.png", "0/b.png", "270/b.png")
-	validation, err := open(dir, vision.WithClasses(training.Classes()))
+	require.Equal(t, []int{0, 2}, []int{f.Class(0), f.Class(1)})
+	require.Contains(t, said.String(), `msg="vision: files were passed over" folder=`+dir+` files=2 extensions=".png: 1, others: 1"`)
+
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "c"), 0o755))
+	_, err = open(vision.WithoutStrayFiles())
+	require.ErrorContains(t, err, "WithEmptyClasses keeps them): c")
+	all := []vision.FolderOption{vision.WithoutStrayFiles(), vision.WithEmptyClasses()}
+	before, err := open(all...)
 	require.NoError(t, err)
-	require.Equal(t, training.Classes(), validation.Classes())
-	for i := range 3 {
-		require.Equal(t, filepath.Base(filepath.Dir(validation.Path(i))), training.Classes()[validation.Class(i)])
-	}
-	require.Equal(t, []int{0, 2, 3}, []int{validation.Class(0), validation.Class(1), validation.Class(2)})
-
-	require.NoError(t, os.Mkdir(filepath.Join(dir, "180"), 0o755))
-	_, err = open(dir, vision.WithClasses(training.Classes()))
-	require.NoError(t, err, "a class without files")
-	turned, err := open(dir, vision.WithClasses([]string{"90", "0", "270", "180", "more"}))
+	copied, err := open(append(all, vision.WithContentFingerprint())...)
 	require.NoError(t, err)
-	require.Equal(t, "90", filepath.Base(filepath.Dir(turned.Path(0))), "in the order of the numbers")
-	require.Equal(t, 0, turned.Class(0))
-	for want, classes := range map[string][]string{`that WithClasses doesn't name: 180, 270`: {"0", "90"}, `WithClasses: the class "0" comes twice`: {"0", "0", "180", "270", "90"}, "0, 180, 270, 90": nil} {
-		_, err = open(dir, vision.WithClasses(classes))
-		require.ErrorContains(t, err, want)
-	}
-}
-
-func TestFilesThatArePassedOverAreCountedInOneLine(t *testing.T) {
-	open := func(dir string, opts ...vision.FolderOption) (*vision.Folder, error) {
-		return vision.OpenFolder(t.Context(), dir, small(t), opts...)
-	}
-	dir := tree(t, "a/1.png", "a/2.AVIF", "a/deep/3.avif", "b/1.png", "b/4.heic", "b/README", "b/Thumbs.db", "b/.x.png", "labels.csv")
-	said := logged(t, func() {
-		f, err := open(dir)
-		require.NoError(t, err)
-		require.Equal(t, 2, f.Len())
-	})
-	require.Contains(t, said, `msg="vision: files were passed over" folder=`+dir+` files=5 extensions=".avif: 2, .csv: 1, .heic: 1, others: 1"`)
-	require.Equal(t, 1, strings.Count(said, "\n"))
-	require.Empty(t, logged(t, func() {
-		_, err := open(tree(t, "a/1.png"))
-		require.NoError(t, err)
-	}))
-}
-
-func TestStrayFilesAreAnErrorOrSkippedAndCounted(t *testing.T) {
-	open := func(dir string, opts ...vision.FolderOption) (*vision.Folder, error) {
-		return vision.OpenFolder(t.Context(), dir, small(t), opts...)
-	}
-	dir := tree(t, "a/1.png", "cover.png", "overview.png")
-	_, err := open(dir)
-	require.ErrorContains(t, err, "WithoutStrayFiles skips them): cover.png, overview.png")
-	require.Contains(t, logged(t, func() {
-		f, err := open(dir, vision.WithoutStrayFiles())
-		require.NoError(t, err)
-		require.Equal(t, 1, f.Len())
-	}), `files=2 extensions=".png: 2"`)
-}
-
-func TestACopyOfAFolderHasTheSameContentFingerprint(t *testing.T) {
-	tells := func(dir string, opts ...vision.FolderOption) string {
-		f, err := func() (*vision.Folder, error) { return vision.OpenFolder(t.Context(), dir, small(t), opts...) }()
-		require.NoError(t, err)
-		return f.Fingerprint()
-	}
-	dir := t.TempDir()
-	require.NoError(t, os.Mkdir(filepath.Join(dir, "a"), 0o755))
-	at := filepath.Join(dir, "a", "1.png")
-	data := bytes.Repeat([]byte("0123456789abcdef"), 1000)
-	write := func(data []byte) { require.NoError(t, os.WriteFile(at, data, 0o644)) }
-	for _, size := range []int{0, 1, 4096, 4097, 8192, 16000} {
-		data := data[:size]
-		write(data)
-		times, bytes := tells(dir), tells(dir, vision.WithContentFingerprint())
-		require.NoError(t, os.Chtimes(at, time.Time{}, time.Unix(1e9, int64(size))))
-		require.NotEqual(t, times, tells(dir))
-		require.Equal(t, bytes, tells(dir, vision.WithContentFingerprint()))
-		for _, i := range []int{0, size - 1} {
-			if size > 0 {
-				other := slices.Clone(data)
-				other[i] ^= 1
-				write(other)
-				require.NotEqual(t, bytes, tells(dir, vision.WithContentFingerprint()), "byte %d of %d", i, size)
-			}
-		}
-	}
+	times, content := before.Fingerprint(), copied.Fingerprint()
+	require.NoError(t, os.Chtimes(before.Path(0), time.Time{}, time.Unix(1e9, 0)))
+	before, err = open(all...)
+	require.NoError(t, err)
+	copied, err = open(append(all, vision.WithContentFingerprint())...)
+	require.NoError(t, err)
+	require.NotEqual(t, times, before.Fingerprint())
+	require.Equal(t, content, copied.Fingerprint())
 }
 
 func TestJPEGFilesOfOtherNamesAreRead(t *testing.T) {
