@@ -177,8 +177,11 @@ func FuzzLoad(f *testing.F) {
 	for _, data := range corpus(f) {
 		f.Add(data)
 	}
-	for _, name := range []string{"exif6.jpg", "422.jpg", "odd.jpg", "alpha.webp", "restarts-progressive.jpg", "partial.webp", "partial-lossless.webp", "partial-alpha.webp"} {
+	for _, name := range []string{"exif6.jpg", "422.jpg", "odd.jpg", "alpha.webp", "restarts-progressive.jpg", "partial.webp", "partial-lossless.webp", "partial-alpha.webp", "separate.jpg", "alpha.png", "mask.png"} {
 		f.Add(read(f, name))
+	}
+	for i, bits := range []int{1, 2, 4, 8, 16} {
+		f.Add(randomPNG(f, rand.New(rand.NewPCG(5, 6)), 19, 13, bits, 0, i%2 == 0, nil))
 	}
 	steps := []vision.Transform{
 		vision.RandomResizedCrop{Size: vision.Size{Height: 9, Width: 17}}, vision.RandomHorizontalFlip{}, vision.ColorJitter{Hue: .1},
