@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -283,6 +284,23 @@ func TestAMaskKeepsItsValuesWhateverFileItIsIn(t *testing.T) {
 		}), 0)
 		require.ErrorContains(t, err, "a mask must be grey or have a palette: in this one the pixel at column", name)
 	}
+}
+
+// As Pillow saves and loads it: luma is 16 … 235 there.
+func TestAMaskInALossyWebPFileHasTheLevelsOfThePicture(t *testing.T) {
+	file, err := hex.DecodeString("52494646240000005745425056503820180000003001009d012a1000100000c01225a400037000fefc868000")
+	require.NoError(t, err)
+	pictures := of(t, 16, 16)
+	masks, err := pictures.Masks(nwt.Uint8, 0)
+	require.NoError(t, err)
+	s, err := nwt.LoadSample(t.Context(), nwt.NewDataset(1, []nwt.Field{pictures.Field("image"), masks.Field("mask")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+		draw, err := pictures.Choose(dst, 0, file)
+		require.NoError(t, err)
+		return draw.Load(masks, 1, file)
+	}), 0)
+	require.NoError(t, err)
+	require.Equal(t, bytes.Repeat([]byte{200}, 16*16), nwt.Values[uint8](s, 1))
+	require.Equal(t, bytes.Repeat([]byte{200}, 3*16*16), nwt.Values[uint8](s, 0))
 }
 
 func TestAllPicturesOfADrawLookAlike(t *testing.T) {

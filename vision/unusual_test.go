@@ -217,6 +217,14 @@ func TestChromaOfFourByTwoPixelsIsRepeated(t *testing.T) {
 	}
 }
 
+func TestADecoderThatReturnsAnotherSizeThanItSaidIsAnError(t *testing.T) {
+	const magic = "nwt other size "
+	image.RegisterFormat("nwtother", magic, func(io.Reader) (image.Image, error) { return image.NewGray(image.Rect(0, 0, 32, 7)), nil },
+		func(io.Reader) (image.Config, error) { return image.Config{Width: 32, Height: 8}, nil })
+	_, err := pixels(t, of(t, 32, 8), []byte(magic))
+	require.ErrorContains(t, err, "(0,0)-(32,7)")
+}
+
 // Pillow's convert("RGB") makes white of all levels above 255, of the 65 535 that there
 // are. torchvision keeps all, and scales them.
 func TestGreyOfSixteenBitsKeepsItsUpperBits(t *testing.T) {
