@@ -373,7 +373,7 @@ func TestAnAdapterServesLoadersOfDifferentFields(t *testing.T) {
 
 func TestWhatCanNotBeUsedIsNamed(t *testing.T) {
 	_, err := New(Config{})
-	require.ErrorContains(t, err, "Config.Backend: must not be nil")
+	require.ErrorContains(t, err, "Config.Backend: is nil")
 	for _, c := range []struct {
 		name   string
 		labels []string
