@@ -77,7 +77,7 @@ func TestWhatCannotRunSaysWhy(t *testing.T) {
 	}{
 		{"no points", []string{"-points", "0"}, "Dataset.Len"},
 		{"a batch of more than all points", []string{"-points", "5"}, "WithDropLast"},
-		{"fewer than no epochs", []string{"-epochs", "-1", "-budget", "10ms"}, "end must be at least first, 0"},
+		{"fewer than no epochs", []string{"-epochs", "-1", "-budget", "10ms"}, "end: -1: must be at least 0, the first epoch"},
 		{"an empty batch", []string{"-batch", "0"}, "-batch 0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -38,13 +38,20 @@ func holds(t *testing.T, mem []byte, mark string) bool {
 }
 
 func TestAClosedCacheHasGivenItsMemoryBack(t *testing.T) {
-	c := New(100, 8, 1<<20)
-	get(t, c, 3)
-	mem, book := c.blocks.list[0], c.blocks.book
-	require.NoError(t, c.Close())
-	require.Error(t, unix.Madvise(mem, unix.MADV_NORMAL))
-	require.Error(t, unix.Madvise(book, unix.MADV_NORMAL))
-	require.Zero(t, c.Bytes())
+	given := func() bool {
+		c := New(100, 8, 1<<20)
+		get(t, c, 3)
+		mem, book := c.blocks.list[0], c.blocks.book
+		require.NoError(t, c.Close())
+		require.Zero(t, c.Bytes())
+		return unix.Madvise(mem, unix.MADV_NORMAL) != nil && unix.Madvise(book, unix.MADV_NORMAL) != nil
+	}
+	for range 100 { // Go's runtime may take the addresses at once
+		if given() {
+			return
+		}
+	}
+	t.Fatal("both are mapped after Close")
 }
 
 func TestACacheThatCannotGiveItsMemoryBackSaysSoAndGivesBackTheRest(t *testing.T) {

@@ -83,7 +83,7 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 		number[class] = i
 	}
 	if unknown := slices.DeleteFunc(slices.Clone(folders), func(class string) bool { _, known := number[class]; return known }); len(unknown) > 0 {
-		return nil, fmt.Errorf("%s has classes that WithClasses doesn't name: %s", dir, some(unknown))
+		return nil, fmt.Errorf("%s has classes that aren't among the classes given: %s", dir, some(unknown))
 	}
 	slices.SortFunc(folders, func(a, b string) int { return number[a] - number[b] })
 	var empty []string
