@@ -251,7 +251,6 @@ func (s *settings) server() (with []serve.ServerOption, err error) {
 		}
 	}
 	if s.shared != "" {
-		giveWay()
 		if with = append(with, serve.WithShared(s.shared)); s.shared[0] != '@' {
 			try("-shared "+s.shared, "unix:"+s.shared)
 		}
