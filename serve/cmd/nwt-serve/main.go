@@ -22,6 +22,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/serve"
 )
@@ -154,7 +158,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	case errors.Is(err, flag.ErrHelp):
 		return nil
 	case err != nil:
-		return fmt.Errorf("%w (-h tells the flags)", err)
+		return fmt.Errorf("%w (-h lists the flags)", err)
 	case s.version:
 		_, err := fmt.Fprintln(stdout, version)
 		return err
@@ -268,24 +272,21 @@ func cpus() int {
 	return n
 }
 
-// exported answers on any path with what Prometheus reads.
-func exported(server *serve.Server) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		s := server.Stats()
-		for _, one := range []struct {
-			name, kind, help string
-			value            int64
-		}{
-			{"batches_total", "counter", "Batches answered.", s.Batches},
-			{"samples_total", "counter", "Samples loaded, the bad ones among them.", s.Samples},
-			{"samples_bad_total", "counter", "Samples that could not be loaded.", s.Bad},
-			{"bytes_total", "counter", "Bytes of the batches answered.", s.Bytes},
-			{"batches_loading", "gauge", "Batches that are being loaded or sent.", int64(s.Loading)},
-			{"workers", "gauge", "Samples loaded at a time.", int64(server.Workers())},
-		} {
-			fmt.Fprintf(w, "# HELP nwt_serve_%[1]s %[3]s\n# TYPE nwt_serve_%[1]s %[2]s\nnwt_serve_%[1]s %[4]d\n", one.name, one.kind, one.help, one.value)
-		}
+// exported returns what Prometheus is told, on any path.
+func exported(s *serve.Server) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	counter := func(name, help string, value func(serve.Stats) int64) {
+		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(value(s.Stats())) }))
 	}
+	counter("nwt_serve_batches_total", "Batches answered.", func(s serve.Stats) int64 { return s.Batches })
+	counter("nwt_serve_samples_total", "Samples loaded, the bad ones among them.", func(s serve.Stats) int64 { return s.Samples })
+	counter("nwt_serve_samples_bad_total", "Samples that could not be loaded.", func(s serve.Stats) int64 { return s.Bad })
+	counter("nwt_serve_bytes_total", "Bytes of the batches answered.", func(s serve.Stats) int64 { return s.Bytes })
+	registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "nwt_serve_batches_loading", Help: "Batches that are being loaded or sent."}, func() float64 { return float64(s.Stats().Loading) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "nwt_serve_workers", Help: "Samples loaded at a time."}, func() float64 { return float64(s.Workers()) }))
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
 // local reports whether only this host reaches an address.
