@@ -76,11 +76,6 @@ func (l *engine) depthOf(n int) int {
 	return min(max(2, (n+perBatch-1)/perBatch+1), maxPrefetch) + 1
 }
 
-// keep returns how many slots are kept, apart from the slots of retained batches.
-func (l *engine) keep() int {
-	return l.depth()
-}
-
 // A worker calls idle when it finds nothing to claim. If time is being lost from now on, idle arranges
 // that a batch is opened once that time has paid for it. idle and the goroutine that opens a batch each
 // store before they load, so one of them sees the other.

@@ -203,7 +203,7 @@ func (s *slots) kept(b *Batch, loose bool) bool {
 	if loose {
 		s.loose--
 	}
-	if b.shared() || s.closed || b.request != nil && b.request.memory.alloc != nil || b.l.opts.checks || s.total-s.loose > b.l.keep() {
+	if b.shared() || s.closed || b.request != nil && b.request.memory.alloc != nil || b.l.opts.checks || s.total-s.loose > b.l.depth() {
 		s.total--
 		return false
 	}
@@ -222,7 +222,7 @@ func (s *slots) detach() {
 // keep depends, change without a common lock.
 func (s *slots) trim(l *engine) {
 	s.mu.Lock()
-	tooMany := max(0, s.total-s.loose-l.keep())
+	tooMany := max(0, s.total-s.loose-l.depth())
 	kept := max(0, len(s.free)-tooMany)
 	surplus := slices.Clone(s.free[kept:])
 	s.free, s.total = s.free[:kept], s.total-len(surplus)

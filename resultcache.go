@@ -108,9 +108,9 @@ func (s *source) resultKey() resultfile.Key {
 func (r keptResult) outgrows(l memlimit.Limit) (why string) {
 	chosen := r.trial(r.Workers)
 	grows := chosen.needs() - min(r.Before, chosen.needs())
-	if now := neededNow(); grows > l.Bytes-min(now, l.Bytes) {
-		needs, limit := l.Beside(now + min(grows, math.MaxUint64-now))
-		return fmt.Sprintf("%s would take about %s: over the limit of %s", human.Workers(r.Workers), needs, limit)
+	if grows == 0 {
+		return ""
 	}
-	return ""
+	now := neededNow()
+	return l.Over(r.Workers, now+min(grows, math.MaxUint64-now))
 }

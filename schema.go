@@ -128,9 +128,9 @@ func (c Column[T]) Of(v View) []T {
 	return elements[T](b)
 }
 
-// Set copies values to the column's place in a sample. It panics if the place is for more or fewer: so
-// the sample is bad, and its [LoadError] names the field. Of a ragged field it also sets the length, if
-// only the first dimension is ragged.
+// Set copies values to the column's place in a sample. If only the field's first dimension is ragged, Set
+// also sets its length. If the number of values doesn't fit the place, Set panics, which makes the sample
+// bad, with a [LoadError] that names the field.
 func (c Column[T]) Set(dst *Sample, values ...T) {
 	place, there := dst.bytesOf(c.index)
 	c.check(there)
@@ -148,9 +148,9 @@ func (c Column[T]) Set(dst *Sample, values ...T) {
 //go:noinline
 func (c *Column[T]) panicLength(there *layout.Column, n int) {
 	if there.Free == 1 {
-		panic(fmt.Sprintf("nwt: field %q: %d values for shape %v, which has a multiple of %d", c.name, n, there.Dims, there.Step/c.dtype.Size()))
+		panic(fmt.Sprintf("nwt: field %q: %d values for shape %v: must be a multiple of %d", c.name, n, there.Dims, there.Step/c.dtype.Size()))
 	}
-	panic(fmt.Sprintf("nwt: field %q: %d values for shape %v, which has %d", c.name, n, there.Dims, there.Size/c.dtype.Size()))
+	panic(fmt.Sprintf("nwt: field %q: %d values for shape %v: must be %d", c.name, n, there.Dims, there.Size/c.dtype.Size()))
 }
 
 func (c Column[T]) SetLen(s *Sample, n int) { s.SetLen(c.in(s), n) }

@@ -2,7 +2,6 @@ package nwt
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/nwt-go/nwt/internal/durations"
 	"github.com/nwt-go/nwt/internal/host"
-	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/memlimit"
 	"github.com/nwt-go/nwt/internal/report"
 	"github.com/nwt-go/nwt/internal/search"
@@ -117,10 +115,7 @@ func (t *tuning) allowed(workers int) bool {
 	l := t.l
 	why := t.limit.Allows(workers, t.counts.peaks())
 	if more := l.depthOf(workers) - l.depth(); why == "" && more > 0 && t.counts.at(workers) == nil && t.last != nil {
-		if needs := t.last.needs() + uint64(more)*uint64(l.slotBytes); needs > t.limit.Bytes {
-			one, limit := t.limit.Beside(needs)
-			why = fmt.Sprintf("%s would take about %s: over the limit of %s", human.Workers(workers), one, limit)
-		}
+		why = t.limit.Over(workers, t.last.needs()+uint64(more)*uint64(l.slotBytes))
 	}
 	if workers == 0 && !t.inline {
 		if why = report.NotInline; l.streams() && l.opts.mayInline() {

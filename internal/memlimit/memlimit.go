@@ -53,7 +53,7 @@ func (l Limit) Allows(workers int, measured []Peak) (why string) {
 	at, found := slices.BinarySearchFunc(peaks, workers, func(p Peak, w int) int { return p.Workers - w })
 	if found {
 		if peaks[at].Bytes > l.Bytes {
-			took, limit := l.Beside(peaks[at].Bytes)
+			took, limit := l.beside(peaks[at].Bytes)
 			return fmt.Sprintf("%s took %s: over the limit of %s", human.Workers(workers), took, limit)
 		}
 		return ""
@@ -69,7 +69,7 @@ func (l Limit) Allows(workers int, measured []Peak) (why string) {
 		predicted = max(predicted, extrapolate(peaks[at-2], below, workers))
 	}
 	if predicted > float64(l.Bytes) {
-		needs, limit := l.Beside(uint64(predicted))
+		needs, limit := l.beside(uint64(predicted))
 		return fmt.Sprintf("%s would take about %s (%d took %s): over the limit of %s",
 			human.Workers(workers), needs, below.Workers, human.Bytes(below.Bytes), limit)
 	}
@@ -82,8 +82,17 @@ func extrapolate(a, b Peak, workers int) float64 {
 	return float64(a.Bytes) + growth*float64(workers-a.Workers)
 }
 
-// Beside returns what a count needs, and the limit with its origin.
-func (l Limit) Beside(needs uint64) (string, string) {
+// Over returns why a count that needs so many bytes must not be tried, or "" if it may be.
+func (l Limit) Over(workers int, needs uint64) (why string) {
+	if needs <= l.Bytes {
+		return ""
+	}
+	about, limit := l.beside(needs)
+	return fmt.Sprintf("%s would take about %s: over the limit of %s", human.Workers(workers), about, limit)
+}
+
+// beside returns what a count needs, and the limit with its origin.
+func (l Limit) beside(needs uint64) (string, string) {
 	one, limit := human.Apart(needs, l.Bytes)
 	return one, fmt.Sprintf("%s (%s)", limit, l.From)
 }

@@ -48,7 +48,7 @@ func TestACountThatWouldPassTheMemoryLimitIsNotTried(t *testing.T) {
 func TestTuningMayTakeMostOfWhatIsLeft(t *testing.T) {
 	limit := Of(500e6, host.Room{Bytes: 10e9, Of: "the container"}, 1)
 	require.Equal(t, uint64(8500e6), limit.Bytes)
-	needs, most := limit.Beside(8501e6)
+	needs, most := limit.beside(8501e6)
 	require.Equal(t, "8.501 GB of 8.5 GB (80 % of the 10 GB that the container has left)", needs+" of "+most)
 
 	limit = Of(500e6, host.Room{Bytes: 10e9, Of: "the machine"}, 4)

@@ -13,7 +13,6 @@ VERSION = 2  # of what clients and servers say to each other
 WORDS = (
     ("WithDropLast", "drop_last"),
     ("State.Order", "state['order']"),
-    ("set Order to 0", "set state['order'] to '0'"),
     (r"State\{Epoch: (\d+)\}", r"{'epoch': \1, 'samples': 0}"),
 )  # Go's and Python's
 

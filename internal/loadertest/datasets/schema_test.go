@@ -113,7 +113,7 @@ func TestASampleOfAnotherSizeThanItsFieldIsAnErrorThatSaysSo(t *testing.T) {
 		return nil
 	})
 	for i, values := range []string{"65536", "4096", "65536", "0"} {
-		want := `field "picture": ` + values + " values for shape [128 128], which has 16384"
+		want := `field "picture": ` + values + " values for shape [128 128]: must be 16384"
 		_, err := nwt.LoadSample(t.Context(), ds, i)
 		require.ErrorContains(t, err, want)
 		alone, err := nwt.Subset(ds, []int{i})
@@ -128,7 +128,7 @@ func TestASampleOfAnotherSizeThanItsFieldIsAnErrorThatSaysSo(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int64{4}, label.Of(loaded))
 	_, err = one(t, s.Fields(), func(dst *nwt.Sample) error { label.Set(dst); return nil })
-	require.ErrorContains(t, err, `field "label": 0 values for shape [], which has 1`)
+	require.ErrorContains(t, err, `field "label": 0 values for shape []: must be 1`)
 }
 
 func TestSetOfARaggedFieldSetsItsLength(t *testing.T) {
@@ -150,7 +150,7 @@ func TestSetOfARaggedFieldSetsItsLength(t *testing.T) {
 		require.Equal(t, append(values, make([]float32, 6-2*n)...), boxes.Of(sample))
 	}
 	_, err := load(1, 2, 3)
-	require.ErrorContains(t, err, `field "boxes": 3 values for shape [3 2], which has a multiple of 2`)
+	require.ErrorContains(t, err, `field "boxes": 3 values for shape [3 2]: must be a multiple of 2`)
 	_, err = load(make([]float32, 8)...)
 	require.ErrorContains(t, err, `length 4 of field "boxes" is out of range 0 … 3`)
 }

@@ -157,7 +157,7 @@ func (s *settings) folder(ctx context.Context, d *dataset, dir, kind string) err
 	}
 	f, err := folder.Open(ctx, dir, extensions, opts...)
 	if err != nil {
-		options := strings.NewReplacer("those of WithClasses", "the classes given", "WithClasses: ", "classes: ", " (WithoutStrayFiles skips them)", "", "WithEmptyClasses keeps them", "give the names of all classes to keep them")
+		options := strings.NewReplacer("WithClasses: ", "classes: ", " (WithoutStrayFiles skips them)", "", "WithEmptyClasses keeps them", "give the names of all classes to keep them")
 		return errors.New(options.Replace(err.Error()))
 	}
 	d.n, d.files, d.labelled, d.classes = f.Len(), true, true, f.Classes()
