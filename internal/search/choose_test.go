@@ -298,7 +298,7 @@ func TestWorkersThatOnlyTakeCPUsFromOthersAreLeftOut(t *testing.T) {
 		{"others wait for nobody", map[int]float64{1: 0.5, 2: 0.98, 4: 1, 8: 1}, nil, 8},
 		{"2 workers want both CPUs", map[int]float64{1: 0.3, 2: 0.5, 4: 0.7, 8: 0.8}, map[int]float64{1: 0.2, 2: 0.5, 4: 1.3, 8: 3}, 2},
 		{"4 do: they wait for other things too", map[int]float64{1: 0.1, 2: 0.2, 4: 0.5, 8: 0.6}, map[int]float64{1: 0.1, 2: 0.2, 4: 0.5, 8: 1}, 4},
-		{"1 does, with a step that computes", map[int]float64{1: 0.5, 2: 0.5, 4: 0.7, 8: 0.8}, map[int]float64{1: 0.5, 2: 0.5, 4: 1.3, 8: 3}, 2},
+		{"1 does, with a step that computes", map[int]float64{1: 0.25, 2: 0.5, 4: 0.7, 8: 0.8}, map[int]float64{1: 0.75, 2: 0.5, 4: 1.3, 8: 3}, 2},
 		{"samples wait", map[int]float64{1: 0.01, 2: 0.02, 4: 0.04, 8: 0.08}, map[int]float64{1: 0.1, 2: 0.1, 4: 0.2, 8: 0.3}, 8},
 		{"it isn't known", map[int]float64{1: 0.3, 2: 0.5, 4: 0.7, 8: 0.8}, nil, 8},
 	} {
@@ -321,23 +321,29 @@ func TestWorkersThatOnlyTakeCPUsFromOthersAreLeftOut(t *testing.T) {
 	}
 }
 
-// Samples wait, while other goroutines of the process keep both CPUs busy, beside other programs.
-func TestFullCPUsAreNoLimitWhileTwiceTheWorkersLoadNearlyTwiceAsMuch(t *testing.T) {
-	for most, want := range map[int]int{2: 2, 16: 16, 64: 64} {
+// Other programs keep a part of both CPUs, and what the process gets varies.
+func TestFullCPUsAreNoLimitIfSamplesDoNotUseThem(t *testing.T) {
+	got := map[int]float64{1: 0.5, 2: 0.55, 4: 0.35, 8: 0.43, 16: 0.67, 32: 0.68, 64: 0.4}
+	for _, tt := range []struct {
+		name string
+		mean func(w int) float64 // milliseconds per batch
+		want int
+	}{
+		{"samples wait, while other goroutines of the process compute", func(w int) float64 { return 350 / float64(w) }, 64},
+		{"and no batch is ready before the step ends", func(w int) float64 { return max(29, 350/float64(w)) }, 16},
+		{"samples compute", func(w int) float64 { return 50 / got[w] }, 2},
+	} {
 		var seen []Series
 		for w := 1; w <= 64; w *= 2 {
-			mean := 350_000 / time.Duration(min(w, most))
-			if w == 2*most {
-				mean = mean * 9 / 10 // by what others lose
-			}
+			mean := time.Duration(1000 * tt.mean(w))
 			s := windows(w, mean, mean+1, mean-1)
 			for i := range s.Blocks {
-				s.Blocks[i].CPU, s.Blocks[i].Queued = 0.7, 0.4
+				s.Blocks[i].CPU, s.Blocks[i].Queued = got[w], 1
 			}
 			seen = append(seen, s)
 		}
 		sp := Space{CPUs: 2, Start: 2, Max: 64, Alpha: DefaultAlpha, Iterations: 100}
-		require.Equal(t, want, Choose(sp, seen).Workers, most)
+		require.Equal(t, tt.want, Choose(sp, seen).Workers, tt.name)
 	}
 }
 

@@ -43,8 +43,8 @@ func weigh(sp Space, seen []Series) evidence {
 		values[r] = e.add(s, drift, company)
 	}
 	e.mean, e.se = stat.Totals(values)
-	for r := range rows {
-		if r > 0 && e.counts[r-1] >= sp.CPUs && takes(rows[r-1].Blocks) && !pays(e.counts[r], e.mean[r], e.counts[r-1], e.mean[r-1]) {
+	for load, r := loadOf(rows), 0; r < len(rows); r++ {
+		if r > 0 && e.counts[r-1] >= sp.CPUs && load.takes(rows[r-1].Blocks, e.mean[r-1]) {
 			break
 		}
 		e.able = r + 1

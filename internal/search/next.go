@@ -157,6 +157,7 @@ func (Exhaustive) Next(sp Space, seen []Series) (Request, bool) {
 type search struct {
 	sp    Space
 	seen  map[int][]Block
+	load  load
 	round int
 	best  float64       // nanoseconds per iteration of the fastest count, in its fastest window …
 	pace  float64       // … and in its median window, because cached data may have made a single window fast
@@ -164,7 +165,7 @@ type search struct {
 }
 
 func newSearch(sp Space, seen []Series) search {
-	s := search{sp: sp, seen: make(map[int][]Block, len(seen)), best: math.Inf(1), pace: math.Inf(1), left: math.MaxInt64}
+	s := search{sp: sp, seen: make(map[int][]Block, len(seen)), load: loadOf(seen), best: math.Inf(1), pace: math.Inf(1), left: math.MaxInt64}
 	if sp.Time > 0 {
 		s.left = sp.Left
 		if len(seen) == 0 {
@@ -266,35 +267,53 @@ func demand(blocks []Block) (wants, queued float64) {
 	return wants / max(weights, 1), queued / max(weights, 1)
 }
 
-// busy reports whether a count wants all CPUs. Then more workers gain next to nothing, unless something
-// else than loading keeps the CPUs busy: see pays.
-func busy(blocks []Block) bool {
-	wants, _ := demand(blocks)
-	return wants >= busyCPU
+// A load says what keeps the CPUs busy: others is the share of them that the process uses whether or not
+// batches are loaded, and batch is the CPU time of one batch, in nanoseconds of all CPUs together.
+type load struct{ others, batch float64 }
+
+// loadOf fits, by least squares, what counts of different speed show: a share of others + batch/mean. If
+// they don't differ enough, all of it is the batches'.
+func loadOf(seen []Series) (l load) {
+	var x, share []float64
+	for _, s := range seen {
+		cpu, time, n := 0.0, 0.0, 0.0
+		for _, b := range s.Blocks {
+			if b.CPU > 0 {
+				spent := float64(max(b.Mean, 1)) * float64(max(b.Iterations, 1))
+				cpu, time, n = cpu+b.CPU*spent, time+spent, n+float64(max(b.Iterations, 1))
+			}
+		}
+		if time > 0 {
+			x, share = append(x, n/time), append(share, cpu/time)
+		}
+	}
+	if len(x) < 2 || slices.Max(x) < apart*slices.Min(x) {
+		return load{batch: math.Inf(1)}
+	}
+	n, sx, ss, sxx, sxs := float64(len(x)), 0.0, 0.0, 0.0, 0.0
+	for i, v := range x {
+		sx, ss, sxx, sxs = sx+v, ss+share[i], sxx+v*v, sxs+v*share[i]
+	}
+	l.batch = max(0, (n*sxs-sx*ss)/(n*sxx-sx*sx))
+	l.others = (ss - l.batch*sx) / n
+	return l
+}
+
+// loading reports whether most of the CPU time at mean per iteration is the batches'. If it isn't, other
+// goroutines of the process compute, and CPUs are no limit to loading, even if they are busy.
+func (l load) loading(mean float64) bool { return l.batch >= l.others*mean }
+
+// limited reports whether CPUs are the limit at a count: it wants all of them, for loading. Then more
+// workers gain next to nothing.
+func (s search) limited(workers int, time func(workers int) float64) bool {
+	wants, _ := demand(s.seen[workers])
+	return wants >= busyCPU && s.load.loading(time(workers))
 }
 
 // takes reports whether more workers would be faster only because they take CPUs from other processes.
-func takes(blocks []Block) bool {
+func (l load) takes(blocks []Block, mean float64) bool {
 	wants, queued := demand(blocks)
-	return wants >= fullCPU && queued >= queuedCPU
-}
-
-// pays reports whether the workers above a lower count load nearly as much as those below it. Then CPUs
-// aren't the limit, even if they are busy: other goroutines of the process compute.
-func pays(workers int, mean float64, below int, than float64) bool {
-	return mean*math.Pow(float64(workers), nearly) < than*math.Pow(float64(below), nearly)
-}
-
-// limited reports whether CPUs are the limit at a count: it wants all of them, and loads hardly more than
-// the next lower count.
-func (s search) limited(workers int, time func(workers int) float64) bool {
-	below := 0
-	for w := range s.seen {
-		if w < workers {
-			below = max(below, w)
-		}
-	}
-	return busy(s.seen[workers]) && (below == 0 || !pays(workers, time(workers), below, time(below)))
+	return wants >= fullCPU && queued >= queuedCPU && l.loading(mean)
 }
 
 func (s search) quickest(workers int) float64 { return lowest(s.seen[workers]) }

@@ -118,7 +118,7 @@ const (
 	busyCPU     = 0.91 // if a count wants this share of the CPUs, more workers gain at most a tenth
 	fullCPU     = 0.95 // … and at this share at most a twentieth, unless they take CPUs from other processes,
 	queuedCPU   = 0.05 // which exist if its threads wait for this share of the CPUs
-	nearly      = 0.8  // CPUs aren't the limit while loading is faster by this power of the workers: by 1.74 for twice as many
+	apart       = 1.5  // times as long as the fastest's, an iteration of the slowest count tells what batches use of the CPUs from what others use
 	MaxWorkers  = 1024 // the ceiling grows no further than this
 
 	// A count is measured for at least minMeasure, but for at most 100 times the usual iterations,

@@ -241,7 +241,7 @@ func TestTheSpaceGrowsWhileMoreWorkersWinAndCPUsIdle(t *testing.T) {
 	}{
 		{"waiting for storage", 2, -1, upTo(40), idle, 128, 128},
 		{"all CPUs busy with samples: twice as many", 2, -1, upTo(2), steady, 4, 1},
-		{"all CPUs busy with something else", 2, -1, upTo(40), steady, 64, 1},
+		{"all CPUs busy with something else", 2, -1, upTo(40), steady, 128, 1},
 		{"more workers don't help", 8, -1, flat, idle, 16, 7},
 		{"the user set a bound", 2, 5, upTo(40), idle, 5, 5},
 		{"ever faster", 2, -1, func(w int) time.Duration { return 4 * time.Second / time.Duration(max(1, w)) }, idle, MaxWorkers, MaxWorkers},
