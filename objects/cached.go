@@ -20,10 +20,10 @@ import (
 	"gocloud.dev/gcerrors"
 )
 
-// Cached returns a bucket with the objects of bucket. It keeps what is read of them in the folder dir:
-// whole objects or parts, in blocks of 16 KiB, each with a checksum. The files in dir take at most bytes,
-// however many processes use dir at once, provided bytes is at least 8 MiB for each of their workers. The
-// data that was read longest ago is removed first. Use a folder of its own for each bucket.
+// Cached wraps a bucket, and keeps the data that is read of its objects in the folder dir: whole objects
+// or parts, in blocks of 16 KiB, each with a checksum. The files in dir take at most bytes, however many
+// processes use dir at once, provided bytes is at least 8 MiB for each of their workers. The data that
+// was read longest ago is removed first. Give each bucket its own folder.
 //
 // Each object is checked once in the life of the returned bucket: when a list first names it, when its
 // attributes are asked for, or when it is first read, whichever comes first. The kept data is used only

@@ -28,8 +28,8 @@
 // # A cache on disk
 //
 // [Cached] wraps a bucket: the data that is read of its objects stays in a local folder, so that a second
-// epoch doesn't need the store. It works for everything that reads a bucket: [New], [Packed], and, by
-// [FS], package wds and functions that take an fs.FS.
+// epoch doesn't need the store. The cache works for everything that reads a bucket: [New], [Packed], and,
+// through [FS], package wds and functions that take an fs.FS.
 //
 //	cached, err := objects.Cached(bucket, "/scratch/photos", 200<<30)
 //	keys, err := objects.List(ctx, cached, "train/", nil)
@@ -37,7 +37,7 @@
 //
 // The processes of a host may share the folder; its bound holds for all of them together. If several
 // processes read an object at once, each fetches it once. If reading is interrupted, the next attempt
-// continues where it ended. If everything is in the folder, [WithOffline] needs no store.
+// continues where it ended. If everything is in the folder, a cache with [WithOffline] needs no store.
 //
 // # Failures
 //
@@ -45,14 +45,14 @@
 // the key. If another attempt may succeed, the error calls itself temporary, and the loader tries again:
 // see nwt.WithRetry. One such error is a connection that is cut in the middle of an object: clients leave
 // this case to their callers. Another one is a request that stalls, as requests to stores sometimes do:
-// it is given up and made again, see [WithStallTimeout]. A shard that is read by [FS] is then opened again
-// and read on from that place.
+// it is given up and made again, see [WithStallTimeout]. After such an error, a shard that is read through
+// [FS] is opened again, and reading continues at the same place.
 //
 // # Stores that aren't trusted
 //
 // [WithMaxBytes] bounds the size of objects, and every request ends with its context or with
-// nwt.WithTimeout. Two things only the program's HTTP client can do. It can bound the pages of a list,
+// nwt.WithTimeout. Two things are left to the program's HTTP client. It can bound the pages of a list,
 // which drivers read into memory as a whole: let it wrap each body in [net/http.MaxBytesReader]. And it
 // can compare Content-Range with the range that was asked for. gocloud.dev's S3 driver doesn't, so it
-// would accept bytes of another range if their number is right.
+// accepts bytes of another range if their number is right.
 package objects

@@ -23,8 +23,8 @@ type Decode func(ctx context.Context, key string, data []byte, dst *nwt.Sample) 
 // An Option changes how objects are read. If an option is repeated, the last one wins.
 type Option func(*store)
 
-// WithMaxBytes sets how many bytes a sample may have. The default is 1 GiB. A larger object is an error:
-// before it is read or, if the store doesn't know its size, as soon as it exceeds the limit.
+// WithMaxBytes sets how many bytes a sample may have. The default is 1 GiB. A larger object is an error
+// before it is read. If the store doesn't know its size, it is an error once the data exceeds the limit.
 func WithMaxBytes(n int64) Option { return func(s *store) { s.maxBytes = n } }
 
 // WithStallTimeout sets how long a request may bring nothing: first no answer, then no further byte of

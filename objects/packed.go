@@ -28,7 +28,7 @@ type part struct {
 	object uint32
 }
 
-// Add appends a sample: length bytes at offset of the object key, 0 … 2³²−1.
+// Add appends a sample: the bytes of object key from offset on, as many as length says, 0 … 2³²−1.
 // [Packed] reports parts that are impossible.
 func (x *Index) Add(key string, offset, length int64) {
 	if x.bad == nil && (offset < 0 || length < 0 || length > math.MaxUint32 || offset > math.MaxInt64-length) {
@@ -51,9 +51,9 @@ func (x *Index) Add(key string, offset, length int64) {
 func (x *Index) Len() int { return len(x.parts) }
 
 // Packed makes a dataset of samples packed in large objects: sample i is the part that was added to the
-// index as number i. Parts are read by range. If a worker loads several parts together and they lie at
-// most 64 KiB apart, it reads them in one request of up to 8 MiB. An epoch in the order of the objects
-// therefore needs fewer requests than a shuffled epoch.
+// index as number i. Parts are read with range requests. If a worker loads several parts together and
+// they lie at most 64 KiB apart, it reads them in one request of up to 8 MiB. An epoch in the order of
+// the objects therefore needs fewer requests than a shuffled epoch.
 //
 // If an object changes after its first part was read, as its size or its time of modification shows,
 // reading it is an error.

@@ -69,10 +69,10 @@ func (d *sized) Sizes(index int, sizes []int) {
 	}
 }
 
-// Open asks servers, all of which must serve the same dataset, for what they have. An address is
-// host:port, unix:PATH, or dns:///name:port for all hosts of a name, alone, which is asked again while
-// training runs. A server that answers later with another dataset, token or version ends the epoch with
-// an error that names it, whatever WithErrorBudget allows.
+// Open makes a dataset of what servers have; all of them must serve the same dataset. An address is
+// host:port, unix:PATH or, as the only address, dns:///name:port for all hosts of a name; the name is
+// looked up again while training runs. If a server answers later with another dataset, token or version,
+// the epoch ends with an error that names the server, whatever WithErrorBudget allows.
 func Open(ctx context.Context, addresses []string, opts ...ClientOption) (Dataset, error) {
 	o := &options{patience: time.Minute}
 	var err error

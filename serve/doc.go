@@ -1,17 +1,17 @@
 // Package serve loads batches on other hosts, and feeds a trainer in any language.
 //
-// What a batch holds is a function of (seed, epoch, position) alone. So a batch is asked for by its
+// The contents of a batch depend only on (seed, epoch, position). So a client asks for a batch by its
 // number, any server can answer, and a server keeps no state: servers may be killed, added and
 // replaced while training goes on, and each sample still comes once, in order.
 //
-// A [Server] speaks Arrow Flight. [Open] makes a dataset of one server or several: give it to
-// nwt.NewLoader or nwt.Tune as any other. Programs in other languages ask for whole batches by
+// A [Server] speaks Arrow Flight. [Open] makes a dataset of one server or several: give this dataset to
+// nwt.NewLoader or nwt.Tune, as any other. Programs in other languages ask for whole batches by
 // Flight's DoGet:
 //
 //	GetFlightInfo  path [rank, world] → schema, batches per epoch
 //	DoGet          ticket {"epoch": 3, "batch": 17, "rank": 0, "world": 8} → that batch
 //	DoGet          … with "samples" and "order" of a state: the batch-th after that state
-//	DoGet          … with "partial": true: bad samples are left out, and told in the answer's "bad"
+//	DoGet          … with "partial": true: bad samples are left out, and named in the answer's "bad"
 //
 // A ticket may say "version": 2; a server of another version then refuses it.
 //

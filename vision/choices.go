@@ -37,8 +37,8 @@ func (p *Pipeline) ChoosePixels(dst *nwt.Sample, field int, pixels []byte, heigh
 }
 
 // Load loads another picture of the sample, or the pictures of another field. They must have the size of
-// the first one. p is the pipeline of the Choices, which then changes their colours in the same way, or a
-// pipeline that its Companion or Masks returned.
+// the first one. p is the pipeline of the Choices, or a pipeline that its Companion or Masks returned. The
+// pipeline of the Choices changes colours in the same way as for the first picture.
 func (d Choices) Load(p *Pipeline, field int, files ...[]byte) error {
 	if d.p == nil {
 		return errNotChosen
@@ -103,9 +103,10 @@ func (p *Pipeline) Frames(name string, n int) nwt.Field {
 	return f
 }
 
-// Companion makes a pipeline for other pictures of the same samples, which [Choices.Load] loads. They are
-// cropped, resized and mirrored like the pictures of p. Then transforms, which may only change colours
-// and values, replace those of p. The new pipeline has the options of p, unless opts change them.
+// Companion makes a pipeline for other pictures of the same samples, which [Choices.Load] loads. These
+// pictures are cropped, resized and mirrored like the pictures of p. Then transforms, which may only
+// change colours and values, replace those of p. The new pipeline has the options of p, unless opts
+// change them.
 func (p *Pipeline) Companion(transforms []Transform, opts ...Option) (*Pipeline, error) {
 	b := &Pipeline{dtype: p.dtype, layout: p.layout, orient: p.orient, damaged: p.damaged, maxPixels: p.maxPixels}
 	b.root = p.drawer()
@@ -231,8 +232,8 @@ func (d *Choices) write(w *worker, field, k int, h header, data []byte) error {
 	return w.write(d.dst, field, k, h, d.geometry, data)
 }
 
-// A View is a field that [LoadViews] fills, by a pipeline. Each picture of the field makes its own random
-// choices: there may be several, as [Pipeline.Frames] declares them.
+// A View is a field that [LoadViews] fills, by a pipeline. The field may have several pictures, as
+// [Pipeline.Frames] declares them. Each of them makes its own random choices.
 type View struct {
 	Pipeline *Pipeline
 	Field    int

@@ -16,7 +16,7 @@
 // # Several pictures of a sample
 //
 // [Pipeline.Load] makes new random choices at each call. To crop a picture and its mask, the frames of a
-// clip, or a stereo pair alike, load them by one [Choices], which works like a tuple in torchvision's
+// clip, or a stereo pair alike, load them with one [Choices], which works like a tuple in torchvision's
 // transforms.v2. It handles boxes and points too:
 //
 //	masks, err := pipeline.Masks(nwt.Uint8, 255)   // nearest pixels, no colours; 255 outside of the picture
@@ -27,23 +27,21 @@
 //	box, share := choices.Box(vision.Box{left, top, right, bottom})
 //
 // [Pipeline.Companion] makes a pipeline for pictures with another element type, or with other colour
-// transforms.
+// transforms. [LoadViews] decodes one picture once, and makes several random views of it.
 //
 // # What is fast about it
 //
 // Crops, resizes and flips are computed first, and become one resampling of the part of the picture that
 // is needed. A JPEG file is decoded only down to the crop's last row, and of a baseline file only the
 // blocks in the crop become pixels. Its planes are resampled before their colours are converted. On amd64
-// CPUs with AVX2, the inverse cosine transform, resampling and conversion to float32 or bytes are in assembly.
-// Each worker keeps its decoders and buffers, so that a JPEG file costs no allocation, unless it has
-// unusual colours or is huge.
+// CPUs with AVX2, the inverse cosine transform, resampling and conversion to float32 or bytes are in
+// assembly. Each worker keeps its decoders and buffers, so that a JPEG file costs no allocation, unless
+// it has unusual colours or is huge.
 //
 // # The same pixels everywhere
 //
-// The pixels of a result depend on the file, the transforms and the sample's random numbers alone: they
-// are equal, to the bit, with AVX2 and without, and on every CPU that Go compiles for.
-//
-// The opposite, several random views of one picture, is [LoadViews], which decodes it once.
+// The pixels of a result depend only on the file, the transforms and the sample's random numbers: all bits
+// are the same with AVX2 and without, and on every CPU that Go compiles for.
 //
 // # What decodes
 //
@@ -59,26 +57,29 @@
 // skipped, as in Pillow and torchvision. A file that is cut is an error for every crop.
 //
 // PNG, GIF, WebP, BMP and TIFF are decoded in Go, and so is whatever else the program has registered with
-// [image.RegisterFormat]. Of a PNG file that isn't interlaced, only the rows down to the crop's last one are
-// unpacked. The checksums of all its chunks are checked, and that it has an end, so a file that is cut or
-// damaged anywhere is an error for every crop. Of an animation, the first picture is used. If it is smaller than the frame,
-// the rest is black; in a GIF file it has the transparent colour or, if there is none, the first of the
-// palette, as in Pillow. If it extends beyond a GIF file's
-// screen, the screen grows. Grey pictures of 16 bits keep all levels, as by torchvision's to_dtype: floats get the
-// level / 65535, Uint16 the level. In Uint8 fields, after transforms that change colours, and of colours of
-// 16 bits, the upper eight bits are used. Pillow makes every grey above 255 white. TIFF files are turned as their orientation says, as in
+// [image.RegisterFormat]. If a PNG file isn't interlaced, only the rows down to the crop's last one are
+// unpacked. But the checksums of all chunks and the end of the file are checked, so a file that is cut or
+// damaged anywhere is an error for every crop. TIFF files are turned as their orientation says, as in
 // Pillow. docs/photographs.md lists the kinds of files that Pillow loads and this package doesn't.
+//
+// Of an animation, the first picture is used. If this picture is smaller than the frame, the rest is
+// black; in a GIF file the rest has the transparent colour or, if there is none, the first colour of the
+// palette, as in Pillow. If the picture extends beyond a GIF file's screen, the screen grows.
+//
+// 16-bit grey pictures keep all levels, as in torchvision's to_dtype: floats get level / 65535, Uint16 gets
+// the level. Only the upper eight bits are used for Uint8 fields, after transforms that change colours, and
+// for 16-bit colours. Pillow makes every grey above 255 white.
 //
 // # When nobody waits any more
 //
-// A picture may take seconds, and a malicious one of 64 scans half a minute. So work on it ends soon
-// after its context ends, with an error that wraps the context's cause: after a row of blocks, a row of
-// pixels, or some kilobytes of the file. The context is the one of the Load call that loads the sample;
-// that call needn't pass it on. It ends if the program leaves the epoch, or if [nwt.WithTimeout] gives
-// the call up. The decoder of WebP can't be stopped, since it reads the whole file before it begins. It
-// goes on for up to the following CPU time, measured with pictures of 89 megapixels on an AMD EPYC: 13 s
-// for a bad lossy file, 3.2 s for a good one; 1.6 s for a lossless file smaller than 4 kB, otherwise some
-// milliseconds.
+// A picture may take seconds, and a malicious one of 64 scans half a minute. So loading a picture ends
+// soon after its context ends, with an error that wraps the context's cause: after a row of blocks, a row
+// of pixels, or some kilobytes of the file. This is the context of the Load call that loads the sample;
+// the call needn't pass it on. The context ends if the program leaves the epoch, or if [nwt.WithTimeout]
+// gives the call up. The decoder of WebP can't be stopped, since it reads the whole file before it
+// begins. With pictures of 89 megapixels on an AMD EPYC, it took at most this CPU time: 13 s for a bad
+// lossy file, 3.2 s for a good lossy file, 1.6 s for a lossless file smaller than 4 kB, and some
+// milliseconds for a larger lossless file.
 //
 // Two more things can't be stopped: a read from a file system that doesn't answer, and a decoder that the
 // program has registered, once it has the whole file in memory.

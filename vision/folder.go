@@ -16,8 +16,8 @@ var Extensions = []string{".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".gif", ".we
 // an Int64 that is an index in Classes.
 //
 // It takes 12 bytes of memory for each file, plus the bytes of the file's name with its folder: 45 MB for
-// a million files named like ImageNet's. They are listed in about three seconds if the system has their
-// names in memory.
+// a million files named like ImageNet's. Listing a million files takes about three seconds if the system
+// has their names in memory.
 type Folder struct {
 	files    *classfolder.Files
 	pipeline *Pipeline
@@ -51,13 +51,13 @@ func WithClasses(names []string) FolderOption {
 }
 
 // WithoutStrayFiles skips pictures that are in no class's folder, and links beside the classes that lead to
-// nothing. Without it, they are an error: such a link may be a class. A log line counts them.
+// nothing. A log line counts them. Without this option they are an error, because such a link may be a class.
 func WithoutStrayFiles() FolderOption { return func(o *folderOptions) { o.SkipStray = true } }
 
 // WithContentFingerprint makes [Folder.Fingerprint] depend on the first and the last 4 kB of each file
 // instead of on its time of modification, so that a copy of a folder has the same fingerprint. The first
-// call of Fingerprint then opens and reads each file. A change in the middle of a file that leaves its size
-// as it was isn't noticed.
+// call of Fingerprint then opens and reads each file. It doesn't notice a change in the middle of a file
+// that leaves the file's size as it was.
 func WithContentFingerprint() FolderOption { return func(o *folderOptions) { o.Content = true } }
 
 // OpenFolder lists the pictures of a folder, without opening them. It follows symbolic links to folders,
@@ -67,7 +67,7 @@ func WithContentFingerprint() FolderOption { return func(o *folderOptions) { o.C
 // by path; within a folder, its files by name. Each folder directly in dir is a class and must have a
 // picture, and dir itself must have none. Names that begin with a dot, and files that operating systems
 // and file servers leave behind (__MACOSX, @eaDir, Thumbs.db and the like), count neither as classes nor
-// as pictures. A line of package slog's default logger counts all other files that it passes over, by their
+// as pictures. One line of package slog's default logger counts all other files that are skipped, by their
 // extensions. If ctx ends, so does the listing.
 func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOption) (*Folder, error) {
 	if err := checkAlone("OpenFolder", p); err != nil {

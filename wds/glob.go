@@ -14,16 +14,16 @@ import (
 )
 
 // Glob returns the names of the files in fsys that match a pattern, for [New]: "train-*.tar",
-// "{train,extra}/shard-*.tar", "train-{000..127}.tar". Braces stand for what they do in a shell; the rest
-// is a pattern of [path.Match], which knows *, ? and [a-z]. What systems leave behind, such as ._a.tar, and
-// folders don't match.
+// "{train,extra}/shard-*.tar", "train-{000..127}.tar". Braces mean the same as in a shell; the
+// rest is a pattern of [path.Match], which knows *, ? and [a-z]. Folders, and files that systems leave
+// behind, such as ._a.tar, don't match.
 //
 // The names are in the order of the braces, and sorted for each pattern that these stand for. A file that
-// matches two of them comes once.
+// matches two patterns is named once.
 //
-// It is an error if a folder can't be read, after temporary errors were repeated: fs.Glob would leave its
-// files out and say nothing. It is also an error, [fs.ErrNotExist], if one of the patterns that the braces
-// stand for matches no file.
+// If a folder can't be read, Glob returns an error, after it has tried again if the error was temporary;
+// fs.Glob would silently leave the folder's files out. If one of the patterns that the braces stand for
+// matches no file, Glob returns [fs.ErrNotExist].
 func Glob(fsys fs.FS, pattern string) ([]string, error) {
 	patterns, err := expand(pattern, maxShards)
 	for _, p := range patterns {

@@ -41,13 +41,14 @@ import (
 // New makes a stream of samples from shards in fsys, such as a folder (os.DirFS) or a bucket (FS of nwt's
 // package objects). The names of shards are paths in fsys, as [Glob] returns them, or brace lists of such
 // paths, as in a shell: "train-{000..127}.tar", "{a,b}/{0..9}.tar". nwt.Streamed makes
-// a dataset of it.
+// a dataset of the stream.
 //
 // load turns a record into a sample, under the rules of nwt.Dataset's Load. The record is valid only
 // during the call. New adds the names of shard and key to the errors of load.
 //
 // Opening and reading end with the loader's context, even if a call of fsys hasn't returned by then. If
-// reading breaks off, the file is opened again and read on from that place, as nwt.WithRetry says.
+// reading breaks off, the file is opened again, and reading continues at the same place, as nwt.WithRetry
+// says.
 func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.Context, r *Record, dst *nwt.Sample) error, opts ...Option) (nwt.Stream, error) {
 	s := &stream{fsys: fsys, fields: slices.Clone(fields), load: load, seed: maphash.MakeSeed()}
 	WithLimits(Limits{})(s)
