@@ -303,47 +303,54 @@ type transformError struct{ error }
 
 func (e transformError) Unwrap() error { return errors.Unwrap(e.error) }
 
-// layOut finds out which samples a batch of a SizedDataset has and how large they are, and makes the
-// batch as long as the longest of them. sizes is a buffer for the sizes of one sample.
-func (b *Batch) layOut(o *ordering, sizes []int) {
-	if b.known = o.indicesOf(b); b.known {
-		for place := 0; place < b.size; {
-			place = b.askSizes(o.n, sizes, place)
+// askSampler asks the sampler which samples the places from … to−1 are. A place for which it panics is
+// bad, and its error has index −1.
+func (b *Batch) askSampler(from, to, worker int) {
+	for from < to {
+		from = b.askUntilPanic(from, to, worker)
+	}
+}
+
+// askUntilPanic returns the place after the one for which the sampler panics.
+func (b *Batch) askUntilPanic(from, to, worker int) (next int) {
+	next = from
+	defer func() {
+		if next == to {
+			return
 		}
-	} else {
-		b.l.layout.Longest(sizes)
-		for place := range b.size {
-			b.places.Tell(place, sizes)
+		if p := recover(); p != nil { // else the goroutine ends
+			stack, err := usercall.Recovered(p)
+			b.bad.add(next, &LoadError{Index: -1, Position: b.position(next), Epoch: b.epoch, Worker: worker, Err: err, Stack: stack})
+			b.indices[next] = noIndex
+			next++
 		}
+	}()
+	sampler := b.run.ordering.sampler
+	if s, ok := sampler.(SamplerFiller); ok {
+		s.Fill(b.epoch, b.from+from, b.indices[from:to])
+		return to
+	}
+	for ; next < to; next++ {
+		b.indices[next] = sampler.At(b.epoch, b.from+next)
+	}
+	return next
+}
+
+// layOut asks a SizedDataset of n samples how large those of the batch are, and makes the batch as long
+// as the longest of them.
+func (b *Batch) layOut(n int) {
+	for place := 0; place < b.size; {
+		place = b.askSizes(n, place)
 	}
 	b.places.Arrange(b.size)
 }
 
-// indicesOf sets which samples a batch has. It returns false if the sampler panics: then the worker that
-// comes to the sample asks the sampler again, and reports the panic.
-func (o *ordering) indicesOf(b *Batch) (known bool) {
-	defer func() {
-		if !known {
-			_ = recover()
-		}
-	}()
-	indices := b.indices[:b.size]
-	if s, ok := o.sampler.(SamplerFiller); ok {
-		s.Fill(b.epoch, b.from, indices)
-		return true
-	}
-	for place := range indices {
-		indices[place] = o.sampler.At(b.epoch, b.from+place)
-	}
-	return true
-}
-
-// askSizes asks a dataset of n samples for the sizes of the batch's samples, beginning at a place. It
-// ends after a sample for which Sizes panics, and returns the place after the last one asked for. A
-// sample with invalid sizes is bad.
-func (b *Batch) askSizes(n int, sizes []int, from int) (next int) {
+// askSizes asks for the sizes of the batch's samples, beginning at a place. It ends after a sample for
+// which Sizes panics, and returns the place after the last one asked for. A sample with invalid sizes is
+// bad.
+func (b *Batch) askSizes(n, from int) (next int) {
 	next = from
-	finished := false
+	finished, sizes := false, b.run.sizes
 	defer func() {
 		if !finished {
 			stack, err := usercall.Recovered(recover())

@@ -278,15 +278,15 @@ func (r *run) openOne() (opened bool, err error) {
 		return false, err
 	}
 	b.bad.reset()
+	b.run, b.seq = r, r.first+uint64(r.opened)
 	if r.serving != nil {
-		r.serving.place(b, r.sizes)
+		r.serving.place(b)
 	} else if r.course.Head == endless {
 		b.opened = r.l.opts.batchSize
 	} else if r.outcome.refused = r.place(b, r.opened); r.outcome.refused != nil {
 		r.l.slots.put(b, false)
 		return false, nil
 	}
-	b.run, b.seq = r, r.first+uint64(r.opened)
 	b.last = false
 	b.refs.Store(held)
 	b.seeded, b.leftOut, b.transformErr = false, false, nil
@@ -328,8 +328,9 @@ func (r *run) place(b *Batch, i int) (err error) {
 	}
 	b.resize(to - from)
 	b.opened = b.size
-	if r.l.ownShapes() {
-		b.layOut(r.ordering, r.sizes)
+	if b.known = r.l.ownShapes(); b.known {
+		b.askSampler(0, b.size, 0)
+		b.layOut(r.ordering.n)
 	}
 	return nil
 }

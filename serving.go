@@ -307,7 +307,7 @@ func (r *run) answer(b *Batch) {
 }
 
 // place makes b the batch of the next request.
-func (s *serving) place(b *Batch, sizes []int) {
+func (s *serving) place(b *Batch) {
 	q := s.next
 	s.next = nil
 	first, n := q.places[0], len(q.places)
@@ -334,9 +334,6 @@ func (s *serving) place(b *Batch, sizes []int) {
 		}
 	}
 	if s.l.ownShapes() {
-		for place := 0; place < n; {
-			place = b.askSizes(have, sizes, place)
-		}
-		b.places.Arrange(n)
+		b.layOut(have)
 	}
 }

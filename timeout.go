@@ -30,7 +30,7 @@ func (l *engine) takeOver(next, w *worker) {
 	w.slot.holders.Add(1) // the call; the last holder frees the slot
 	w.keeps = w.slot
 	w.cancel(err)
-	next.claim, next.claimed, next.filled, next.slot, next.next = w.claim, true, true, w.slot, w.upto
+	next.claim, next.claimed, next.asked, next.slot, next.next = w.claim, true, true, w.slot, w.upto
 	if w.ofBatch {
 		if refused := b.openSpare(w.next, w.claim.To); refused != nil {
 			err = fmt.Errorf("%w; nor can its samples be loaded one by one: %w", err, refused)

@@ -23,7 +23,7 @@ type worker struct {
 	number  int // what Sample.Worker returns, unless the caller loads. The watchdog reads it here, since a cache changes sample during a call
 	claim   ring.Claim[Batch]
 	claimed bool         // claim has not been reported as done
-	filled  bool         // the indices of the claimed places are set
+	asked   bool         // the sampler was asked for the claimed places
 	ready   bool         // WithWorkerInit has succeeded
 	untimed int          // claims since the last one that was timed
 	cold    atomic.Int32 // samples to load before the worker counts as warm; it is warm at 0 or less
@@ -52,7 +52,7 @@ func (w *worker) begin() {
 	if w.cold.Load() == search.WarmSamples {
 		w.begins.Store(true)
 	}
-	w.slot, w.next, w.filled = w.claim.Item.slot, w.claim.From, false
+	w.slot, w.next, w.asked = w.claim.Item.slot, w.claim.From, false
 }
 
 // loaded tells the batch that the claim has been loaded.
@@ -149,9 +149,9 @@ func (w *worker) loadClaim() {
 	if timed {
 		began = w.l.now()
 	}
-	if !w.filled {
-		w.filled = true
-		w.fill(b)
+	if !w.asked && !b.known && w.slot.records == nil {
+		w.asked = true
+		b.askSampler(w.next, end, w.number)
 	}
 	ctx := w.context(b.context())
 	if w.how.together != nil && w.slot == b.slot {
@@ -171,42 +171,6 @@ func (w *worker) loadClaim() {
 func (w *worker) cutShort() bool {
 	b := w.claim.Item
 	return b.run.isOver() || w.how.strict && b.bad.any()
-}
-
-// fill asks the sampler which samples the claimed places are, unless that is known.
-func (w *worker) fill(b *Batch) {
-	if b.known || w.slot.records != nil {
-		return
-	}
-	for place := w.next; place < w.claim.To; {
-		place = w.fillUntilPanic(b, place)
-	}
-}
-
-// fillUntilPanic fills the places from place on, and returns the place after the one for which the sampler
-// panics. That one is bad, and its error has index −1.
-func (w *worker) fillUntilPanic(b *Batch, place int) (next int) {
-	next = place
-	defer func() {
-		if next == w.claim.To {
-			return
-		}
-		if p := recover(); p != nil { // else the goroutine ends
-			stack, err := usercall.Recovered(p)
-			w.sample.turnTo(next, -1)
-			b.bad.add(next, w.sample.failure(err, stack))
-			w.slot.indices[next] = noIndex
-			next++
-		}
-	}()
-	if s, ok := b.run.ordering.sampler.(SamplerFiller); ok {
-		s.Fill(b.epoch, b.from+place, w.slot.indices[place:w.claim.To])
-		return w.claim.To
-	}
-	for ; next < w.claim.To; next++ {
-		w.slot.indices[next] = b.run.ordering.sampler.At(b.epoch, b.from+next)
-	}
-	return next
 }
 
 // prepare runs WithWorkerInit's function before the worker claims anything, so that no batch waits for
