@@ -39,12 +39,11 @@ type Batch struct {
 type portion struct {
 	run *run
 	span
-	number  int  // see Number
-	size    int  // places; once bad samples are left out, the samples that remain
-	opened  int  // places when the batch was opened
-	reached int  // position after the batches that all ranks get in this step
-	known   bool // indices were set when the batch was opened
-	state   State
+	number  int      // see Number
+	size    int      // places; once bad samples are left out, the samples that remain
+	opened  int      // places when the batch was opened
+	reached int      // position after the batches that all ranks get in this step
+	known   bool     // indices were set when the batch was opened
 	seq     uint64   // in the ring
 	end     bool     // the stream has ended: nothing in the batch is delivered
 	left    int      // places of this rank that follow in the epoch; −1: not known
@@ -113,13 +112,20 @@ func (b *Batch) Indices() []int {
 // State returns the state from which [Loader.Resume] continues after this batch, except with
 // [WithUnordered].
 func (b *Batch) State() State {
-	s := b.state
-	s.Order = b.run.order()
+	s := State{Epoch: b.epoch, Samples: b.reached, Order: b.run.order()}
+	if b.l.opts.unordered {
+		s.Samples = -1
+	}
+	if b.l.counted {
+		s.World = anyWorld
+	} else if b.l.streams() {
+		s.World = b.l.opts.world
+	}
 	return s
 }
 
 // A State says how far an epoch has come. [Loader.Resume] needs nothing else.
-type State struct {
+type State struct { // beginning, in epoch.go, reads it
 	Epoch   int `json:"epoch"`
 	Samples int `json:"samples"`         // samples of the epoch delivered so far, over all ranks; −1 with WithUnordered
 	World   int `json:"world,omitempty"` // number of ranks that read a stream; 0: Resume doesn't check it; −1: any number may resume

@@ -21,7 +21,7 @@ type run struct {
 	ending
 	ordering *ordering // fixed for the run: the sampler and the number of samples
 	course   order.Course
-	order    func() uint64  // returns State.Order
+	order    func() uint64  // computes State.Order once: source.identity
 	first    uint64         // sequence number of the course's first batch
 	tally    tally          // belongs to the stage if there is one, else to the consumer
 	stream   *streamFill    // nil unless the dataset is a stream
@@ -319,13 +319,6 @@ func (r *run) place(b *Batch, i int) (err error) {
 	}
 	b.epoch, b.number, b.from, b.key = epoch, number, from, r.l.seedKey
 	b.left = r.course.Left(epoch, base, k, b.reached)
-	b.state = State{Epoch: epoch, Samples: b.reached}
-	if r.l.counted {
-		b.state.World = anyWorld
-	}
-	if r.l.opts.unordered {
-		b.state.Samples = -1
-	}
 	b.resize(to - from)
 	b.opened = b.size
 	if b.known = r.l.ownShapes(); b.known {

@@ -194,10 +194,6 @@ func (q *streamFill) fill(b *Batch) {
 	b.end = n == 0 || b.failure != nil
 	b.resize(n)
 	b.left, b.reached = q.left(n), q.epochs.Delivered()*o.world
-	b.state = State{Epoch: b.epoch, Samples: b.reached, World: o.world}
-	if o.unordered {
-		b.state.Samples = -1
-	}
 	if dropped := o.batchSize - n; n > 0 && dropped > 0 {
 		b.loadedPlaces(dropped, 0)
 	}
