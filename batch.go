@@ -46,7 +46,7 @@ type portion struct {
 	known   bool     // indices were set when the batch was opened
 	seq     uint64   // in the ring
 	end     bool     // the stream has ended: nothing in the batch is delivered
-	left    int      // places of this rank that follow in the epoch; −1: not known
+	final   bool     // the last of its epoch, as far as positions tell
 	request *request // what asked for the batch, if it is for another process
 	failure error    // why the stream ended too soon; nil if it ended properly
 }

@@ -171,7 +171,7 @@ func (r *run) isLast(b *Batch) bool {
 	if r.l.opts.unordered {
 		return r.course.Head != endless && !r.isAhead(b.epoch)
 	}
-	return b.left == 0
+	return b.final
 }
 
 // isAhead reports whether a batch of an epoch is open, or is yet to be opened. The run's length must be
@@ -318,7 +318,7 @@ func (r *run) place(b *Batch, i int) (err error) {
 		from, to, b.reached = r.course.Part(base, k)
 	}
 	b.epoch, b.number, b.from, b.key = epoch, number, from, r.l.seedKey
-	b.left = r.course.Left(epoch, base, k, b.reached)
+	b.final = number == r.course.Whole-1
 	b.resize(to - from)
 	b.opened = b.size
 	if b.known = r.l.ownShapes(); b.known {

@@ -312,7 +312,7 @@ func (s *serving) place(b *Batch) {
 	s.next = nil
 	first, n := q.places[0], len(q.places)
 	b.span = span{epoch: first.Epoch, from: first.Position, key: first.Key}
-	b.number, b.left, b.known, b.request = 0, -1, true, q
+	b.number, b.known, b.request = 0, true, q
 	b.resize(n)
 	b.opened = n
 	have, failed := lengthNow(s.l.ds)

@@ -32,6 +32,7 @@ type streamFill struct {
 	most        int // the most records of an epoch, so that all ranks' places fit into an int
 	epoch, last int
 	number      int         // of the next batch in its epoch
+	whole       int         // batches of a whole epoch; 0: not known
 	skip        int         // records to leave out before the first one
 	started     bool        // the epoch has begun
 	over        bool        // no epoch comes after this one
@@ -55,7 +56,8 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 	q.epochs = &shards.Epochs[Record]{Group: q.group(), Quota: o.quota(o.world), Mix: r.l.plan, Bytes: o.aheadBytes, Lost: r.l.lostAgain}
 	if q.epochs.Quota > 0 {
 		perRank := o.perRank()
-		q.number = perRank.Steps(0) - perRank.Steps(q.skip)
+		q.whole = perRank.Steps(0)
+		q.number = q.whole - perRank.Steps(q.skip)
 	}
 	first := 0
 	for k, n := range r.l.shards {
@@ -193,7 +195,8 @@ func (q *streamFill) fill(b *Batch) {
 	q.over = q.over || b.failure != nil
 	b.end = n == 0 || b.failure != nil
 	b.resize(n)
-	b.left, b.reached = q.left(n), q.epochs.Delivered()*o.world
+	b.final = n < o.batchSize || b.number == q.whole-1
+	b.reached = q.epochs.Delivered() * o.world
 	if dropped := o.batchSize - n; n > 0 && dropped > 0 {
 		b.loadedPlaces(dropped, 0)
 	}
@@ -201,22 +204,6 @@ func (q *streamFill) fill(b *Batch) {
 		q.ended.Store(true)
 	}
 	q.l.ring.Seal(b.seq, n)
-}
-
-// left returns how many places follow in the epoch after a batch of n samples, or −1 if that isn't known.
-func (q *streamFill) left(n int) int {
-	o := q.l.opts
-	switch {
-	case n < o.batchSize:
-		return 0
-	case q.epochs.Quota == 0:
-		return -1
-	}
-	left := q.epochs.Quota - q.epochs.Delivered()
-	if o.dropLast {
-		left -= left % o.batchSize
-	}
-	return left
 }
 
 // begin begins an epoch.

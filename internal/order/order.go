@@ -238,23 +238,6 @@ func (c *Course) At(i int) (epoch, base, k, number int) {
 	return c.First + 1 + i/c.Whole, 0, i % c.Whole, i % c.Whole
 }
 
-// Left returns how many places follow in the epoch after step k from base; after is the position after
-// that step. It returns 0 only after the last step.
-func (c *Course) Left(epoch, base, k, after int) int {
-	all := c.Whole
-	if epoch == c.First {
-		all = c.Head
-	}
-	left := c.N - after
-	if c.DropLast && c.Batches == 0 {
-		left -= left % c.Step()
-	}
-	if k == all-1 {
-		return 0
-	}
-	return max(1, left)
-}
-
 // HasBatch returns an error if WithDropLast would leave no batch of an epoch.
 func (o *Order) HasBatch() error {
 	if o.Steps(0) > 0 {
