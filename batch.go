@@ -284,8 +284,8 @@ func (b *Batch) loadedPlaces(n, worker int) {
 // transform calls the function of WithBatchTransform. Before that, it leaves out bad samples as
 // far as the budget may allow; admit counts them later.
 func (b *Batch) transform(worker int) {
-	if b.l.ring.Stopped() || b.l.opts.maxBad == 0 && b.bad.any() {
-		return // the batch will not be delivered
+	if b.isDropped() {
+		return
 	}
 	if b.transformErr = b.leaveOutBad(); b.transformErr != nil || b.size == 0 {
 		return
@@ -303,6 +303,9 @@ func (b *Batch) transform(worker int) {
 		return b.places.ClearRests(b.size)
 	}, fail)
 }
+
+// isDropped reports whether the batch will not be delivered.
+func (b *Batch) isDropped() bool { return b.run.isOver() || b.l.opts.maxBad == 0 && b.bad.any() }
 
 // A transformError is the error of WithBatchTransform's function.
 type transformError struct{ error }

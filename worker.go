@@ -159,18 +159,11 @@ func (w *worker) loadClaim() {
 	} else {
 		w.singly(ctx, end)
 	}
-	if timed && n > 0 && !w.clock.Lost() && !w.cutShort() {
+	if timed && n > 0 && !w.clock.Lost() && !b.isDropped() { // else calls may have ended early, and places may have been left out
 		took := time.Duration(w.l.now() - began)
 		w.l.pace.Took(took, n)
 		w.l.counters.loads.Add(took/time.Duration(n), n)
 	}
-}
-
-// cutShort reports whether the run is over, or ends with the claim's batch. Then calls may have ended
-// early and places may have been left out, so the time says nothing about loading.
-func (w *worker) cutShort() bool {
-	b := w.claim.Item
-	return b.run.isOver() || w.how.strict && b.bad.any()
 }
 
 // prepare runs WithWorkerInit's function before the worker claims anything, so that no batch waits for
