@@ -138,14 +138,6 @@ type State struct { // beginning, in epoch.go, reads it
 // anyWorld is State.World for a CountedStream: any number of ranks may resume.
 const anyWorld = -1
 
-// position returns the position of a place in the epoch, over all ranks.
-func (b *Batch) position(place int) int {
-	if b.records != nil {
-		return b.indices[place]
-	}
-	return b.span.position(place)
-}
-
 // context returns the context that Load gets for the batch.
 func (b *Batch) context() context.Context {
 	if b.request != nil {

@@ -297,6 +297,7 @@ func (r *run) openOne() (opened bool, err error) {
 	if r.stream == nil {
 		r.l.ring.Open(b.seq, b, b.size, r.l.lanes())
 	} else {
+		b.loose = b.indices // what a stream calls an index is a position
 		r.l.ring.Announce(b.seq, b, b.opened)
 		r.stream.take(b)
 	}

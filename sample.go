@@ -35,12 +35,12 @@ type Sample struct {
 // depends on nothing else.
 type span struct {
 	epoch int
-	from  int    // position of place 0 in the epoch; unused for a stream
-	loose []int  // position of each place, if they don't follow one another; otherwise nil
+	from  int    // position of place 0 in the epoch, over all ranks
+	loose []int  // position of each place, if they don't follow one another, as in a stream; otherwise nil
 	key   uint64 // seeds Sample.Rand; it stands for the seed
 }
 
-// position returns the position of a place, unless it is of a stream.
+// position returns the position of a place.
 func (s *span) position(place int) int {
 	if s.loose != nil {
 		return s.loose[place]
@@ -234,11 +234,8 @@ func (s *Sample) Index() int { return s.index }
 
 // Position returns the sample's position in the epoch, over all ranks; for a stream it returns Index.
 func (s *Sample) Position() int {
-	switch {
-	case s.outer != nil:
+	if s.outer != nil {
 		return s.outer.Position()
-	case s.records != nil:
-		return s.index
 	}
 	return s.position(s.place)
 }
