@@ -158,9 +158,7 @@ func (r *run) deepen() {
 func (r *run) wantsDepth() bool {
 	l := r.l
 	switch {
-	case r.halted || !l.deepens():
-		return false
-	case r.allOpened():
+	case r.halted || !l.deepens() || r.allOpened():
 		return false
 	case !l.ring.Exhausted(r.demand.opening.Load()):
 		return false // workers have something to claim
@@ -168,11 +166,6 @@ func (r *run) wantsDepth() bool {
 		return false // the consumer waits for a copy, not for workers
 	}
 	return true
-}
-
-// allOpened reports whether there is no further batch to open. The caller holds turn.
-func (r *run) allOpened() bool {
-	return r.opened == r.course.Len() || r.streamEnded()
 }
 
 // mostExtra returns the bound on extra batches.

@@ -60,8 +60,6 @@ type outcome struct {
 	failure error  // the error that the stream ended with
 }
 
-func (o *outcome) isKnown() bool { return o.over || o.refused != nil }
-
 // ends records that a batch that was taken is the end of its stream.
 func (o *outcome) ends(b *Batch) {
 	o.over, o.last, o.failure = true, b.seq, cmp.Or(o.failure, b.err)
@@ -237,7 +235,7 @@ func (r *run) open() error {
 // mayOpen reports whether there is another batch to open, and room for it.
 func (r *run) mayOpen() bool {
 	switch {
-	case r.outcome.isKnown() || r.opened == r.course.Len() || r.serving != nil && !r.serving.requested():
+	case r.allOpened() || r.serving != nil && !r.serving.requested():
 		return false
 	case len(r.ahead) == 0:
 		return true
@@ -247,6 +245,11 @@ func (r *run) mayOpen() bool {
 	// The ring holds Capacity consecutive batches. With WithUnordered the oldest batch may still be
 	// loading after many later ones were taken.
 	return r.first+uint64(r.opened) < r.ahead[0]+ring.Capacity
+}
+
+// allOpened reports whether there is no further batch to open. The caller holds turn.
+func (r *run) allOpened() bool {
+	return r.opened == r.course.Len() || r.outcome.refused != nil || r.streamEnded()
 }
 
 // openOne opens the next batch if mayOpen allows it.
