@@ -58,6 +58,14 @@ func (f *faults) sorted() []fault {
 	return f.list
 }
 
+// fail records why the sample of a place is bad, while no hand loads it.
+func (b *Batch) fail(place, worker int, err error, stack []byte) {
+	if b.records != nil {
+		err = b.records[place].Of(err)
+	}
+	b.bad.add(place, &LoadError{Index: b.indices[place], Position: b.position(place), Epoch: b.epoch, Worker: worker, Err: err, Stack: stack})
+}
+
 // faulty remembers bad samples that were left out.
 type faulty struct {
 	mu    sync.Mutex

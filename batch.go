@@ -321,7 +321,8 @@ func (b *Batch) askUntilPanic(from, to, worker int) (next int) {
 		}
 		if p := recover(); p != nil { // else the goroutine ends
 			stack, err := usercall.Recovered(p)
-			b.bad.add(next, &LoadError{Index: -1, Position: b.position(next), Epoch: b.epoch, Worker: worker, Err: err, Stack: stack})
+			b.indices[next] = -1
+			b.fail(next, worker, err, stack)
 			b.indices[next] = noIndex
 			next++
 		}
@@ -388,5 +389,5 @@ func (l *engine) askSize(index int, sizes []int) error {
 // badSizes records that a sample is bad because its sizes are invalid.
 func (b *Batch) badSizes(place int, err error, stack []byte) {
 	b.places.Told[place] = layout.Untold
-	b.bad.add(place, &LoadError{Index: b.indices[place], Position: b.position(place), Epoch: b.epoch, Err: err, Stack: stack})
+	b.fail(place, 0, err, stack)
 }

@@ -329,7 +329,7 @@ func (s *serving) place(b *Batch) {
 			err = fmt.Errorf("the index %d is out of range 0 … %d", p.Index, have-1)
 		}
 		if err != nil {
-			b.bad.add(i, &LoadError{Index: p.Index, Position: p.Position, Epoch: p.Epoch, Err: err})
+			b.fail(i, 0, err, nil)
 			b.indices[i] = noIndex
 		}
 	}

@@ -42,11 +42,7 @@ func (l *engine) takeOver(next, w *worker) {
 		}
 	}
 	for place := w.next; place < next.next; place++ {
-		cause := err
-		if w.slot.records != nil {
-			cause = w.slot.records[place].Of(err)
-		}
-		b.bad.add(place, &LoadError{Index: w.slot.indices[place], Position: b.position(place), Epoch: b.epoch, Worker: w.number, Err: cause})
+		b.fail(place, w.number, err, nil)
 	}
 }
 
