@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +19,7 @@ type engine struct {
 	load    *loading
 	sizes   func(index int, sizes []int) // of a SizedDataset; nil: batches are as long as the fields allow
 
-	seedKey uint64 // seeds Sample.Rand
+	seedKey uint64 // seeds Sample.Rand: by WithSeed, else by the shuffle's seed
 
 	ordering atomic.Pointer[ordering] // used by the next run; a run keeps its own
 
@@ -45,7 +46,7 @@ type engine struct {
 
 // newEngine makes an engine with the given number of workers.
 func newEngine(s *source, workers int) *engine {
-	l := &engine{source: s, load: loadingOf(s.ds, s.layout.Layout, s.opts.retry), born: time.Now(), seedKey: s.opts.seedKey()}
+	l := &engine{source: s, load: loadingOf(s.ds, s.layout.Layout, s.opts.retry), born: time.Now(), seedKey: permute.SeedKey(*cmp.Or(s.opts.seed, &s.opts.shuffled))}
 	l.load.strict, l.load.failed = s.opts.maxBad == 0, l.failedTogether
 	if s.layout.Ragged > 0 && !s.streams() {
 		l.sizes = sizesOf(s.ds)
@@ -64,23 +65,6 @@ func newEngine(s *source, workers int) *engine {
 
 // ownShapes reports whether each batch has a shape of its own.
 func (l *engine) ownShapes() bool { return l.sizes != nil }
-
-// seedKey returns the key that seeds Sample.Rand.
-func (o *options) seedKey() uint64 {
-	if o.seed != nil {
-		return permute.SeedKey(*o.seed)
-	}
-	return permute.SeedKey(o.shuffled)
-}
-
-// samplesOfEpoch returns how many samples an epoch of an ordering has over all ranks, or endless for a
-// stream without WithEpochSamples.
-func (s *source) samplesOfEpoch(o *ordering) int {
-	if o.order.N == endless && s.opts.epochSamples > 0 {
-		return s.opts.quota(s.opts.world) * s.opts.world
-	}
-	return o.order.N
-}
 
 // Workers implements [Loader.Workers].
 func (l *engine) Workers() int { return int(l.pool.size.Load()) }

@@ -185,24 +185,13 @@ func (s *source) logIgnored(called string) {
 // streams reports whether the dataset is a stream.
 func (s *source) streams() bool { return len(s.shards) > 0 }
 
-// fits returns what is wrong with the options for these streams and their shards.
-func (d *streamDataset) fits(shards []int, counts []*recordCounts, o *options) (errs []error) {
-	if o.sampler != nil {
-		errs = append(errs, optionError("WithSampler", nameOfSampler(o.sampler), "a stream is read in its own order"))
+// samplesOfEpoch returns how many samples an epoch of an ordering has over all ranks, or endless for a
+// stream without WithEpochSamples.
+func (s *source) samplesOfEpoch(o *ordering) int {
+	if o.order.N == endless && s.opts.epochSamples > 0 {
+		return s.opts.quota(s.opts.world) * s.opts.world
 	}
-	if d.mix != nil && o.epochSamples == 0 {
-		errs = append(errs, optionError("WithEpochSamples", nil, "must be set for MixedStreams, whose epochs have no other end"))
-	}
-	for k, n := range shards {
-		if n < o.world && counts[k] == nil {
-			which := ""
-			if d.mix != nil {
-				which = fmt.Sprintf(" (stream %d of MixedStreams)", k)
-			}
-			errs = append(errs, optionError("WithRank: world", o.world, "each rank needs a shard, and the stream has %d%s: make more shards, or use a CountedStream", n, which))
-		}
-	}
-	return errs
+	return o.order.N
 }
 
 // shardsOfRank returns how many shards this rank reads of the stream that has the most.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/nwt-go/nwt/internal/lanes"
 	"github.com/nwt-go/nwt/internal/mixture"
-	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
@@ -114,6 +113,26 @@ func shardsOf(s Stream) (n int, err error) {
 		err = optionError("Stream.Shards", n, "must be at least 1")
 	}
 	return n, err
+}
+
+// fits returns what is wrong with the options for these streams and their shards.
+func (d *streamDataset) fits(shards []int, counts []*recordCounts, o *options) (errs []error) {
+	if o.sampler != nil {
+		errs = append(errs, optionError("WithSampler", nameOfSampler(o.sampler), "a stream is read in its own order"))
+	}
+	if d.mix != nil && o.epochSamples == 0 {
+		errs = append(errs, optionError("WithEpochSamples", nil, "must be set for MixedStreams, whose epochs have no other end"))
+	}
+	for k, n := range shards {
+		if n < o.world && counts[k] == nil {
+			which := ""
+			if d.mix != nil {
+				which = fmt.Sprintf(" (stream %d of MixedStreams)", k)
+			}
+			errs = append(errs, optionError("WithRank: world", o.world, "each rank needs a shard, and the stream has %d%s: make more shards, or use a CountedStream", n, which))
+		}
+	}
+	return errs
 }
 
 // load loads a sample for a loader.
@@ -321,28 +340,4 @@ func newCounts(s Stream, n int, o *options) (c *recordCounts, err error) {
 	}
 	c.lanes = min(cmp.Or(o.interleave, defaultLanes), n, c.n)
 	return c, nil
-}
-
-// perRank returns the order of the batches that a rank takes from a stream with WithEpochSamples.
-func (o *options) perRank() order.Order {
-	return order.Order{N: o.quota(o.world), Batch: o.batchSize, World: 1, DropLast: o.dropLast}
-}
-
-// quota returns how many samples of a stream WithEpochSamples gives to each of world ranks in an epoch; 0
-// without it.
-func (o *options) quota(world int) int {
-	if o.epochSamples == 0 {
-		return 0
-	}
-	return max(1, o.epochSamples/world)
-}
-
-// endsEpoch reports whether WithEpochSamples ends a stream's epoch once world ranks have had samples of
-// its samples, more than 0.
-func (o *options) endsEpoch(samples, world int) bool {
-	if o.epochSamples == 0 || world < 1 || samples%world != 0 {
-		return false
-	}
-	left := o.quota(world) - samples/world
-	return left == 0 || left > 0 && left < o.batchSize && o.dropLast
 }

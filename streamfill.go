@@ -8,6 +8,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/files"
 	"github.com/nwt-go/nwt/internal/lanes"
+	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/retry"
 	"github.com/nwt-go/nwt/internal/ring"
@@ -122,6 +123,30 @@ func (o *options) shardOrder(shards, k int) Sampler {
 		return Shuffled(shards, o.seedOfStream(k))
 	}
 	return Sequential(shards)
+}
+
+// perRank returns the order of the batches that a rank takes from a stream with WithEpochSamples.
+func (o *options) perRank() order.Order {
+	return order.Order{N: o.quota(o.world), Batch: o.batchSize, World: 1, DropLast: o.dropLast}
+}
+
+// quota returns how many samples of a stream WithEpochSamples gives to each of world ranks in an epoch; 0
+// without it.
+func (o *options) quota(world int) int {
+	if o.epochSamples == 0 {
+		return 0
+	}
+	return max(1, o.epochSamples/world)
+}
+
+// endsEpoch reports whether WithEpochSamples ends a stream's epoch once world ranks have had samples of
+// its samples, more than 0.
+func (o *options) endsEpoch(samples, world int) bool {
+	if o.epochSamples == 0 || world < 1 || samples%world != 0 {
+		return false
+	}
+	left := o.quota(world) - samples/world
+	return left == 0 || left > 0 && left < o.batchSize && o.dropLast
 }
 
 // stop ends reading.
