@@ -39,11 +39,7 @@ func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Bat
 	if t != nil {
 		t.resume()
 		defer t.wake.Stop()
-		show = func() {
-			r.turn.Lock()
-			defer r.turn.Unlock()
-			r.show()
-		}
+		show = func() { r.turn.Lock(); defer r.turn.Unlock(); r.show() }
 	}
 	for more, batches := true, 1; more; batches++ {
 		b, err := r.advance()

@@ -195,7 +195,10 @@ func (q *streamFill) fill(b *Batch) {
 	b.failure = nil
 	for n == 0 && b.failure == nil && !q.over && !q.l.ring.Stopped() {
 		if !q.started {
-			b.failure = q.begin()
+			if b.failure = q.epochs.Begin(q.epoch, q.skip); b.failure != nil {
+				b.failure = fmt.Errorf("nwt: %w", b.failure)
+			}
+			q.started, q.skip = true, 0
 		}
 		b.epoch, b.number, b.key, b.from = q.epoch, q.number, q.l.seedKey, q.epochs.Delivered()*o.world+o.rank
 		if b.failure == nil {
@@ -229,17 +232,6 @@ func (q *streamFill) fill(b *Batch) {
 		q.ended.Store(true)
 	}
 	q.l.ring.Seal(b.seq, n)
-}
-
-// begin begins an epoch.
-func (q *streamFill) begin() error {
-	q.started = true
-	n := q.skip
-	q.skip = 0
-	if err := q.epochs.Begin(q.epoch, n); err != nil {
-		return fmt.Errorf("nwt: %w", err)
-	}
-	return nil
 }
 
 // tellOfUnread warns if the loader's first whole epoch of WithEpochSamples has not reached the end of any

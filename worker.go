@@ -30,13 +30,8 @@ type worker struct {
 	begins  atomic.Bool  // WithWorkerInit or the first claim is under way; not set for a claim that replace handed over
 
 	hand
-	givenUp
-}
-
-// A givenUp holds what a call that is given up leaves.
-type givenUp struct {
-	keeps  *slot // the batch's slot, until the call returns
-	failed error // the error of the LoadMany that this worker continues for, to be logged
+	keeps  *slot // if its call was given up: the batch's slot, until the call returns
+	failed error // if it took over from a LoadMany that was given up: the error to be logged
 }
 
 // newWorker implements poolHooks; number is what Sample.Worker returns.
