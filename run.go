@@ -257,11 +257,11 @@ func (r *run) openOne() (opened bool, err error) {
 	if !r.mayOpen() {
 		return false, nil
 	}
-	if r.l.pool.watchdog.Away() >= maxAway {
+	if err := r.l.tooManyAway(); err != nil {
 		if len(r.ahead) > 0 {
-			return false, nil // the batches before it are delivered first
+			err = nil // the batches before it are delivered first
 		}
-		return false, r.l.tooManyAway()
+		return false, err
 	}
 	var memory slotMemory
 	if r.serving != nil {

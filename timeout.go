@@ -10,13 +10,15 @@ import (
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
-// With WithTimeout, a call that takes too long is given up. The watchdog calls pool.replace, and another
-// goroutine takes over from the call's worker (takeOver). If the call is of Load, its sample is bad. If it is
-// of LoadMany, its samples are loaded one by one, in the batch's spare (openSpare). The call goes on in its
-// goroutine, which the loader no longer counts on. It keeps everything that it may touch: its worker, with the
-// samples and the indices it was given, and the whole slot that they lie in. The batch is moved to another slot
-// before it is delivered (leaveOutBad, moveOut). When the call returns, its hand learns that it is tooLate, and
-// its worker frees what it kept (returned).
+// With WithTimeout, a call that takes too long is given up. The watchdog (internal/watch) calls pool.replace,
+// and another goroutine takes over from the call's worker (takeOver). If the call is of Load, its sample is bad:
+// "no answer within WithTimeout(1s)" (internal/callctx). If it is of LoadMany, its samples are loaded one by one,
+// in the batch's spare (openSpare). The call goes on in its goroutine, which the loader no longer counts on. It
+// keeps everything that it may touch: its worker, with the samples and the indices it was given, and the whole
+// slot that they lie in (slot.holders). The batch is moved to another slot before it is delivered (leaveOutBad in
+// badsamples.go, moveOut). When the call returns, its hand learns that it is tooLate, and its worker frees what it
+// kept (returned). While too many calls are away, no batch is opened (tooManyAway). Calls of a ShardReader are
+// given up in internal/shards, call.go.
 
 // TimeoutOf returns how long the call of Load, or of a [ShardReader], whose context is ctx may take, as
 // [WithTimeout] set it; 0 means no bound.
@@ -55,13 +57,14 @@ func (w *worker) returned() {
 	w.locals.close(w.l.opts.log)
 }
 
-// maxAway bounds the calls that were given up and haven't returned: each keeps a
+// tooManyAway returns an error if too many calls that were given up haven't returned: each keeps a
 // goroutine, and perhaps a slot.
-const maxAway = 1024
-
-// tooManyAway returns the error that ends an epoch after maxAway such calls.
 func (l *engine) tooManyAway() error {
-	return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", l.pool.watchdog.Away(), l.opts.timeout, maxAway)
+	const most = 1024
+	if away := l.pool.watchdog.Away(); away >= most {
+		return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", away, l.opts.timeout, most)
+	}
+	return nil
 }
 
 // patience is how long a run that is ending waits for calls before it says so.
