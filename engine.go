@@ -32,7 +32,7 @@ type engine struct {
 	pace   depth.Pace
 
 	// The consumer writes these fields with each batch. They lie apart from the fields that workers read.
-	slots    slots
+	slots    slots // batches that no run has open
 	counters counters
 
 	mixed mixedMemory

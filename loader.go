@@ -30,7 +30,7 @@ type Loader struct {
 // it. The error joins an *[ArgumentError] for each bad argument, including those of functions that return
 // no error, such as [NewDataset].
 func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
-	s, err := newSource(ds, opts)
+	s, err := newSource(ds, opts) // checked; nothing is loaded yet
 	if err != nil {
 		return nil, err
 	}

@@ -40,8 +40,9 @@ type pool struct {
 	watching   sync.WaitGroup // the goroutine of the watchdog
 }
 
-// poolHooks is what a pool needs from its engine. The methods that run while mu is held are quick and
-// call nothing of the program.
+// poolHooks is what a pool needs from its engine: newWorker and work are in worker.go, takeOver is in
+// timeout.go, the others are in engine.go. The methods that run while mu is held are quick and call nothing
+// of the program.
 type poolHooks interface {
 	newWorker(seat, number int) *worker // called with mu held
 	work(w *worker)                     // runs in a worker's goroutine until the worker leaves or its call was given up

@@ -138,7 +138,7 @@ func (r *run) advance() (*Batch, error) {
 		}
 		r.current = b
 		if r.l.stage == nil {
-			b.err = r.tally.admit(b)
+			b.err = r.tally.admit(b) // leaves bad samples out: usually there are none
 		}
 		if b.end {
 			r.outcome.ends(b)

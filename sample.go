@@ -52,7 +52,7 @@ func (s *span) position(place int) int {
 // must then be set for each sample. common doesn't change while any of them is being loaded, since a
 // LoadMany may load them in several goroutines.
 type common struct {
-	mem     layout.Memory // the slot's memory
+	mem     layout.Memory // the slot's, which the batch reads as places
 	records []*record     // the batch's records, for a stream
 
 	span

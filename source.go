@@ -34,6 +34,7 @@ type source struct {
 	offsets   []int // where each field begins in a slot
 }
 
+// newSource checks a dataset and options, alone and together.
 func newSource(ds Dataset, opts []Option) (*source, error) {
 	o, err := newOptions(opts)
 	n, layout, dsErr := checkDataset(ds)

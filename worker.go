@@ -30,7 +30,7 @@ type worker struct {
 	begins  atomic.Bool  // WithWorkerInit or the first claim is under way; not set for a claim that replace handed over
 
 	hand
-	keeps  *slot // if its call was given up: the batch's slot, until the call returns
+	keeps  *slot // if its call was given up: its slot, until the call returns
 	failed error // if it took over from a LoadMany that was given up: the error to be logged
 }
 
