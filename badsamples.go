@@ -149,8 +149,8 @@ func endsEpoch(err error) bool {
 	return ok && e.EndsEpoch()
 }
 
-// leaveOutBad leaves the bad samples out, and moves the batch to memory that no abandoned call can write
-// to. The batch must be loaded.
+// leaveOutBad leaves the bad samples out, and moves the batch to memory that no call that was
+// given up can write to. The batch must be loaded.
 func (b *Batch) leaveOutBad() error {
 	if b.leftOut {
 		return nil

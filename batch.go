@@ -43,7 +43,7 @@ type portion struct {
 	size    int      // places; once bad samples are left out, the samples that remain
 	opened  int      // places when the batch was opened
 	reached int      // position after the batches that all ranks get in this step
-	known   bool     // indices were set when the batch was opened
+	indexed bool     // indices were set when the batch was opened
 	seq     uint64   // in the ring
 	end     bool     // the stream has ended: nothing in the batch is delivered
 	final   bool     // the last of its epoch, as far as positions tell

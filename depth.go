@@ -18,7 +18,7 @@ type extraBatches struct {
 	room         func() int // how many extra batches memory has room for, looked up once
 	timer        *time.Timer
 	run          atomic.Pointer[run] // the run whose depth follows need; nil between epochs, and always nil if the depth is fixed
-	filled       bool                // at some time in the run, half of the batches that may be open were ready; guarded by run.turn
+	wasHalfReady bool                // at some time in the run, half of the batches that may be open were ready; guarded by run.turn
 }
 
 // running counts the runs of all loaders of the process.
@@ -200,7 +200,7 @@ func (r *run) hasBegun() bool { return r.taken >= r.l.leastDepth() }
 func (r *run) isLate() bool { return !r.l.ring.Loaded(r.ahead[0]) }
 
 // isDrained reports whether at most half of the batches that may be open are ready. When a run begins,
-// nothing is ready yet: until half has been ready once (filled), only waiting counts. At the end of a
+// nothing is ready yet: until half has been ready once (wasHalfReady), only waiting counts. At the end of a
 // run, all batches that are left must be ready. For a stream the end isn't known in advance; once it has
 // ended, only waiting counts.
 func (r *run) isDrained() bool {
@@ -209,16 +209,16 @@ func (r *run) isDrained() bool {
 	case r.streamEnded():
 		return waits
 	case r.l.ring.Ready(r.ahead[min(len(r.ahead)-1, r.l.depth()/2)]):
-		r.l.extra.filled = true
+		r.l.extra.wasHalfReady = true
 		return false
 	default:
-		return waits || r.l.extra.filled
+		return waits || r.l.extra.wasHalfReady
 	}
 }
 
 // claimSize returns how many places a worker claims at once.
 func (l *engine) claimSize() int {
-	if l.load.together != nil {
+	if l.how.together != nil {
 		// It is as many as possible while every worker gets a part of what may be loaded ahead.
 		depth := l.depth()
 		if l.opts.prefetch == 0 && l.pace.PerBatch() >= wholeCalls {
@@ -231,7 +231,7 @@ func (l *engine) claimSize() int {
 
 // lanes returns how many parts a batch is divided into.
 func (l *engine) lanes() int {
-	if l.load.together != nil {
+	if l.how.together != nil {
 		return 1
 	}
 	return l.pace.Lanes(min(l.Workers(), ring.MaxLanes))

@@ -16,7 +16,7 @@ import (
 // An engine does the work of a [Loader]. Its workers keep it alive, even if the program loses the Loader.
 type engine struct {
 	*source // its dataset, options, layout and first ordering
-	load    *loading
+	how     *loading
 	sizes   func(index int, sizes []int) // of a SizedDataset; nil: batches are as long as the fields allow
 
 	seedKey uint64 // seeds Sample.Rand: by WithSeed, else by the shuffle's seed
@@ -46,8 +46,8 @@ type engine struct {
 
 // newEngine makes an engine with the given number of workers.
 func newEngine(s *source, workers int) *engine {
-	l := &engine{source: s, load: loadingOf(s.ds, s.layout.Layout, s.opts.retry), born: time.Now(), seedKey: permute.SeedKey(*cmp.Or(s.opts.seed, &s.opts.shuffled))}
-	l.load.strict, l.load.failed = s.opts.maxBad == 0, l.failedTogether
+	l := &engine{source: s, how: loadingOf(s.ds, s.layout.Layout, s.opts.retry), born: time.Now(), seedKey: permute.SeedKey(*cmp.Or(s.opts.seed, &s.opts.shuffled))}
+	l.how.strict, l.how.failed = s.opts.maxBad == 0, l.failedTogether
 	if s.layout.Ragged > 0 && !s.streams() {
 		l.sizes = sizesOf(s.ds)
 	}
@@ -69,7 +69,7 @@ func (l *engine) ownShapes() bool { return l.sizes != nil }
 // Workers implements [Loader.Workers].
 func (l *engine) Workers() int { return int(l.pool.size.Load()) }
 
-// resize calls [pool.resize].
+// resize calls [pool.resize], and gives back the slots that fewer workers don't need.
 func (l *engine) resize(workers int, byHand bool) (ok bool) {
 	if ok = l.pool.resize(workers, byHand); ok {
 		l.trim()
@@ -86,8 +86,8 @@ func (l *engine) setQuota(workers int) {
 	l.pace.Share(workers)
 }
 
-// isOver implements poolHooks.
-func (l *engine) isOver() bool { return l.ring.Stopped() }
+// isEnding implements poolHooks.
+func (l *engine) isEnding() bool { return l.ring.Stopped() }
 
 // now returns the loader's age in nanoseconds, and never 0. Reading the monotonic clock alone
 // takes half as long as time.Now.

@@ -19,7 +19,7 @@ func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Bat
 	if err == nil {
 		at, err = l.beginning(s)
 	}
-	if err == nil && at.over {
+	if err == nil && at.nothingLeft {
 		if s.Epoch == last {
 			return
 		}
@@ -81,20 +81,20 @@ func (l *engine) start(ctx context.Context, at beginning, course order.Course, s
 	err := l.pool.begin(r, func() {
 		r.first = l.seq
 		l.ring.Reset(l.seq)
-		l.extra.filled = false
+		l.extra.wasHalfReady = false
 	})
 	if err != nil {
 		r.cancel(err)
 		return nil, err
 	}
-	l.ordering.CompareAndSwap(at.known, o)
+	l.ordering.CompareAndSwap(at.before, o)
 	running.Add(1)
-	r.serveBy()
+	r.startHelpers()
 	return r, nil
 }
 
-// serveBy starts everything that serves the run.
-func (r *run) serveBy() {
+// startHelpers starts everything that serves the run.
+func (r *run) startHelpers() {
 	l := r.l
 	r.watchCaller()
 	r.demand.opening.Store(r.first)
@@ -116,11 +116,11 @@ func (r *run) serveBy() {
 
 // A beginning is where a run begins.
 type beginning struct {
-	*ordering           // of the epoch
-	known     *ordering // what the loader had before
-	epoch     int
-	base      int  // the position in the epoch; with a BatchSampler, the number of a batch
-	over      bool // nothing is left of the epoch, whatever has changed since
+	*ordering             // of the epoch
+	before      *ordering // what the loader had before
+	epoch       int
+	base        int  // the position in the epoch; with a BatchSampler, the number of a batch
+	nothingLeft bool // of the epoch, whatever has changed since
 }
 
 // beginning returns where a state begins, or why nothing can begin there: for an epoch, for Resume, and
@@ -136,11 +136,11 @@ func (l *engine) beginning(s State) (at beginning, err error) {
 	case s.World < anyWorld:
 		return at, optionError("State.World", s.World, "must be at least −1")
 	}
-	at.epoch, at.base, at.known = s.Epoch, s.Samples, l.ordering.Load()
-	if at.ordering, err = l.followDataset(at.known); err != nil {
+	at.epoch, at.base, at.before = s.Epoch, s.Samples, l.ordering.Load()
+	if at.ordering, err = l.followDataset(at.before); err != nil {
 		return at, err
 	}
-	if at.over, err = l.checkOrder(s, at.ordering); err != nil || at.over {
+	if at.nothingLeft, err = l.checkOrder(s, at.ordering); err != nil || at.nothingLeft {
 		return at, err
 	}
 	if l.streams() {
@@ -166,7 +166,7 @@ func (l *engine) baseOfStream(s State) (int, error) {
 	case l.counted || s.Samples == 0:
 	case s.World == anyWorld:
 		return 0, optionError("State.World", s.World, "the state was taken of a CountedStream, and this stream isn't one, so its order is another: begin the next epoch, State{Epoch: %d}", s.Epoch+1)
-	case l.opts.endsEpoch(s.Samples, cmp.Or(s.World, l.opts.world)):
+	case l.opts.isWholeEpoch(s.Samples, cmp.Or(s.World, l.opts.world)):
 		return l.samplesOfEpoch(l.first), nil // the end of that epoch, also for other numbers of ranks
 	case s.World != 0 && s.World != l.opts.world:
 		return 0, optionError("State.World", s.World, "a stream's epoch can't go on with %d ranks, because each rank reads its own shards: "+
@@ -195,9 +195,9 @@ func (s *source) followDataset(known *ordering) (*ordering, error) {
 	return s.orderingOf("Dataset.Len", known.sampler, n)
 }
 
-// checkOrder returns an error if the state's positions now stand for other samples than before. over
-// reports that nothing was left of the state's epoch, whatever has changed since.
-func (l *engine) checkOrder(s State, o *ordering) (over bool, err error) {
+// checkOrder returns an error if the state's positions now stand for other samples than before.
+// nothingLeft reports that nothing was left of the state's epoch, whatever has changed since.
+func (l *engine) checkOrder(s State, o *ordering) (nothingLeft bool, err error) {
 	if s.Order == 0 || s.Samples < 1 {
 		return false, nil
 	}

@@ -133,7 +133,7 @@ func (h *hand) turnTo(s *slot, at span) {
 	h.slot = s
 	h.sample.mem, h.sample.records, h.sample.span = s.places.Memory, s.records, at
 	if h.sample.drawn != nil { // as if it were loaded alone, whatever was loaded before
-		h.sample.loose = s.indices
+		h.sample.positions = s.indices
 	}
 }
 

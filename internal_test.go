@@ -208,7 +208,7 @@ func (s *stubs) takeOver(_, w *worker) {
 }
 
 func (s *stubs) setQuota(workers int) { s.quota = workers }
-func (s *stubs) isOver() bool         { return s.over }
+func (s *stubs) isEnding() bool       { return s.over }
 
 // staffed makes a pool in a bubble of virtual time.
 func staffed(t *testing.T, timeout time.Duration, size int, f func(t *testing.T, s *stubs, c *pool)) {

@@ -48,7 +48,7 @@ type poolHooks interface {
 	work(w *worker)                     // runs in a worker's goroutine until the worker leaves or its call was given up
 	takeOver(next, w *worker)           // makes next continue after w's call, which was given up and can't go on
 	setQuota(workers int)               // sets for how many seats there is work; called with mu held
-	isOver() bool                       // reports whether the run is ending, so that no worker need prepare for it; called with mu held
+	isEnding() bool                     // reports whether the run is ending, so that no worker need prepare for it; called with mu held
 }
 
 func newPool(hooks poolHooks, timeout time.Duration, size int) *pool {
@@ -229,7 +229,7 @@ func (p *pool) leave(w *worker) bool {
 func (p *pool) enter(w *worker) *run {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.run != nil && !p.prepared && !p.hooks.isOver() && w.seat < int(p.size.Load()) {
+	if p.run != nil && !p.prepared && !p.hooks.isEnding() && w.seat < int(p.size.Load()) {
 		p.preparing.Add(1)
 		return p.run
 	}

@@ -55,14 +55,14 @@ type ending struct {
 // An outcome says why a run opens no more batches before its course is over.
 type outcome struct {
 	refused error  // the error of a BatchSampler: the batches before it are delivered first
-	over    bool   // the end of a stream was taken
+	ended   bool   // the end of a stream was taken
 	last    uint64 // sequence number of that end
 	failure error  // the error that the stream ended with
 }
 
 // ends records that a batch that was taken is the end of its stream.
 func (o *outcome) ends(b *Batch) {
-	o.over, o.last, o.failure = true, b.seq, cmp.Or(o.failure, b.err)
+	o.ended, o.last, o.failure = true, b.seq, cmp.Or(o.failure, b.err)
 }
 
 // A demand is what workers, the stage and the depth's timer can see of the consumer.
@@ -129,7 +129,7 @@ func (r *run) advance() (*Batch, error) {
 		if err := r.open(); err != nil {
 			return nil, err
 		}
-		if len(r.ahead) == 0 || r.outcome.over && r.ahead[0] > r.outcome.last {
+		if len(r.ahead) == 0 || r.outcome.ended && r.ahead[0] > r.outcome.last {
 			break // the stream has ended, or a BatchSampler has failed; a stage that failed at the end stages nothing after it
 		}
 		b, ready := r.await()
@@ -300,7 +300,7 @@ func (r *run) openOne() (opened bool, err error) {
 	if r.stream == nil {
 		r.l.ring.Open(b.seq, b, b.size, r.l.lanes())
 	} else {
-		b.loose = b.indices // what a stream calls an index is a position
+		b.positions = b.indices // what a stream calls an index is a position
 		r.l.ring.Announce(b.seq, b, b.opened)
 		r.stream.take(b)
 	}
@@ -325,7 +325,7 @@ func (r *run) place(b *Batch, i int) (err error) {
 	b.final = number == r.course.Whole-1
 	b.resize(to - from)
 	b.opened = b.size
-	if b.known = r.l.ownShapes(); b.known {
+	if b.indexed = r.l.ownShapes(); b.indexed {
 		b.askSampler(0, b.size, 0)
 		b.layOut(r.ordering.n)
 	}

@@ -34,16 +34,16 @@ type Sample struct {
 // A span says which positions of which epoch the places of a slot are. Apart from the dataset, a sample
 // depends on nothing else.
 type span struct {
-	epoch int
-	from  int    // position of place 0 in the epoch, over all ranks
-	loose []int  // position of each place, if they don't follow one another, as in a stream; otherwise nil
-	key   uint64 // seeds Sample.Rand; it stands for the seed
+	epoch     int
+	from      int    // position of place 0 in the epoch, over all ranks
+	positions []int  // position of each place, if they don't follow one another, as in a stream; otherwise nil
+	key       uint64 // seeds Sample.Rand; it stands for the seed
 }
 
 // position returns the position of a place.
 func (s *span) position(place int) int {
-	if s.loose != nil {
-		return s.loose[place]
+	if s.positions != nil {
+		return s.positions[place]
 	}
 	return s.from + place
 }

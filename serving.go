@@ -90,11 +90,11 @@ func (s *serving) Places(dst []batchserver.Place, rank, world int, from batchser
 	}
 	at, err := s.l.beginning(State(from))
 	var o order.Order
-	if err == nil && !at.over {
+	if err == nil && !at.nothingLeft {
 		o = at.order.Of(rank, world)
-		at.over = at.base > 0 && o.Steps(at.base) == 0
+		at.nothingLeft = at.base > 0 && o.Steps(at.base) == 0
 	}
-	if err == nil && at.over {
+	if err == nil && at.nothingLeft {
 		at, err = s.l.beginning(State{Epoch: at.epoch + 1})
 	}
 	if err != nil {
@@ -312,17 +312,17 @@ func (s *serving) place(b *Batch) {
 	s.next = nil
 	first, n := q.places[0], len(q.places)
 	b.span = span{epoch: first.Epoch, from: first.Position, key: first.Key}
-	b.number, b.known, b.request = 0, true, q
+	b.number, b.indexed, b.request = 0, true, q
 	b.resize(n)
 	b.opened = n
 	have, failed := lengthNow(s.l.ds)
 	for i, p := range q.places {
 		b.indices[i] = p.Index
 		err := failed
-		if p.Position != first.Position+i && b.loose == nil {
-			b.loose = make([]int, n)
+		if p.Position != first.Position+i && b.positions == nil {
+			b.positions = make([]int, n)
 			for j, p := range q.places {
-				b.loose[j] = p.Position
+				b.positions[j] = p.Position
 			}
 		}
 		if err == nil && uint(p.Index) >= uint(have) {

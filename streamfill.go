@@ -36,7 +36,7 @@ type streamFill struct {
 	whole       int         // batches of a whole epoch; 0: not known
 	skip        int         // records to leave out before the first one
 	started     bool        // the epoch has begun
-	over        bool        // no epoch comes after this one
+	done        bool        // no epoch comes after this one
 	ended       atomic.Bool // a batch was the end: the batches opened after it are empty
 }
 
@@ -139,9 +139,9 @@ func (o *options) quota(world int) int {
 	return max(1, o.epochSamples/world)
 }
 
-// endsEpoch reports whether WithEpochSamples ends a stream's epoch once world ranks have had samples of
+// isWholeEpoch reports whether WithEpochSamples ends a stream's epoch once world ranks have had samples of
 // its samples, more than 0.
-func (o *options) endsEpoch(samples, world int) bool {
+func (o *options) isWholeEpoch(samples, world int) bool {
 	if o.epochSamples == 0 || world < 1 || samples%world != 0 {
 		return false
 	}
@@ -193,7 +193,7 @@ func (q *streamFill) fill(b *Batch) {
 	o := q.l.opts
 	n, more := 0, false
 	b.failure = nil
-	for n == 0 && b.failure == nil && !q.over && !q.l.ring.Stopped() {
+	for n == 0 && b.failure == nil && !q.done && !q.l.ring.Stopped() {
 		if !q.started {
 			if b.failure = q.epochs.Begin(q.epoch, q.skip); b.failure != nil {
 				b.failure = fmt.Errorf("nwt: %w", b.failure)
@@ -220,7 +220,7 @@ func (q *streamFill) fill(b *Batch) {
 		q.tellOfUnread()
 		q.endEpoch()
 	}
-	q.over = q.over || b.failure != nil
+	q.done = q.done || b.failure != nil
 	b.end = n == 0 || b.failure != nil
 	b.resize(n)
 	b.final = n < o.batchSize || b.number == q.whole-1
@@ -252,7 +252,7 @@ func (q *streamFill) endEpoch() {
 	q.epochs.End()
 	q.started, q.number = false, 0
 	if q.epoch == q.last {
-		q.over = true
+		q.done = true
 	} else {
 		q.epoch++
 	}

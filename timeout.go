@@ -16,9 +16,9 @@ import (
 // in the batch's spare (openSpare). The call goes on in its goroutine, which the loader no longer counts on. It
 // keeps everything that it may touch: its worker, with the samples and the indices it was given, and the whole
 // slot that they lie in (slot.holders). The batch is moved to another slot before it is delivered (leaveOutBad in
-// badsamples.go, moveOut). When the call returns, its hand learns that it is tooLate, and its worker frees what it
-// kept (returned). While too many calls are away, no batch is opened (tooManyAway). Calls of a ShardReader are
-// given up in internal/shards, call.go.
+// badsamples.go, moveOut). When the call returns, its hand learns that it is tooLate (its clock is Lost), and its
+// worker frees what it kept (returned). While too many calls are Away, no batch is opened (tooManyAway). Calls of
+// a ShardReader are given up in internal/shards, call.go.
 
 // TimeoutOf returns how long the call of Load, or of a [ShardReader], whose context is ctx may take, as
 // [WithTimeout] set it; 0 means no bound.
@@ -119,7 +119,7 @@ func (b *Batch) slotLike(mem slotMemory) (*slot, error) {
 	return s, err
 }
 
-// moveOut moves a loaded batch, except its bad places, to a slot that no abandoned call can write to.
+// moveOut moves a loaded batch, except its bad places, to a slot that no call that was given up can write to.
 func (b *Batch) moveOut() error {
 	memory := b.l.slotMem
 	if b.request != nil && b.request.memory.alloc != nil {

@@ -36,7 +36,7 @@ type worker struct {
 
 // newWorker implements poolHooks; number is what Sample.Worker returns.
 func (l *engine) newWorker(seat, number int) *worker {
-	w := &worker{l: l, seat: seat, number: number, ready: l.opts.init == nil, hand: hand{how: l.load, locals: &locals{}, stops: l.ring}}
+	w := &worker{l: l, seat: seat, number: number, ready: l.opts.init == nil, hand: hand{how: l.how, locals: &locals{}, stops: l.ring}}
 	w.cold.Store(search.WarmSamples)
 	w.sample.common = &common{worker: number, locals: w.locals, log: l.opts.log, drawn: l.opts.drawn}
 	return w
@@ -77,7 +77,7 @@ func (l *engine) work(w *worker) {
 			w.returned() // another worker took this one's seat long ago
 			return
 		case !left:
-			w.abandon()
+			w.goroutineEnded()
 		}
 		w.locals.close(w.l.opts.log)
 	}()
@@ -113,9 +113,9 @@ func (l *engine) work(w *worker) {
 	}
 }
 
-// abandon ends the run, and vacates the seat, if a function of the program has ended the worker's
+// goroutineEnded ends the run, and vacates the seat, if a function of the program has ended the worker's
 // goroutine. The run waits for that; otherwise the next run would count on the worker.
-func (w *worker) abandon() {
+func (w *worker) goroutineEnded() {
 	if w.claimed {
 		defer w.done()
 		place := min(w.next, w.claim.To-1)
@@ -144,7 +144,7 @@ func (w *worker) loadClaim() {
 	if timed {
 		began = w.l.now()
 	}
-	if !w.asked && !b.known && w.slot.records == nil {
+	if !w.asked && !b.indexed && w.slot.records == nil {
 		w.asked = true
 		b.askSampler(w.next, end, w.number)
 	}
@@ -179,7 +179,7 @@ func (w *worker) prepareFor(r *run) {
 	returned := false
 	defer func() {
 		if !returned {
-			w.abandon()
+			w.goroutineEnded()
 		}
 		w.l.pool.entered()
 	}()

@@ -168,7 +168,7 @@ func (r *Ring[T]) Seal(seq uint64, upto int) {
 }
 
 // tellOfMore wakes a goroutine that can claim what the reader has offered: a worker or, if the quota is
-// 0, the owner, which finds the batch forsaken.
+// 0, the owner, which finds the batch OwnersOnly.
 func (r *Ring[T]) tellOfMore() {
 	r.wakeOne()
 	if r.quota.Load() == 0 {
