@@ -91,8 +91,8 @@ func (b *Batch) Len() int { return b.size }
 func (b *Batch) Number() int { return b.number }
 
 // Last reports whether the batch is the last of its epoch on this rank, as far as positions tell: if all
-// samples after it turn out to be bad, no batch is Last. Of a stream whose length isn't known, only a
-// short batch is, and with [WithUnordered] none. Last returns false in [WithBatchTransform].
+// samples after it turn out to be bad, no batch is Last. If a stream's length isn't known, only a
+// short batch is Last, and with [WithUnordered] none is. Last returns false in [WithBatchTransform].
 func (b *Batch) Last() bool { return b.last }
 
 // Epoch returns the epoch that the batch belongs to.

@@ -324,8 +324,8 @@ func (h *hand) gather(end int) (ok bool) {
 	return true
 }
 
-// LoadSample loads one sample, as at position index of epoch 0 with seed 0. Temporary errors are repeated
-// as often as [WithRetry] does by default. The sample stays valid. The errors are *[LoadError] and those
+// LoadSample loads one sample, as at position index of epoch 0 with seed 0. After a temporary error it
+// tries again, as [WithRetry] does by default. The sample stays valid. The errors are *[LoadError] and those
 // of [NewLoader].
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	n, l, err := checkIndexed(ds)

@@ -14,9 +14,9 @@ import (
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
-// A Loader feeds the batches of a dataset to a training loop. Any goroutine may call its methods, and so
-// may all that the loader calls, such as a dataset, a log's handler or an option's function; but that must
-// not call Close or start an epoch.
+// A Loader feeds the batches of a dataset to a training loop. Any goroutine may call its methods. So may
+// whatever the loader calls, such as a dataset, a log's handler or an option's function, but it must not
+// call Close or start an epoch.
 type Loader struct {
 	_ [0]sync.Mutex // lets vet find copies, which wouldn't keep the engine alive
 	// Neither the engine nor its batches refer to the Loader, so a Loader that the program has lost can
@@ -25,8 +25,8 @@ type Loader struct {
 	lost runtime.Cleanup
 }
 
-// NewLoader makes a loader. It has workers and memory from its first epoch until [Loader.Close]. If the
-// program loses a loader without Close, it is closed, with a warning, when the garbage collector finds
+// NewLoader makes a loader. It has workers and memory from its first epoch until [Loader.Close]. A
+// loader that the program loses without Close is closed, with a warning, when the garbage collector finds
 // it. The error joins an *[ArgumentError] for each bad argument, including those of functions that return
 // no error, such as [NewDataset].
 func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
@@ -149,8 +149,8 @@ func explainPanic(p any, failure error) any {
 	return p
 }
 
-// SetSampler changes the order and the length of later epochs. Call it again before you resume one of
-// them. It fails with [ErrBusy] during an epoch, and it fails for a stream.
+// SetSampler changes the order and the length of later epochs. Before you resume one of them, call
+// SetSampler again. It fails with [ErrBusy] during an epoch, and it fails for a stream.
 func (l *Loader) SetSampler(s Sampler) error {
 	switch {
 	case s == nil:
@@ -218,9 +218,9 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 }
 
 // Resume yields the rest of an epoch; after the last batch nothing is left. The worker count, the batch
-// size and the world size may differ from those of the state, but for the world size of a stream that
+// size and the world size may differ from those of the state, except the world size of a stream that
 // isn't a [CountedStream]. If the length, seed, sampler or the dataset's [Fingerprinter] differs, Resume
-// returns an error that names it. Everything else about the dataset must be unchanged.
+// returns an error that says which. Everything else about the dataset must be unchanged.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) })
 }

@@ -129,7 +129,7 @@ func (s *Sample) unpack(src []byte) (rest []byte, err error) {
 }
 
 // SetLen sets the length of a ragged field; Load must call it, or SetShape. It panics for other
-// fields, and if n is out of range or above its Sizes.
+// fields, and if n is out of range or above what the dataset's Sizes said.
 func (s *Sample) SetLen(field, n int) {
 	c := s.column(field)
 	if c.Free != 1 {
@@ -255,7 +255,7 @@ func (s *Sample) Epoch() int {
 // sample alone. With [WithTimeout] it ends when the call is given up.
 func (s *Sample) Context() context.Context { return s.locals.ctx }
 
-// Worker returns the number of the worker, from 0; 0 too if the caller loads.
+// Worker returns the number of the worker, from 0. If the caller loads, it returns 0.
 func (s *Sample) Worker() int { return s.worker }
 
 // begin makes s another sample of its batch.
@@ -339,9 +339,9 @@ func (s *Sample) blockOf(l *layout.Layout, n int, create func(l *layout.Layout, 
 }
 
 // Scratch returns a value that Load needs and that goroutines can't share, such as a decoder. The first
-// call in a worker makes the value by create; later calls return the same value. There is one per type T
-// and dataset. If create fails, no value is kept; create may take ten times [WithTimeout]. A value that
-// is an [io.Closer] is closed when the worker ends, and after a panic in Load.
+// call in a worker makes the value by create; later calls return the same value. A worker has one value per
+// type T and dataset. If create fails, no value is kept; create may take ten times [WithTimeout]. A value
+// that is an [io.Closer] is closed when the worker ends, and after a panic in Load.
 func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 	if v := find[T](s); v != nil {
 		return *v, nil

@@ -23,9 +23,9 @@ func (s *Sample) Place() batchserver.Place {
 }
 
 // Serving returns a source that loads the loader's batches for other processes: see package batchserver.
-// It has as many workers as the loader, at least one, and memory of its own. It ignores [WithErrorBudget],
-// since it tells each bad sample. It fails for a stream, which has no sample by index, for a device, and
-// with [WithUnordered].
+// The source has as many workers as the loader, at least one, and memory of its own. It reports each bad
+// sample, whatever [WithErrorBudget] says. Serving fails for a stream, which has no sample by index, for a
+// device, and with [WithUnordered].
 func (l *Loader) Serving() (batchserver.Source, error) {
 	var err error
 	switch o := l.opts; {

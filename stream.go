@@ -37,7 +37,7 @@ type ShardReader interface {
 }
 
 // A Skipper passes over records fast. Without it, [Loader.Resume] reads and drops the records before the
-// state, and ranks that share a shard those of each other.
+// state, and ranks that share a shard read and drop each other's records.
 type Skipper interface {
 	ShardReader
 	// Skip passes over at most the next n records, n ≥ 1, and returns how many it has passed over. If
@@ -48,11 +48,11 @@ type Skipper interface {
 
 // Streamed makes a dataset of a stream. Each rank reads its shards in turn, [WithInterleave] of them at
 // once, one sample from each. [WithShuffle] changes the order of the shards in each epoch, and mixes
-// samples within [WithShuffleWindow]. [Sample.Index] is the position in this order, over all ranks. It is
-// the same at every worker count.
+// samples within [WithShuffleWindow]. [Sample.Index] is the position in this order, over all ranks. The
+// order is the same at every worker count.
 //
-// Each rank needs a shard, and without [WithEpochSamples] ranks may have different numbers of batches.
-// Neither is true of a [CountedStream]. Up to 256 records per shard are read ahead, at most about 256 MiB
+// Each rank needs a shard, and without [WithEpochSamples] ranks may have different numbers of batches. A
+// [CountedStream] has neither limit. Up to 256 records per shard are read ahead, at most about 256 MiB
 // of Data in all.
 func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
