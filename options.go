@@ -153,46 +153,31 @@ func between(option string, n, low, high int) error {
 // WithBatchSize sets how many samples a batch has, 1 … 2²⁴−1. The default is 32. With a [BatchSampler] it
 // is the most that a batch may have. The last batch of an epoch may be smaller.
 func WithBatchSize(n int) Option {
-	return func(o *options) error {
-		o.batchSize = n
-		return between("WithBatchSize", n, 1, ring.MaxPlaces)
-	}
+	return func(o *options) error { o.batchSize = n; return between("WithBatchSize", n, 1, ring.MaxPlaces) }
 }
 
 // WithWorkers sets how many goroutines load samples, 0 … 1024. The default is GOMAXPROCS. With 0, samples
 // are loaded in the goroutine of the loop. [Tune] ignores this option.
 func WithWorkers(n int) Option {
-	return func(o *options) error {
-		o.workers, o.fixed = n, true
-		return between("WithWorkers", n, 0, maxWorkers)
-	}
+	return func(o *options) error { o.workers, o.fixed = n, true; return between("WithWorkers", n, 0, maxWorkers) }
 }
 
 // WithPrefetch sets how many batches are loaded ahead of the one in use, 1 … 1022. With 0 workers none
 // are. The default is 2, and more if workers would idle while training waits; the additional batches take
 // at most 256 MiB, and at most an eighth of the memory left.
 func WithPrefetch(batches int) Option {
-	return func(o *options) error {
-		o.prefetch = batches
-		return between("WithPrefetch", batches, 1, maxPrefetch)
-	}
+	return func(o *options) error { o.prefetch = batches; return between("WithPrefetch", batches, 1, maxPrefetch) }
 }
 
 // WithShuffle gives every epoch another order, computed from seed and epoch. It also seeds [Sample.Rand]
 // and [Batch.Rand]. By default samples come in the dataset's order.
 func WithShuffle(seed uint64) Option {
-	return func(o *options) error {
-		o.shuffle, o.shuffled = true, seed
-		return nil
-	}
+	return func(o *options) error { o.shuffle, o.shuffled = true, seed; return nil }
 }
 
 // WithSeed sets the seed of [Sample.Rand] and [Batch.Rand]; the default is that of [WithShuffle], or 0.
 func WithSeed(seed uint64) Option {
-	return func(o *options) error {
-		o.seed = &seed
-		return nil
-	}
+	return func(o *options) error { o.seed = &seed; return nil }
 }
 
 // WithSampler sets the order of the epochs. It can't be combined with [WithShuffle] or a stream.
@@ -209,10 +194,7 @@ func WithSampler(s Sampler) Option {
 // WithDropLast leaves out the last batch if it would be smaller than the others. With a [BatchSampler] it
 // leaves out a last step of fewer batches than ranks.
 func WithDropLast() Option {
-	return func(o *options) error {
-		o.dropLast = true
-		return nil
-	}
+	return func(o *options) error { o.dropLast = true; return nil }
 }
 
 // WithRank makes the loader load for one rank of world, 0 ≤ rank < world ≤ 2²⁰. The ranks load disjoint
@@ -250,22 +232,13 @@ func WithRankFromEnv() Option {
 // WithUnordered delivers each batch as soon as it is loaded, so their order may differ from run to run,
 // except on a GPU. Such an epoch can't be resumed.
 func WithUnordered() Option {
-	return func(o *options) error {
-		o.unordered = true
-		return nil
-	}
+	return func(o *options) error { o.unordered = true; return nil }
 }
-
-// maxInterleave bounds how many shards are read at once.
-const maxInterleave = 1024
 
 // WithInterleave sets how many shards are read at once, 1 … 1024. The default is 4 per rank; for a
 // [CountedStream] it is 32 over all ranks. The order of samples depends on it.
 func WithInterleave(shards int) Option {
-	return func(o *options) error {
-		o.interleave = shards
-		return between("WithInterleave", shards, 1, maxInterleave)
-	}
+	return func(o *options) error { o.interleave = shards; return between("WithInterleave", shards, 1, 1024) }
 }
 
 const defaultWindow = 1024
@@ -274,10 +247,7 @@ const defaultWindow = 1024
 // 1024. The order depends on it. All of them are kept in memory: 1024 records of 4 MB take 4 GB. More than
 // an eighth of the memory left is logged as a warning; see [Stats].WindowBytes.
 func WithShuffleWindow(samples int) Option {
-	return func(o *options) error {
-		o.window = samples
-		return between("WithShuffleWindow", samples, 1, 1<<24)
-	}
+	return func(o *options) error { o.window = samples; return between("WithShuffleWindow", samples, 1, 1<<24) }
 }
 
 // WithEpochSamples ends an epoch of a stream after n samples over all ranks, 1 … 2³¹−1. Each rank has the
@@ -286,10 +256,7 @@ func WithShuffleWindow(samples int) Option {
 // before the shards end, their ends are never read, which is logged. A rank whose shards hold fewer
 // samples reads them again.
 func WithEpochSamples(n int) Option {
-	return func(o *options) error {
-		o.epochSamples = n
-		return between("WithEpochSamples", n, 1, math.MaxInt32)
-	}
+	return func(o *options) error { o.epochSamples = n; return between("WithEpochSamples", n, 1, math.MaxInt32) }
 }
 
 // shardsAtOnce returns how many shards of a stream without counts are read at once.
@@ -301,10 +268,7 @@ func (o *options) shardsAtOnce() int { return cmp.Or(o.interleave, 4) }
 // logged, then every tenth, every hundredth and so on: see [Loader.BadSamples]. An error whose method
 // EndsEpoch() bool returns true is not the sample's: it ends the epoch.
 func WithErrorBudget(maxBad int) Option {
-	return func(o *options) error {
-		o.maxBad = maxBad
-		return between("WithErrorBudget", maxBad, 0, math.MaxInt32)
-	}
+	return func(o *options) error { o.maxBad = maxBad; return between("WithErrorBudget", maxBad, 0, math.MaxInt32) }
 }
 
 // WithTimeout gives up a call of Load that takes longer than perSample, at least 1 ms. The time includes
@@ -404,20 +368,14 @@ func WithRelativeAlpha(share float64) Option {
 // 000 000. It measures more if their times vary. The default is 100, but fewer if batches are slow, and
 // more if they are fast.
 func WithIterations(n int) Option {
-	return func(o *options) error {
-		o.iterations = n
-		return between("WithIterations", n, 1, 1_000_000)
-	}
+	return func(o *options) error { o.iterations = n; return between("WithIterations", n, 1, 1_000_000) }
 }
 
 // WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. The default is twice the
 // number of CPUs that the process may use, and more as long as more workers win while CPUs are idle: see
 // [Exhaustive].
 func WithMaxWorkers(n int) Option {
-	return func(o *options) error {
-		o.most = n
-		return between("WithMaxWorkers", n, 0, maxWorkers)
-	}
+	return func(o *options) error { o.most = n; return between("WithMaxWorkers", n, 0, maxWorkers) }
 }
 
 // WithTuningTime sets how long [Tune] may measure, above 0. After that time, Tune ends the context of
@@ -480,10 +438,7 @@ func WithResultCache(path, name string) Option {
 // tries at most [WithMaxWorkers]. It ignores differences up to [WithAlpha] or [WithRelativeAlpha], by
 // default 2 %. [Loader.SetWorkers] stops it.
 func WithAutoWorkers() Option {
-	return func(o *options) error {
-		o.auto = true
-		return nil
-	}
+	return func(o *options) error { o.auto = true; return nil }
 }
 
 // maxAheadBytes bounds the memory of the records that a stream reads ahead.
@@ -542,10 +497,7 @@ func Retryable(err error) error { return retry.As(err, true) }
 // address", after log lines of level Debug that say which batch had that memory. The error that ends an
 // epoch is logged too.
 func WithChecks() Option {
-	return func(o *options) error {
-		o.checks = true
-		return nil
-	}
+	return func(o *options) error { o.checks = true; return nil }
 }
 
 // tellOfChecks logs, once per process, what a crash of the program may mean.

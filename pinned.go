@@ -16,10 +16,7 @@ import (
 // is a GPU. On the [Host] it is for programs that copy to a GPU themselves; if the system refuses to lock
 // memory there, a log line names the limit.
 func WithPinned(on bool) Option {
-	return func(o *options) error {
-		o.pinned = &on
-		return nil
-	}
+	return func(o *options) error { o.pinned = &on; return nil }
 }
 
 // slotMemory allocates the memory of slots, always outside the Go heap. On the heap, a gigabyte of slots
