@@ -49,10 +49,7 @@ func (d *funcDataset) Load(ctx context.Context, index int, dst *Sample) error {
 }
 
 func (d *funcDataset) invalid() error {
-	if d.load == nil {
-		return optionError("NewDataset", nil, "load is nil")
-	}
-	return nil
+	return errorIf(d.load == nil, "NewDataset", nil, "load is nil")
 }
 
 // overwriting is embedded in datasets. It reports whether Load writes every element.

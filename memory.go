@@ -16,10 +16,7 @@ import (
 func WithMemoryLimit(bytes int64) Option {
 	return func(o *options) error {
 		o.maxMemory = bytes
-		if bytes < 1 {
-			return optionError("WithMemoryLimit", bytes, "must be at least 1 byte")
-		}
-		return nil
+		return errorIf(bytes < 1, "WithMemoryLimit", bytes, "must be at least 1 byte")
 	}
 }
 

@@ -142,12 +142,17 @@ func (o *options) ranks() int {
 // mayInline reports whether tuning may try 0 workers: WithTimeout has no effect there.
 func (o *options) mayInline() bool { return o.timeout == 0 || o.most == 0 }
 
-// between returns the error of an option whose value must lie in low … high.
-func between(option string, n, low, high int) error {
-	if n < low || n > high {
-		return optionError(option, n, "must be %d … %d", low, high)
+// errorIf returns an error about an option's value if the value is bad, else nil.
+func errorIf(bad bool, option string, value any, format string, args ...any) error {
+	if bad {
+		return optionError(option, value, format, args...)
 	}
 	return nil
+}
+
+// between returns the error of an option whose value must lie in low … high.
+func between(option string, n, low, high int) error {
+	return errorIf(n < low || n > high, option, n, "must be %d … %d", low, high)
 }
 
 // WithBatchSize sets how many samples a batch has, 1 … 2²⁴−1. The default is 32. With a [BatchSampler] it
@@ -184,10 +189,7 @@ func WithSeed(seed uint64) Option {
 func WithSampler(s Sampler) Option {
 	return func(o *options) error {
 		o.sampler = s
-		if s == nil {
-			return optionError("WithSampler", nil, "the sampler is nil")
-		}
-		return nil
+		return errorIf(s == nil, "WithSampler", nil, "the sampler is nil")
 	}
 }
 
@@ -208,10 +210,7 @@ func WithRank(rank, world int) Option {
 		if err := between("WithRank: world", world, 1, launch.MaxWorld); err != nil {
 			return err
 		}
-		if rank < 0 || rank >= world {
-			return optionError("WithRank: rank", rank, "must be 0 … %d, below world", world-1)
-		}
-		return nil
+		return errorIf(rank < 0 || rank >= world, "WithRank: rank", rank, "must be 0 … %d, below world", world-1)
 	}
 }
 
@@ -282,10 +281,7 @@ func WithErrorBudget(maxBad int) Option {
 func WithTimeout(perSample time.Duration) Option {
 	return func(o *options) error {
 		o.timeout = perSample
-		if perSample < time.Millisecond {
-			return optionError("WithTimeout", perSample, "must be at least 1ms")
-		}
-		return nil
+		return errorIf(perSample < time.Millisecond, "WithTimeout", perSample, "must be at least 1ms")
 	}
 }
 
@@ -295,10 +291,7 @@ func WithTimeout(perSample time.Duration) Option {
 func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	return func(o *options) error {
 		o.init = f
-		if f == nil {
-			return optionError("WithWorkerInit", nil, "the function is nil")
-		}
-		return nil
+		return errorIf(f == nil, "WithWorkerInit", nil, "the function is nil")
 	}
 }
 
@@ -310,10 +303,7 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.transform = f
-		if f == nil {
-			return optionError("WithBatchTransform", nil, "the function is nil")
-		}
-		return nil
+		return errorIf(f == nil, "WithBatchTransform", nil, "the function is nil")
 	}
 }
 
@@ -322,22 +312,13 @@ func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) error {
 		o.log = l
-		if l == nil {
-			return optionError("WithLogger", nil, "the logger is nil: slog.New(slog.DiscardHandler) logs nothing")
-		}
-		return nil
+		return errorIf(l == nil, "WithLogger", nil, "the logger is nil: slog.New(slog.DiscardHandler) logs nothing")
 	}
 }
 
 // WithDevice sets where batches must end up. The default is [Host].
 func WithDevice(d Device) Option {
-	return func(o *options) error {
-		o.device = d
-		if d == nil {
-			return optionError("WithDevice", nil, "the device is nil")
-		}
-		return nil
-	}
+	return func(o *options) error { o.device = d; return errorIf(d == nil, "WithDevice", nil, "the device is nil") }
 }
 
 // WithAlpha sets the difference that [Tune] ignores, at least 0: a time over as many iterations as
@@ -346,10 +327,7 @@ func WithDevice(d Device) Option {
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
-		if d < 0 {
-			return optionError("WithAlpha", d, "must be at least 0")
-		}
-		return nil
+		return errorIf(d < 0, "WithAlpha", d, "must be at least 0")
 	}
 }
 
@@ -357,10 +335,7 @@ func WithAlpha(d time.Duration) Option {
 func WithRelativeAlpha(share float64) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: math.MaxInt64, Share: share}
-		if !(share >= 0 && share <= 1) {
-			return optionError("WithRelativeAlpha", share, "must be 0 … 1")
-		}
-		return nil
+		return errorIf(!(share >= 0 && share <= 1), "WithRelativeAlpha", share, "must be 0 … 1")
 	}
 }
 
@@ -384,10 +359,7 @@ func WithMaxWorkers(n int) Option {
 func WithTuningTime(d time.Duration) Option {
 	return func(o *options) error {
 		o.tuningTime = d
-		if d <= 0 {
-			return optionError("WithTuningTime", d, "must be more than 0")
-		}
-		return nil
+		return errorIf(d <= 0, "WithTuningTime", d, "must be more than 0")
 	}
 }
 
@@ -395,13 +367,7 @@ func WithTuningTime(d time.Duration) Option {
 // which training doesn't wait. The first call with each batch shape isn't measured. Restore what f
 // changes.
 func WithStep(f func(ctx context.Context, b *Batch) error) Option {
-	return func(o *options) error {
-		o.step = f
-		if f == nil {
-			return optionError("WithStep", nil, "the function is nil")
-		}
-		return nil
-	}
+	return func(o *options) error { o.step = f; return errorIf(f == nil, "WithStep", nil, "the function is nil") }
 }
 
 // WithProgress makes [Tune] and [Precompute] call f whenever there is something new to show. Otherwise
@@ -409,10 +375,7 @@ func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 func WithProgress(f func(Progress)) Option {
 	return func(o *options) error {
 		o.progress = f
-		if f == nil {
-			return optionError("WithProgress", nil, "the function is nil")
-		}
-		return nil
+		return errorIf(f == nil, "WithProgress", nil, "the function is nil")
 	}
 }
 
@@ -426,10 +389,7 @@ func WithProgress(f func(Progress)) Option {
 func WithResultCache(path, name string) Option {
 	return func(o *options) error {
 		o.results, o.resultName = path, name
-		if path == "" || name == "" {
-			return optionError("WithResultCache", fmt.Sprintf("%q, %q", path, name), "needs the path of a file and a name for the dataset")
-		}
-		return nil
+		return errorIf(path == "" || name == "", "WithResultCache", fmt.Sprintf("%q, %q", path, name), "needs the path of a file and a name for the dataset")
 	}
 }
 
