@@ -13,18 +13,16 @@ import (
 // counts the memory, even beneath a dataset of another package if its method Unwrap() []Dataset returns
 // what it is made of.
 func Cached(ds Dataset, maxBytes int64) *Cache {
-	c := &Cache{ds: ds, drawn: warnOfDraws("Cached")}
 	n, l, err := checkIndexed(ds)
 	switch {
 	case err != nil:
-		c.err = within("Cached", err)
-		return c
+		err = within("Cached", err)
 	case maxBytes < 1:
-		c.err = optionError("Cached", maxBytes, "maxBytes must be at least 1")
-		return c
+		err = optionError("Cached", maxBytes, "maxBytes must be at least 1")
+	default:
+		return &Cache{ds: ds, kept: cache.New(n, int64(l.Packed()), maxBytes), drawn: warnOfDraws("Cached")}
 	}
-	c.kept = cache.New(n, int64(l.Packed()), maxBytes)
-	return c
+	return &Cache{ds: &unusable{err: err}, err: err}
 }
 
 // A Cache is a dataset whose samples are kept in memory: see [Cached].
@@ -46,19 +44,9 @@ func (c *Cache) tells() func(index int, sizes []int) { return sizesOf(c.ds) }
 
 func (c *Cache) Fingerprint() string { return fingerprint(c.ds) }
 
-func (c *Cache) Len() int {
-	if c.err != nil {
-		return 0
-	}
-	return c.ds.Len()
-}
+func (c *Cache) Len() int { return c.ds.Len() }
 
-func (c *Cache) Fields() []Field {
-	if c.err != nil {
-		return nil
-	}
-	return c.ds.Fields()
-}
+func (c *Cache) Fields() []Field { return c.ds.Fields() }
 
 // Load copies a kept sample, or loads it and keeps it if there is room.
 func (c *Cache) Load(ctx context.Context, index int, dst *Sample) error {

@@ -229,17 +229,15 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 // Map returns a dataset whose samples f makes from the samples of ds. ds loads into src; then f writes
 // dst, which has the given fields. f may also write to src. Both draw from the same Rand.
 func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
-	m := &mapped{ds: ds, clears: !bool(overwrites(ds)), fields: fields, f: f}
-	_, m.src, m.err = checkIndexed(ds)
+	_, src, err := checkIndexed(ds)
 	switch {
-	case m.err != nil:
-		m.err = within("Map", m.err)
+	case err != nil:
+		return &unusable{within("Map", err), fields}
 	case f == nil:
-		m.err = optionError("Map", nil, "f is nil")
-	default:
-		return offer{load: ifBatched(m.loadBatch, ds)}.by(m)
+		return &unusable{optionError("Map", nil, "f is nil"), fields}
 	}
-	return m
+	m := &mapped{ds, src, !bool(overwrites(ds)), fields, f}
+	return offer{load: ifBatched(m.loadBatch, ds)}.by(m)
 }
 
 type mapped struct {
@@ -248,24 +246,13 @@ type mapped struct {
 	clears bool      // ds may leave elements unwritten
 	fields []Field
 	f      func(ctx context.Context, src, dst *Sample) error
-	err    error // what is wrong with the arguments
 }
 
+func (d *mapped) Len() int            { return d.ds.Len() }
 func (d *mapped) Fields() []Field     { return d.fields }
-func (d *mapped) invalid() error      { return d.err }
 func (d *mapped) parts() []Dataset    { return []Dataset{d.ds} }
 func (d *mapped) Fingerprint() string { return fingerprintOf("", d.ds) }
-func (d *mapped) Len() int {
-	if d.err != nil {
-		return 0
-	}
-	return d.ds.Len()
-}
-
 func (d *mapped) Load(ctx context.Context, index int, dst *Sample) error {
-	if d.err != nil {
-		return d.err
-	}
 	src := scratchFor(d.src.Layout, d.clears, dst)[0]
 	if err := d.ds.Load(ctx, index, src); err != nil {
 		return err
@@ -379,21 +366,20 @@ func WritesAll(ds Dataset) Dataset {
 			return ds
 		}
 	}
-	o := offer{tell: sizesOf(ds)}
-	if b, ok := ds.(BatchDataset); ok {
-		o.load = b.LoadMany
-	}
+	o := offer{load: manyOf(ds), tell: sizesOf(ds)}
 	if s, ok := ds.(SubsetDataset); ok {
 		o.index = s.Index
 	}
-	return o.by(&promised{ds})
+	return o.by(&promised{ds, true})
 }
 
-// promised is a dataset on which WritesAll was called.
-type promised struct{ Dataset }
+// promised is a dataset with what WritesAll or Sized says of it.
+type promised struct {
+	Dataset
+	overwriting
+}
 
 func (d *promised) parts() []Dataset    { return []Dataset{d.Dataset} }
-func (d *promised) overwrites() bool    { return true }
 func (d *promised) Fingerprint() string { return fingerprint(d.Dataset) }
 
 // Split cuts a dataset into random parts. The same seed gives the same parts. The shares, one per part,

@@ -80,6 +80,17 @@ func overwrites(ds ...Dataset) overwriting {
 // function's arguments.
 type validated interface{ invalid() error }
 
+// unusable is the dataset of a function that returns no error and got arguments that can't be used.
+type unusable struct {
+	err    error
+	fields []Field
+}
+
+func (d *unusable) invalid() error                           { return d.err }
+func (d *unusable) Len() int                                 { return 0 }
+func (d *unusable) Fields() []Field                          { return d.fields }
+func (d *unusable) Load(context.Context, int, *Sample) error { return d.err }
+
 // lengthNow returns the current length of a dataset that was checked before.
 func lengthNow(ds Dataset) (n int, err error) {
 	defer func() {
@@ -196,6 +207,14 @@ func ifBatched(load func(ctx context.Context, indices []int, dst []*Sample) erro
 	return nil
 }
 
+// manyOf returns the LoadMany of a dataset, or nil if it has none.
+func manyOf(ds Dataset) func(ctx context.Context, indices []int, dst []*Sample) error {
+	if b, ok := ds.(BatchDataset); ok {
+		return b.LoadMany
+	}
+	return nil
+}
+
 // by returns d with the methods of the offer.
 func (o offer) by(d composed) Dataset {
 	b, l, s, i := base{d}, batcher{o.load}, sizer{o.tell}, indexer{o.index}
@@ -273,52 +292,14 @@ type SizedDataset interface {
 
 // Sized makes a [SizedDataset] of ds, whose Sizes is sizes.
 func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
-	d := &sized{ds: ds}
-	_, _, d.err = checkIndexed(ds)
+	_, _, err := checkIndexed(ds)
 	switch {
-	case d.err != nil:
-		d.err = within("Sized", d.err)
+	case err != nil:
+		return &unusable{err: within("Sized", err)}
 	case sizes == nil:
-		d.err = optionError("Sized", nil, "sizes is nil")
-	default:
-		d.overwriting = overwrites(ds)
-		return offer{load: ifBatched(d.loadBatch, ds), tell: sizes}.by(d)
+		return &unusable{err: optionError("Sized", nil, "sizes is nil")}
 	}
-	return d
-}
-
-type sized struct {
-	overwriting
-	ds  Dataset
-	err error // what is wrong with the arguments
-}
-
-func (d *sized) invalid() error      { return d.err }
-func (d *sized) parts() []Dataset    { return []Dataset{d.ds} }
-func (d *sized) Fingerprint() string { return fingerprint(d.ds) }
-func (d *sized) Len() int {
-	if d.err != nil {
-		return 0
-	}
-	return d.ds.Len()
-}
-
-func (d *sized) Fields() []Field {
-	if d.err != nil {
-		return nil
-	}
-	return d.ds.Fields()
-}
-
-func (d *sized) Load(ctx context.Context, index int, dst *Sample) error {
-	if d.err != nil {
-		return d.err
-	}
-	return d.ds.Load(ctx, index, dst)
-}
-
-func (d *sized) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
-	return d.ds.(BatchDataset).LoadMany(ctx, indices, dst)
+	return offer{load: manyOf(ds), tell: sizes}.by(&promised{ds, overwrites(ds)})
 }
 
 // sizesOf returns the Sizes function of a dataset, or nil if it has none.
