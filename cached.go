@@ -40,7 +40,7 @@ func (c *Cache) parts() []Dataset { return []Dataset{c.ds} }
 
 func (c *Cache) WritesAll(asked Dataset) bool { return asked == Dataset(c) }
 
-func (c *Cache) tells() func(index int, sizes []int) { return sizesOf(c.ds) }
+func (c *Cache) sizes() func(index int, sizes []int) { return sizesOf(c.ds) }
 
 func (c *Cache) Fingerprint() string { return fingerprint(c.ds) }
 

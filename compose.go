@@ -53,8 +53,8 @@ type subset struct {
 func newSubset(ds Dataset, n int, at func(i int) int, which string) Dataset {
 	d := &subset{overwrites(ds), ds, n, at, which}
 	o := offer{load: ifBatched(d.loadBatch, ds), index: d.index}
-	if tell := sizesOf(ds); tell != nil {
-		o.tell = func(index int, sizes []int) { tell(at(index), sizes) }
+	if whole := sizesOf(ds); whole != nil {
+		o.sizes = func(index int, sizes []int) { whole(at(index), sizes) }
 	}
 	return o.by(d)
 }
@@ -117,7 +117,7 @@ func Concat(ds ...Dataset) (Dataset, error) {
 		return nil, optionError("Concat", nil, "none of the %d datasets has a sample", len(ds))
 	}
 	c.overwriting = overwrites(ds...)
-	return offer{load: ifBatched(c.loadBatch, ds...), tell: c.sizes()}.by(c), nil
+	return offer{load: ifBatched(c.loadBatch, ds...), sizes: c.sizes()}.by(c), nil
 }
 
 type concat struct {
@@ -146,13 +146,13 @@ func (d *concat) locate(index int) (ds Dataset, there int, in string) {
 }
 
 func (d *concat) sizes() func(index int, sizes []int) {
-	tell := sizesOfParts(d.ds, func(int) *fieldSet { return d.layout })
-	if tell == nil {
+	all := sizesOfParts(d.ds, func(int) *fieldSet { return d.layout })
+	if all == nil {
 		return nil
 	}
 	return func(index int, sizes []int) {
 		part, there := d.find(index)
-		tell[part](there, sizes)
+		all[part](there, sizes)
 	}
 }
 
@@ -366,7 +366,7 @@ func WritesAll(ds Dataset) Dataset {
 			return ds
 		}
 	}
-	o := offer{load: manyOf(ds), tell: sizesOf(ds)}
+	o := offer{load: manyOf(ds), sizes: sizesOf(ds)}
 	if s, ok := ds.(SubsetDataset); ok {
 		o.index = s.Index
 	}
@@ -461,7 +461,7 @@ func Zip(ds ...Dataset) (Dataset, error) {
 		return nil, within("Zip", err)
 	}
 	z.overwriting = overwrites(ds...)
-	return offer{load: ifBatched(z.loadBatch, ds...), tell: z.sizes()}.by(z), nil
+	return offer{load: ifBatched(z.loadBatch, ds...), sizes: z.sizes()}.by(z), nil
 }
 
 type zipped struct {
@@ -484,14 +484,14 @@ func (d *zipped) parts() []Dataset    { return d.ds }
 func (d *zipped) Fingerprint() string { return fingerprintOf("", d.ds...) }
 
 func (d *zipped) sizes() func(index int, sizes []int) {
-	tells := sizesOfParts(d.ds, func(i int) *fieldSet { return d.parted[i].layout })
-	if tells == nil {
+	all := sizesOfParts(d.ds, func(i int) *fieldSet { return d.parted[i].layout })
+	if all == nil {
 		return nil
 	}
 	return func(index int, sizes []int) {
-		for i, tell := range tells {
+		for i, of := range all {
 			part := &d.parted[i]
-			tell(index, sizes[part.ragged:part.ragged+part.layout.Ragged])
+			of(index, sizes[part.ragged:part.ragged+part.layout.Ragged])
 		}
 	}
 }

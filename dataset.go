@@ -193,7 +193,7 @@ func origin(ds Dataset, index int) (name string) {
 // An offer holds the optional methods of a dataset made of others. The dataset lacks those that are nil.
 type offer struct {
 	load  func(ctx context.Context, indices []int, dst []*Sample) error
-	tell  func(index int, sizes []int)
+	sizes func(index int, sizes []int)
 	index func(i int) int
 }
 
@@ -217,8 +217,8 @@ func manyOf(ds Dataset) func(ctx context.Context, indices []int, dst []*Sample) 
 
 // by returns d with the methods of the offer.
 func (o offer) by(d composed) Dataset {
-	b, l, s, i := base{d}, batcher{o.load}, sizer{o.tell}, indexer{o.index}
-	switch [3]bool{o.load != nil, o.tell != nil, o.index != nil} {
+	b, l, s, i := base{d}, batcher{o.load}, sizer{o.sizes}, indexer{o.index}
+	switch [3]bool{o.load != nil, o.sizes != nil, o.index != nil} {
 	case [3]bool{true, false, false}:
 		return &struct {
 			base
@@ -268,13 +268,13 @@ type (
 	batcher struct {
 		load func(ctx context.Context, indices []int, dst []*Sample) error
 	}
-	sizer   struct{ tell func(index int, sizes []int) }
+	sizer   struct{ sizes func(index int, sizes []int) }
 	indexer struct{ at func(i int) int }
 )
 
 func (b base) made() composed                { return b.composed }
 func (b base) overwrites() bool              { return bool(overwrites(b.composed)) }
-func (s sizer) Sizes(index int, sizes []int) { s.tell(index, sizes) }
+func (s sizer) Sizes(index int, sizes []int) { s.sizes(index, sizes) }
 func (x indexer) Index(i int) int            { return x.at(i) }
 func (b batcher) LoadMany(ctx context.Context, indices []int, dst []*Sample) error {
 	return b.load(ctx, indices, dst)
@@ -299,7 +299,7 @@ func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
 	case sizes == nil:
 		return &unusable{err: optionError("Sized", nil, "sizes is nil")}
 	}
-	return offer{load: manyOf(ds), tell: sizes}.by(&promised{ds, overwrites(ds)})
+	return offer{load: manyOf(ds), sizes: sizes}.by(&promised{ds, overwrites(ds)})
 }
 
 // sizesOf returns the Sizes function of a dataset, or nil if it has none.
@@ -308,9 +308,9 @@ func sizesOf(ds Dataset) func(index int, sizes []int) {
 	case SizedDataset:
 		return d.Sizes
 	case interface {
-		tells() func(index int, sizes []int)
+		sizes() func(index int, sizes []int)
 	}:
-		return d.tells()
+		return d.sizes()
 	}
 	return nil
 }
@@ -319,19 +319,19 @@ func sizesOf(ds Dataset) func(index int, sizes []int) {
 // sets the longest size allowed. The result is nil if no dataset has sizes.
 func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index int, sizes []int) {
 	known := false
-	tell := make([]func(index int, sizes []int), len(ds))
+	all := make([]func(index int, sizes []int), len(ds))
 	for i, d := range ds {
-		if tell[i] = sizesOf(d); tell[i] != nil {
+		if all[i] = sizesOf(d); all[i] != nil {
 			known = true
 			continue
 		}
 		l := layoutOf(i)
-		tell[i] = func(_ int, sizes []int) { l.Longest(sizes) }
+		all[i] = func(_ int, sizes []int) { l.Longest(sizes) }
 	}
 	if !known {
 		return nil
 	}
-	return tell
+	return all
 }
 
 // A Fingerprinter is a [Dataset], [Stream] or [Sampler] that can say what its samples or its order

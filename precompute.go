@@ -141,7 +141,7 @@ func (p *Precomputed) Fingerprint() string { return fingerprint(p.ds) }
 
 func (p *Precomputed) parts() []Dataset { return []Dataset{p.ds} }
 
-func (p *Precomputed) tells() func(index int, sizes []int) { return sizesOf(p.ds) }
+func (p *Precomputed) sizes() func(index int, sizes []int) { return sizesOf(p.ds) }
 
 func (p *Precomputed) WritesAll(asked Dataset) bool { return asked == Dataset(p) }
 
