@@ -511,7 +511,7 @@ func deliver(b *testing.B, l *nwt.Loader, warmup, n int, f func(n int, batch *nw
 // A bareLoop is what the loader's copies are measured against: two page-locked
 // buffers whose copies take turns, so that one is always queued behind the other.
 type bareLoop struct {
-	session *cuda.Session
+	session device.Session
 	src     [2][]byte
 	dst     [2]uintptr
 	event   [2]uintptr
@@ -522,7 +522,7 @@ func newBareLoop(b *testing.B, size int) *bareLoop {
 	dev, err := cuda.Open(0)
 	require.NoError(b, err)
 	l := &bareLoop{}
-	l.session, err = dev.Session()
+	l.session, err = dev.Open()
 	require.NoError(b, err)
 	for i := range l.src {
 		l.src[i], err = dev.AllocHost(size)

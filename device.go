@@ -27,14 +27,6 @@ type cudaDevice struct {
 
 func (d cudaDevice) String() string { return d.name }
 
-func (d cudaDevice) Open() (device.Session, error) {
-	s, err := d.Session()
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
 // A Device says where batches must end up: [Host], [CUDA], or the program's own, for which see package
 // device. Any goroutine may call it. The interface is experimental: it may change once it has run on a
 // real GPU.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	parts "github.com/nwt-go/nwt/device"
 	"github.com/nwt-go/nwt/internal/cuda/cudatest"
 )
 
@@ -17,9 +18,9 @@ func TestWhatIsCalledForEachBatchAllocatesNothing(t *testing.T) {
 	d := gpu(t, 0)
 	s := session(t, d)
 	driver.Inline()
-	dst, src, ev := device(t, d, size), host(t, d, size), event(t, d)
+	ev, copies := event(t, d), []parts.Copy{{Dst: device(t, d, size), Src: host(t, d, size)}}
 	for name, f := range map[string]func() error{
-		"Copy": func() error { return put(s, dst, src, ev) },
+		"Copy": func() error { return s.Copy(copies, ev) },
 		"Wait": func() error { return s.Wait(ev) },
 	} {
 		require.NoError(t, f(), name)
@@ -47,10 +48,10 @@ func BenchmarkBatchOfOneField(b *testing.B) {
 	driver.Inline()
 	d := gpu(b, 0)
 	s := session(b, d)
-	dst, src, ev := device(b, d, 64), host(b, d, 64), event(b, d)
+	ev, copies := event(b, d), []parts.Copy{{Dst: device(b, d, 64), Src: host(b, d, 64)}}
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := put(s, dst, src, ev); err != nil {
+		if err := s.Copy(copies, ev); err != nil {
 			b.Fatal(err)
 		}
 		if err := s.Wait(ev); err != nil {

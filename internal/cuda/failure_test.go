@@ -41,7 +41,7 @@ func epoch() (err error) {
 	if err != nil {
 		return err
 	}
-	s, err := d.Session()
+	s, err := d.Open()
 	if err != nil {
 		return err
 	}

@@ -6,22 +6,22 @@ import (
 	"github.com/nwt-go/nwt/device"
 )
 
-// A Session is a queue of copies to one device, a [device.Session]. Its context is current on a thread
-// only while a method runs. So the goroutine needn't keep an OS thread; each switch to such a thread
-// would cost 17 µs. Events are the driver's handles, CUevents.
-type Session struct {
+// A session is a queue of copies to one device. Its context is current on a thread only while a method
+// runs. So the goroutine needn't keep an OS thread; each switch to such a thread would cost 17 µs. Events
+// are the driver's handles, CUevents.
+type session struct {
 	dev    *Device
 	ctx    uintptr
 	stream uintptr // runs the copies in order; it doesn't wait for the default stream
 }
 
-// Session opens a session.
-func (d *Device) Session() (*Session, error) {
+// Open opens a session.
+func (d *Device) Open() (device.Session, error) {
 	ctx, err := d.retain()
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{dev: d, ctx: ctx}
+	s := &session{dev: d, ctx: ctx}
 	err = s.do(func() (err error) {
 		var r Result
 		s.stream, r = d.drv.newStream()
@@ -34,11 +34,11 @@ func (d *Device) Session() (*Session, error) {
 }
 
 // do calls f on one thread, with the session's context current on that thread.
-func (s *Session) do(f func() error) error { return within(s.dev.drv, s.ctx, f) }
+func (s *session) do(f func() error) error { return within(s.dev.drv, s.ctx, f) }
 
 // Copy implements device.Session. If a source isn't page-locked memory, it may be read, more slowly,
 // before Copy returns.
-func (s *Session) Copy(parts []device.Copy, event uintptr) error {
+func (s *session) Copy(parts []device.Copy, event uintptr) error {
 	return s.do(func() error {
 		for _, p := range parts {
 			if len(p.Src) == 0 {
@@ -53,12 +53,12 @@ func (s *Session) Copy(parts []device.Copy, event uintptr) error {
 }
 
 // Wait implements device.Session.
-func (s *Session) Wait(event uintptr) error {
+func (s *session) Wait(event uintptr) error {
 	return s.do(func() error { return check("cuEventSynchronize", s.dev.drv.syncEvent(event)) })
 }
 
 // Close implements device.Session.
-func (s *Session) Close() error {
+func (s *session) Close() error {
 	var err error
 	if s.stream != 0 {
 		err = s.dev.insist(func() error {

@@ -21,9 +21,9 @@ func gpu(t testing.TB, ordinal int) *cuda.Device {
 }
 
 // session and the helpers below give back what they took when the test ends.
-func session(t testing.TB, d *cuda.Device) *cuda.Session {
+func session(t testing.TB, d *cuda.Device) parts.Session {
 	t.Helper()
-	s, err := d.Session()
+	s, err := d.Open()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
@@ -55,7 +55,7 @@ func event(t testing.TB, d *cuda.Device) uintptr {
 }
 
 // finish waits for everything that the session has queued.
-func finish(t testing.TB, d *cuda.Device, s *cuda.Session) {
+func finish(t testing.TB, d *cuda.Device, s parts.Session) {
 	t.Helper()
 	ev := event(t, d)
 	require.NoError(t, s.Copy(nil, ev))
@@ -63,7 +63,7 @@ func finish(t testing.TB, d *cuda.Device, s *cuda.Session) {
 }
 
 // put copies src, and makes ev stand for its end.
-func put(s *cuda.Session, dst uintptr, src []byte, ev uintptr) error {
+func put(s parts.Session, dst uintptr, src []byte, ev uintptr) error {
 	return s.Copy([]parts.Copy{{Dst: dst, Src: src}}, ev)
 }
 
@@ -152,7 +152,7 @@ func TestSessionsOnSeveralThreadsAndGPUsDontDisturbEachOther(t *testing.T) {
 func TestCloseWaitsForTheCopies(t *testing.T) {
 	driver := cudatest.Load(t)
 	d := gpu(t, 0)
-	s, err := d.Session()
+	s, err := d.Open()
 	require.NoError(t, err)
 	dst := device(t, d, size)
 	require.NoError(t, put(s, dst, all(1, size), event(t, d)))
@@ -172,7 +172,7 @@ func TestASessionPutsBackTheThreadsContext(t *testing.T) {
 func TestPageLockedMemoryOutlivesItsSession(t *testing.T) {
 	driver := cudatest.Load(t)
 	d := gpu(t, 0)
-	s, err := d.Session()
+	s, err := d.Open()
 	require.NoError(t, err)
 	b, err := d.AllocHost(size)
 	require.NoError(t, err)

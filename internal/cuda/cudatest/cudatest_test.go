@@ -26,14 +26,14 @@ func gpu(t *testing.T) *cuda.Device {
 	return d
 }
 
-func session(t *testing.T, d *cuda.Device) *cuda.Session {
-	s, err := d.Session()
+func session(t *testing.T, d *cuda.Device) device.Session {
+	s, err := d.Open()
 	require.NoError(t, err)
 	return s
 }
 
 // put copies src, and leaves the event behind.
-func put(t *testing.T, d *cuda.Device, s *cuda.Session, dst uintptr, src []byte) error {
+func put(t *testing.T, d *cuda.Device, s device.Session, dst uintptr, src []byte) error {
 	ev, err := d.NewEvent()
 	require.NoError(t, err)
 	return s.Copy([]device.Copy{{Dst: dst, Src: src}}, ev)
