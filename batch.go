@@ -383,7 +383,10 @@ func (l *engine) askSize(index int, sizes []int) error {
 		sizes[dim] = layout.Untold
 	}
 	l.sizes(index, sizes)
-	return l.layout.checkSizes(index, sizes)
+	if err := l.layout.Check(sizes); err != nil {
+		return fmt.Errorf("nwt: Sizes(%d) gives %w", index, err)
+	}
+	return nil
 }
 
 // badSizes records that a sample is bad because its sizes are invalid.

@@ -134,14 +134,6 @@ type fieldSet struct {
 	*layout.Layout
 }
 
-// checkSizes returns what is wrong with the sizes that the dataset gave for a sample.
-func (f *fieldSet) checkSizes(index int, sizes []int) error {
-	if err := f.Check(sizes); err != nil {
-		return fmt.Errorf("nwt: Sizes(%d) gives %w", index, err)
-	}
-	return nil
-}
-
 // maxBatchBytes and maxSamples bound a batch and an epoch, so that sizes and
 // positions never overflow.
 const (
