@@ -97,7 +97,7 @@ func (s *source) resultKey() resultfile.Key {
 		Device:     device,
 		Fields:     s.layout.String(),
 		BatchBytes: int64(s.layout.Size) * int64(s.first.perBatch),
-		Options: fmt.Sprintf("name=%q prefetch=%d unordered=%t pinned=%s timeout=%t ranks=%d cpus=%d alpha=%v/%v iterations=%d max=%d memory=%d step=%t init=%t finish=%t interleave=%d",
+		Options: fmt.Sprintf("name=%q prefetch=%d unordered=%t pinned=%s timeout=%t ranks=%d cpus=%d alpha=%v/%v iterations=%d max=%d memory=%d step=%t init=%t transform=%t interleave=%d",
 			o.resultName, o.prefetch, o.unordered, pinned, o.timeout > 0, o.ranks(), o.cpus(), o.alpha.Total, o.alpha.Share, o.iterations, o.most, o.maxMemory,
 			o.step != nil, o.init != nil, o.transform != nil, o.interleave),
 	}
