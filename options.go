@@ -22,7 +22,8 @@ import (
 // the options that have no effect, since they concern only the other function, or only streams.
 type Option func(*options) error
 
-// options holds what the options have set.
+// options holds what the options have set. What an option concerns is also said in doc.go, in
+// source.logIgnored, in onlyHowToLoad and in resultKey.
 type options struct {
 	batchSize int
 	workers   int
