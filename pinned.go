@@ -139,13 +139,12 @@ const maxRetained = 64
 
 // take finds or makes a batch with a slot. If memory is given, it makes one there.
 func (s *slots) take(l *engine, memory slotMemory) (*Batch, error) {
-	if memory.alloc == nil {
-		if b, err := s.pop(); b != nil || err != nil {
-			return b, err
-		}
+	given := memory.alloc != nil
+	if b, err := s.pop(given); b != nil || err != nil {
+		return b, err
+	}
+	if !given {
 		memory = l.slotMem
-	} else {
-		s.count()
 	}
 	slot, err := l.newSlot(memory)
 	if err != nil {
@@ -157,27 +156,22 @@ func (s *slots) take(l *engine, memory slotMemory) (*Batch, error) {
 	return &Batch{l: l, slot: slot}, nil
 }
 
-// pop takes a free batch. If there is none, it counts a batch that the caller must make.
-func (s *slots) pop() (*Batch, error) {
+// pop takes a free batch. If there is none, or if a new one is wanted, it counts a batch that the caller
+// must make.
+func (s *slots) pop(wantsNew bool) (*Batch, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := len(s.free) - 1; n >= 0 {
+	switch n := len(s.free) - 1; {
+	case wantsNew:
+	case n >= 0:
 		b := s.free[n]
 		s.free = s.free[:n]
 		return b, nil
-	}
-	if s.loose > maxRetained {
+	case s.loose > maxRetained:
 		return nil, fmt.Errorf("%w: %d are, the bound is %d: call Release on each", ErrRetained, s.loose, maxRetained)
 	}
 	s.total++
 	return nil, nil
-}
-
-// count counts a batch that isn't kept once it is released.
-func (s *slots) count() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.total++
 }
 
 // put takes back a batch that is no longer used.
