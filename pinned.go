@@ -256,8 +256,13 @@ func (b *Batch) giveUp(s *slot) {
 		s.was = fmt.Sprintf("batch %d of epoch %d", b.number, b.epoch)
 		b.l.opts.log.Debug("nwt: "+s.was+" has gone back", "memory", fmt.Sprintf("%p", s.places.Bytes), "bytes", len(s.places.Bytes))
 	}
+	b.l.release(s)
+}
+
+// release ends one holder's use of a slot. If that can't free the memory, it logs a warning.
+func (l *engine) release(s *slot) {
 	if err := s.release(); err != nil {
-		b.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
+		l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
 	}
 }
 
