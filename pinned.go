@@ -181,14 +181,14 @@ func (s *slots) put(b *Batch, loose bool) {
 		b.device = nil
 		b.l.stage.Return(d, loose)
 	}
-	if !s.kept(b, loose) {
+	if !s.keep(b, loose) {
 		b.drop()
 	}
 }
 
-// kept makes the batch available for another use. It returns false if the batch is surplus or if others
+// keep makes the batch available for another use. It returns false if the batch is surplus or if others
 // may still use its slot; then the caller drops the batch.
-func (s *slots) kept(b *Batch, loose bool) bool {
+func (s *slots) keep(b *Batch, loose bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if loose {
@@ -209,8 +209,8 @@ func (s *slots) detach() {
 	s.loose++
 }
 
-// trim drops surplus batches. It is called after keep has become smaller. Workers and depth, on which
-// keep depends, change without a common lock.
+// trim drops surplus batches. It is called after the loader's depth has become smaller, which happens
+// without s.mu: batches that came back just before were still kept.
 func (s *slots) trim(l *engine) {
 	s.mu.Lock()
 	tooMany := max(0, s.total-s.loose-l.depth())
