@@ -62,7 +62,8 @@ func (s *source) tune(ctx context.Context) (*Result, error) {
 
 // A tuneCall is one call of Tune. Its loop is that of measure. The loop goes through an ordinary run, whose
 // iterate calls tuning.took for each batch; took calls Tuner.Observe. That calls back: tuneCall.next for what to
-// measure next, tuning.SetWorkers before each window, and tuning.Begin and End around it.
+// measure next, tuning.SetWorkers before each window, and tuning.Begin and End around it. When next has nothing
+// more to ask for, Observe calls tuning.Settle, and took calls stop, which ends the loop; tune then chooses.
 type tuneCall struct {
 	*source
 	began  time.Time
@@ -139,7 +140,7 @@ func (t *tuneCall) measured(sp search.Space) *tuning {
 	m := t.newTuning(sp, t.limit)
 	m.exact = true
 	m.attach(newEngine(t.source, m.sp.Start))
-	m.Run = m
+	m.Run = m // whose Settle ends tuning; that of auto goes on
 	return m
 }
 
@@ -167,8 +168,8 @@ var errOver = errors.New("nwt: tuning is over")
 func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
 	loading, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	m.over = func() { end(errOver) }
-	t.deadline = time.AfterFunc(math.MaxInt64, m.over)
+	m.stop = func() { end(errOver) }
+	t.deadline = time.AfterFunc(math.MaxInt64, m.stop)
 	defer t.deadline.Stop()
 	defer m.release()
 	defer m.l.close()

@@ -23,7 +23,7 @@ type tuning struct {
 	sp     search.Space
 	limit  memlimit.Limit
 	inline bool   // 0 workers may be tried
-	over   func() // called when tuning is over
+	stop   func() // ends Tune's loading; nil while training
 	exact  bool   // peaks of memory are measured, not just sampled
 
 	ledger
@@ -105,8 +105,8 @@ func (t *tuning) took(taken int, show func()) {
 	}
 	t.at = now
 	show()
-	if t.Observe() && t.over != nil {
-		t.over()
+	if t.Observe() && t.stop != nil {
+		t.stop()
 	}
 }
 
@@ -154,8 +154,8 @@ func (t *tuning) awaits(since int64) {
 
 // look is called now and then while training waits, which may take minutes.
 func (t *tuning) look() {
-	if t.Tick() && t.over != nil {
-		t.over()
+	if t.Tick() && t.stop != nil {
+		t.stop()
 	}
 	if !t.Settled() {
 		t.wake.Reset(wakeEvery)
