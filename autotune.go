@@ -39,9 +39,9 @@ func newAuto(l *engine) {
 
 func (a *auto) next(seen []search.Series) (search.Request, bool) {
 	if len(seen) == 0 {
-		a.since, a.counts, a.earlier = time.Now(), nil, 0
+		a.since, a.trials, a.earlier = time.Now(), nil, 0
 	}
-	if a.counts.windows()-a.earlier >= mostLooks {
+	if a.trials.windows()-a.earlier >= mostLooks {
 		return search.Request{}, false
 	}
 	if len(seen) > 0 && !a.descend() {
@@ -67,7 +67,7 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 		}
 	}
 	choice := search.Choose(sp, seen)
-	chosen, fastest := a.counts.at(choice.Workers), a.counts.at(choice.Fastest)
+	chosen, fastest := a.trials.at(choice.Workers), a.trials.at(choice.Fastest)
 	if chosen == nil || fastest == nil {
 		return c, false // the program has called SetWorkers while these were measured
 	}
@@ -94,6 +94,6 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 
 // Doubt implements tune.Run.
 func (a *auto) Doubt(why string) {
-	a.since, a.earlier = time.Now(), a.counts.windows()
+	a.since, a.earlier = time.Now(), a.trials.windows()
 	a.l.opts.log.Info("nwt: tuning the worker count again", "workers", a.l.Workers(), "why", why)
 }

@@ -87,7 +87,7 @@ func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	if !m.fits() {
-		return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", m.refused[m.counts[len(m.counts)-1].Workers])
+		return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", m.refused[m.trials[len(m.trials)-1].Workers])
 	}
 	used, others, unseen := busy.Used(), 0., busy.Note()
 	if used.OthersKnown {
@@ -290,7 +290,7 @@ func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *B
 // bound ends loading, even a call that hangs, when the time for tuning is over and a count has been
 // measured.
 func (t *tuneCall) bound(m *tuning) {
-	if m.sp.Time > 0 && len(m.counts) > 0 {
+	if m.sp.Time > 0 && len(m.trials) > 0 {
 		t.deadline.Reset(m.Left(time.Now()))
 	}
 }
@@ -300,7 +300,7 @@ func (t *tuneCall) show(m *tuning, phase string, workers int) {
 	p := Progress{Phase: phase, Workers: workers, Elapsed: time.Since(t.began), Done: 1}
 	if phase != "done" {
 		// It isn't known how much will be measured: after an ordinary search, half of it counts as done.
-		usual := float64(m.counts.windows()) / ordinary
+		usual := float64(m.trials.windows()) / ordinary
 		t.done = max(t.done, usual/(1+usual))
 		if m.sp.Time > 0 {
 			p.Left = m.Left(time.Now())
@@ -345,7 +345,7 @@ func (t *tuneCall) confirm(ctx context.Context, file resultfile.File, r *Result)
 	if err := t.measure(ctx, m); err != nil {
 		return false, err
 	}
-	then, now := r.trial(r.Workers).Mean, m.counts[0].Mean
+	then, now := r.trial(r.Workers).Mean, m.trials[0].Mean
 	if now > confirmed*then || then > confirmed*now {
 		file.Log.Info("nwt: tuning anew", "path", file.Path, "name", t.opts.resultName, "reason",
 			fmt.Sprintf("with %s a batch takes %s, and took %s when the result was kept", human.Workers(r.Workers), human.Duration(now), human.Duration(then)))

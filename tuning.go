@@ -28,7 +28,7 @@ type tuning struct {
 
 	ledger
 	shown
-	view
+	window
 
 	wake *time.Timer // interrupts waiting for a batch, so that the loop looks in between
 
@@ -45,13 +45,13 @@ type shown struct {
 	dry              bool  // no batch is left to open or to load
 }
 
-// A view is the window that is being measured.
-type view struct {
-	window *count // nil between windows
-	cpu    host.Meter
-	began  time.Time
-	read   time.Duration // how long the stream had been read at its beginning
-	peak   *host.Peak
+// A window is the part of a run that is being measured.
+type window struct {
+	trial *trial // nil between windows
+	cpu   host.Meter
+	began time.Time
+	read  time.Duration // how long the stream had been read at its beginning
+	peak  *host.Peak
 }
 
 const (
@@ -100,8 +100,8 @@ func (t *tuning) took(taken int, show func()) {
 		return
 	}
 	now := t.l.now()
-	if t.window != nil && t.at != 0 {
-		t.window.took.Add(time.Duration(now-t.at), 1)
+	if t.trial != nil && t.at != 0 {
+		t.trial.took.Add(time.Duration(now-t.at), 1)
 	}
 	t.at = now
 	show()
@@ -113,8 +113,8 @@ func (t *tuning) took(taken int, show func()) {
 // allowed reports whether a worker count may be tried and chosen, as far as is known.
 func (t *tuning) allowed(workers int) bool {
 	l := t.l
-	why := t.limit.Allows(workers, t.counts.peaks())
-	if more := l.depthOf(workers) - l.depth(); why == "" && more > 0 && t.counts.at(workers) == nil && t.last != nil {
+	why := t.limit.Allows(workers, t.trials.peaks())
+	if more := l.depthOf(workers) - l.depth(); why == "" && more > 0 && t.trials.at(workers) == nil && t.last != nil {
 		why = t.limit.Over(workers, t.last.needs()+uint64(more)*uint64(l.slotBytes))
 	}
 	if workers == 0 && !t.inline {
@@ -131,7 +131,7 @@ func (t *tuning) allowed(workers int) bool {
 
 // fits reports whether a count that may be chosen has been measured.
 func (t *tuning) fits() bool {
-	return slices.ContainsFunc(t.counts, func(c *count) bool { return t.sp.Allowed(c.Workers) })
+	return slices.ContainsFunc(t.trials, func(one *trial) bool { return t.sp.Allowed(one.Workers) })
 }
 
 // descend lets the search begin at fewer workers if nothing that was measured fits. It reports whether
@@ -197,15 +197,13 @@ func (t *tuning) InHand() float64 {
 
 // Begin implements tune.Run.
 func (t *tuning) Begin() {
-	c := t.counts.at(t.l.Workers())
-	if c == nil {
-		c = &count{Trial: Trial{Workers: t.l.Workers(), PeakExact: t.exact, OtherCPU: -1}}
-	}
 	t.release()
 	if t.exact {
 		t.peak = host.StartPeak()
 	}
-	t.window = c
+	if t.trial = t.trials.at(t.l.Workers()); t.trial == nil {
+		t.trial = &trial{Trial: Trial{Workers: t.l.Workers(), PeakExact: t.exact, OtherCPU: -1}}
+	}
 	t.cpu, t.began, t.read = t.l.opts.machine.StartCPU(), time.Now(), t.l.counters.reading.Shown()
 }
 
@@ -219,10 +217,10 @@ func (t *tuning) release() {
 
 // End implements tune.Run.
 func (t *tuning) End(w tune.Window) (cpu, queued float64) {
-	c, l := t.window, t.l
-	t.window = nil
+	tr, l := t.trial, t.l
+	t.trial = nil
 	use, took := t.cpu.Used(), time.Since(t.began)
-	cpu, queued = c.used(use, took, l.opts, float64(l.counters.reading.Shown()-t.read)/float64(max(1, took)))
+	cpu, queued = tr.used(use, took, l.opts, float64(l.counters.reading.Shown()-t.read)/float64(max(1, took)))
 	rss, exact := host.Memory().RSS, false
 	if t.peak != nil {
 		if rss, exact = t.peak.Stop(); !exact {
@@ -230,22 +228,22 @@ func (t *tuning) End(w tune.Window) (cpu, queued float64) {
 		}
 		t.peak = nil
 	}
-	c.PeakRSS, c.PeakExact = max(c.PeakRSS, int64(rss)), c.PeakExact && exact
+	tr.PeakRSS, tr.PeakExact = max(tr.PeakRSS, int64(rss)), tr.PeakExact && exact
 	if memory, known := host.OwnMemory(); known {
-		c.Memory = max(c.Memory, int64(memory))
+		tr.Memory = max(tr.Memory, int64(memory))
 	}
-	c.SystemUsed, c.Prefetch = int64(host.Memory().Used), max(c.Prefetch, l.depth()-1)
-	c.add(w)
+	tr.SystemUsed, tr.Prefetch = int64(host.Memory().Used), max(tr.Prefetch, l.depth()-1)
+	tr.add(w)
 	if f := l.stage.Figures(); f.Copies > 0 {
-		c.Copy, c.Bandwidth = f.Took/time.Duration(f.Copies), float64(f.Bytes)/max(f.Took, 1).Seconds()
+		tr.Copy, tr.Bandwidth = f.Took/time.Duration(f.Copies), float64(f.Bytes)/max(f.Took, 1).Seconds()
 	}
-	if t.counts.at(c.Workers) == nil {
-		if len(t.counts) == 0 {
-			c.FirstBatch = t.first
+	if t.trials.at(tr.Workers) == nil {
+		if len(t.trials) == 0 {
+			tr.FirstBatch = t.first
 		}
-		t.counts = append(t.counts, c)
+		t.trials = append(t.trials, tr)
 	}
-	t.last = c
+	t.last = tr
 	return cpu, queued
 }
 
@@ -258,8 +256,8 @@ func (t *tuning) Doubt(string) {}
 // quickest returns the shortest time per batch so far.
 func (t *tuning) quickest() time.Duration {
 	best := time.Duration(math.MaxInt64 / 1024)
-	for _, c := range t.counts {
-		best = min(best, c.Mean)
+	for _, one := range t.trials {
+		best = min(best, one.Mean)
 	}
 	return best
 }
@@ -280,7 +278,7 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 		if c.Most > 0 && e.Workers > c.Most {
 			r.RuledOut = append(r.RuledOut, RuledOut{e.Workers, report.TakesCPUs})
 		}
-		one := t.counts.at(e.Workers).Trial
+		one := t.trials.at(e.Workers).Trial
 		one.Step = e.Body
 		one.Mean, one.Low, one.High = max(e.Mean, e.Body), e.Low, max(e.High, e.Body)
 		one.Transfer = min(one.Transfer, one.Mean-one.Step)
@@ -316,78 +314,78 @@ func hardware(c host.CPUFacts) Hardware {
 
 // A ledger holds what was found out while tuning.
 type ledger struct {
-	counts  counts
-	last    *count         // the count that was measured last
+	trials  trials
+	last    *trial         // the one that was measured last
 	refused map[int]string // worker counts that may not be chosen, and why
 	first   time.Duration  // until the very first batch
 	again   bool           // samples have been loaded a second time
 	noted   string         // why peaks aren't exact
 }
 
-// A count holds what was measured at one worker count.
-type count struct {
+// A trial holds what was measured at one worker count.
+type trial struct {
 	Trial
-	n     int     // number of windows
-	tells float64 // number of batches that they cover
+	n       int     // number of windows
+	batches float64 // number of batches that they cover
 	mean, wait, transfer, step,
 	cpu, gc, queue, reading float64 // weighted sums
 	other, otherTime, measured float64
 	took                       durations.Histogram // of the iterations
 }
 
-// add adds a window to the count.
-func (c *count) add(w tune.Window) {
-	c.n++
-	c.tells += w.Tells
-	c.mean += w.Tells * float64(w.Mean)
-	c.wait += w.Tells * float64(w.Wait)
-	c.transfer += w.Tells * float64(w.Transfer)
-	c.step += w.Tells * float64(w.Body)
-	per := func(sum float64) time.Duration { return time.Duration(math.Round(sum / c.tells)) }
-	c.Iterations, c.Mean, c.Wait, c.Transfer, c.Step = max(1, int(math.Round(c.tells))), per(c.mean), per(c.wait), per(c.transfer), per(c.step)
-	c.Median, c.P99 = c.took.Quantile(0.5), c.took.Quantile(0.99)
+// add adds a window.
+func (t *trial) add(w tune.Window) {
+	t.n++
+	t.batches += w.Weight
+	t.mean += w.Weight * float64(w.Mean)
+	t.wait += w.Weight * float64(w.Wait)
+	t.transfer += w.Weight * float64(w.Transfer)
+	t.step += w.Weight * float64(w.Body)
+	per := func(sum float64) time.Duration { return time.Duration(math.Round(sum / t.batches)) }
+	t.Iterations, t.Mean, t.Wait, t.Transfer, t.Step = max(1, int(math.Round(t.batches))), per(t.mean), per(t.wait), per(t.transfer), per(t.step)
+	t.Median, t.P99 = t.took.Quantile(0.5), t.took.Quantile(0.99)
 }
 
 // used adds what a window used of the machine, and returns the shares of the CPUs that it used and
 // waited for.
-func (c *count) used(u host.Use, took time.Duration, o *options, reading float64) (own, queued float64) {
+func (t *trial) used(u host.Use, took time.Duration, o *options, reading float64) (own, queued float64) {
 	cpus, weight := o.machine.CPUs(), float64(max(took, 1))
 	share := func(used float64) float64 { return cpus.Share(used, o.ranks(), o.cpus()) }
 	own, queued = share(u.Own), share(u.Waiting)
-	c.measured += weight
-	c.cpu, c.gc, c.queue, c.reading = c.cpu+own*weight, c.gc+share(u.Collector)*weight, c.queue+queued*weight, c.reading+min(1, reading)*weight
-	c.CPU, c.CollectorCPU, c.queued, c.Reading = c.cpu/c.measured, c.gc/c.measured, c.queue/c.measured, c.reading/c.measured
+	t.measured += weight
+	t.cpu, t.gc, t.queue, t.reading = t.cpu+own*weight, t.gc+share(u.Collector)*weight, t.queue+queued*weight, t.reading+min(1, reading)*weight
+	t.CPU, t.CollectorCPU, t.queued, t.Reading = t.cpu/t.measured, t.gc/t.measured, t.queue/t.measured, t.reading/t.measured
 	if u.OthersKnown {
-		c.other, c.otherTime = c.other+cpus.OthersShare(u.Others, o.ranks(), o.cpus())*weight, c.otherTime+weight
-		c.OtherCPU = min(c.other/c.otherTime, 1-c.CPU)
+		t.other, t.otherTime = t.other+cpus.OthersShare(u.Others, o.ranks(), o.cpus())*weight, t.otherTime+weight
+		t.OtherCPU = min(t.other/t.otherTime, 1-t.CPU)
 	}
 	return own, queued
 }
 
-// counts holds the worker counts that were measured, in the order of their first windows.
-type counts []*count
+// trials holds the trials of all worker counts that were measured, in the order of their first windows.
+type trials []*trial
 
 // at returns what is known of a worker count, or nil if it wasn't measured.
-func (c counts) at(workers int) *count {
-	i := slices.IndexFunc(c, func(c *count) bool { return c.Workers == workers })
+func (t trials) at(workers int) *trial {
+	i := slices.IndexFunc(t, func(one *trial) bool { return one.Workers == workers })
 	if i < 0 {
 		return nil
 	}
-	return c[i]
+	return t[i]
 }
 
 // windows returns how many windows there were.
-func (c counts) windows() (n int) {
-	for _, one := range c {
+func (t trials) windows() (n int) {
+	for _, one := range t {
 		n += one.n
 	}
 	return n
 }
 
 // peaks returns how much memory the counts need.
-func (c counts) peaks() []memlimit.Peak {
-	out := make([]memlimit.Peak, len(c))
-	for i, one := range c {
+func (t trials) peaks() []memlimit.Peak {
+	out := make([]memlimit.Peak, len(t))
+	for i, one := range t {
 		out[i] = memlimit.Peak{Workers: one.Workers, Bytes: one.needs()}
 	}
 	return out

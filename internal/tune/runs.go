@@ -100,8 +100,8 @@ func (t *Tuner) judge(all span) {
 		return
 	}
 	w.weighAt *= 2
-	mean, tells := t.perBatch(w.since)
-	t.add(search.Block{Round: -1, Iterations: max(1, int(tells)), Mean: mean, Wait: mean - w.since.body(), Bodies: w.since.Asked})
+	mean, weight := t.perBatch(w.since)
+	t.add(search.Block{Round: -1, Iterations: max(1, int(weight)), Mean: mean, Wait: mean - w.since.body(), Bodies: w.since.Asked})
 	w.since = span{}
 	if c, _ := t.Run.Settle(t.seen, true); c.Workers != w.Workers {
 		t.Run.Doubt("another worker count may be faster")
@@ -171,10 +171,10 @@ func (t *Tuner) Pause(batches int) {
 	f.Loaded = t.base.Loaded + float64(f.Delivered-t.base.Delivered)
 	t.sum = t.done(now, f)
 	switch t.phase {
-	case settling: // workers began in this run
+	case warming: // workers began in this run
 		t.begin()
 	case measuring:
-		if _, tells := t.perBatch(t.sum); tells >= float64(t.req.Iterations) && t.sum.took >= t.Least || t.req.Limit > 0 && t.sum.took > t.req.Limit {
+		if _, weight := t.perBatch(t.sum); weight >= float64(t.req.Iterations) && t.sum.took >= t.Least || t.req.Limit > 0 && t.sum.took > t.req.Limit {
 			t.end(t.sum)
 			t.advance()
 		}

@@ -1,8 +1,8 @@
 // Package tune measures worker counts during one run: while something iterates over batches, a Tuner
 // changes the worker count and measures windows of the run. It knows no loader.
 //
-//	settling ──► measuring ──► settling …  ──► over
-//	  │            └ a window, until it tells enough   └ or watching, see runs.go
+//	warming ──► measuring ──► warming … ──► over
+//	  │            └ a window               └ or watching, see runs.go
 //	  └ until the workers that are new have begun
 package tune
 
@@ -54,8 +54,8 @@ type Window struct {
 	// These are per batch, as in the long run; Mean is the sum of the others.
 	Mean, Wait, Transfer, Body time.Duration
 
-	Parts []stat.Part // Wait + Transfer of a few batches each
-	Tells float64     // how many batches Mean represents
+	Parts  []stat.Part // Wait + Transfer of a few batches each
+	Weight float64     // how many batches Mean represents
 }
 
 // A Tuner measures what Next asks for. It belongs to the goroutine that iterates.
@@ -80,7 +80,7 @@ type Tuner struct {
 	latest look
 	atTick float64 // Loaded at the last Tick
 
-	// These are used while settling.
+	// These are used while warming.
 	ahead  float64 // batches that were loaded ahead when the count changed
 	hand   float64 // batches that leaving workers were loading at that time
 	cold   int     // samples that new workers must load …
@@ -97,7 +97,7 @@ type phase int
 
 const (
 	starting phase = iota
-	settling
+	warming
 	measuring
 	watching
 	over
@@ -129,8 +129,8 @@ func (s span) body() time.Duration { return max(0, s.took-s.Wait) / time.Duratio
 // perBatch returns how long a batch takes in the long run, and how many batches this figure represents. A
 // batch takes as long as loading it, copying it, or the body of the loop, whichever is longest: batches
 // that were loaded before hide slow loading only for a while.
-func (s span) perBatch() (mean time.Duration, tells float64) {
-	mean, tells = s.body(), float64(s.Asked)
+func (s span) perBatch() (mean time.Duration, weight float64) {
+	mean, weight = s.body(), float64(s.Asked)
 	if s.Copied > 0 {
 		mean = max(mean, s.Copying/time.Duration(s.Copied))
 	}
@@ -145,11 +145,11 @@ func (s span) perBatch() (mean time.Duration, tells float64) {
 	case s.Wait > 0:
 		return mean, 0 // training waits for a batch that isn't loaded yet
 	}
-	return mean, tells
+	return mean, weight
 }
 
 // perBatch returns how long a batch takes at the tuner's count. Without workers, nothing overlaps.
-func (t *Tuner) perBatch(s span) (mean time.Duration, tells float64) {
+func (t *Tuner) perBatch(s span) (mean time.Duration, weight float64) {
 	switch {
 	case t.workers != 0:
 		return s.perBatch()
@@ -268,8 +268,8 @@ func (t *Tuner) look(now time.Time, delivered bool) {
 		}
 	case f.Dry:
 		t.pause()
-	case t.phase == settling:
-		if t.settled(now, f) {
+	case t.phase == warming:
+		if t.warm(now, f) {
 			t.begin()
 		}
 	case t.phase == measuring:
@@ -326,16 +326,16 @@ func (t *Tuner) change(workers int) {
 		t.phase = over
 		return
 	}
-	t.phase, t.workers = settling, workers
+	t.phase, t.workers = warming, workers
 	t.since, t.base, t.sum = now, f, span{}
 	t.ahead = f.Loaded - float64(f.Delivered)
 	t.cold, t.atCold = 0, f.Loaded
 }
 
-// settled reports whether a window may begin: the new workers have loaded some samples, but those that
+// warm reports whether a window may begin: the new workers have loaded some samples, but those that
 // find nothing to load aren't waited for. Without workers, it waits until the batches that are ready have
 // been delivered: nothing is loaded before.
-func (t *Tuner) settled(now time.Time, f Figures) bool {
+func (t *Tuner) warm(now time.Time, f Figures) bool {
 	done := t.done(now, f)
 	if done.took >= time.Duration(patience*float64(search.DefaultTime)) || t.Left(now) == 0 {
 		return true
@@ -372,9 +372,9 @@ func (t *Tuner) begin() {
 func (t *Tuner) measure(now time.Time, f Figures) {
 	all := t.done(now, f)
 	t.part(all)
-	_, tells := t.perBatch(all)
+	_, weight := t.perBatch(all)
 	over := t.Left(now) == 0 && len(t.seen) > 0
-	if tells > 0 && (over || t.enough(all, now)) {
+	if weight > 0 && (over || t.enough(all, now)) {
 		t.end(all)
 		t.advance()
 	} else if over {
@@ -385,16 +385,16 @@ func (t *Tuner) measure(now time.Time, f Figures) {
 // part ends a part of the window if it is long enough.
 func (t *Tuner) part(all span) {
 	part := all.plus(t.cut, -1)
-	mean, tells := t.perBatch(part)
-	if tells >= max(1, float64(t.req.Iterations)/mostParts, t.Run.InHand()) && part.took >= t.Least/mostParts {
-		t.parts = append(t.parts, stat.Part{Mean: float64(mean - part.body()), Weight: tells})
+	mean, weight := t.perBatch(part)
+	if weight >= max(1, float64(t.req.Iterations)/mostParts, t.Run.InHand()) && part.took >= t.Least/mostParts {
+		t.parts = append(t.parts, stat.Part{Mean: float64(mean - part.body()), Weight: weight})
 		t.cut = all
 	}
 }
 
 // enough reports whether the window may end.
 func (t *Tuner) enough(all span, now time.Time) bool {
-	mean, tells := t.perBatch(all)
+	mean, weight := t.perBatch(all)
 	waves := math.Inf(1) // waves of loading, if loading is the bottleneck
 	if mean > all.body() {
 		waves = all.Loaded / t.Run.InHand()
@@ -405,24 +405,24 @@ func (t *Tuner) enough(all span, now time.Time) bool {
 		wanted, limit = least, limit*least/wanted
 	}
 	switch {
-	case tells <= 0 || all.unclear() && tells < unclearMost*wanted:
+	case weight <= 0 || all.unclear() && weight < unclearMost*wanted:
 		return false
 	case t.Left(now) == 0: // the first window
 		return waves >= 1 && all.Delivered > 0
-	case tells >= wanted:
+	case weight >= wanted:
 		return all.took >= t.Least
 	case limit > 0 && float64(all.took) >= limit && waves >= fewWaves:
 		return true
 	case all.took >= 3*look && waves >= fewWaves:
 		return true
 	}
-	return all.took >= look && waves >= manyWaves && tells >= fewWaves
+	return all.took >= look && waves >= manyWaves && weight >= fewWaves
 }
 
 // end makes a block from the window.
 func (t *Tuner) end(all span) {
 	w := Window{Workers: t.workers, Delivered: all.Delivered, Bodies: all.Asked, Body: all.body(), Parts: t.parts}
-	w.Mean, w.Tells = t.perBatch(all)
+	w.Mean, w.Weight = t.perBatch(all)
 	if all.Delivered > 0 {
 		w.Transfer = min(all.Transfer/time.Duration(all.Delivered), w.Mean-w.Body)
 	}
@@ -443,7 +443,7 @@ func (t *Tuner) add(b search.Block) {
 
 // block returns the window in the form that the search uses.
 func (w Window) block(round int) search.Block {
-	b := search.Block{Round: round, Iterations: max(1, int(math.Round(w.Tells))), Mean: w.Mean, Wait: w.Wait + w.Transfer, Bodies: w.Bodies}
+	b := search.Block{Round: round, Iterations: max(1, int(math.Round(w.Weight))), Mean: w.Mean, Wait: w.Wait + w.Transfer, Bodies: w.Bodies}
 	if len(w.Parts) > 1 {
 		b.Parts = slices.Clone(w.Parts)
 	}
