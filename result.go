@@ -62,7 +62,7 @@ type Result struct {
 	Cached       bool    `json:"cached"`        // the result was taken from the file of WithResultCache
 
 	Hardware Hardware      `json:"hardware"`
-	Reason   string        `json:"reason"`             // why the choice was made, in one sentence
+	Reason   string        `json:"reason"`             // why the choice was made, in a sentence or two
 	Warnings []string      `json:"warnings,omitempty"` // reasons to trust the answer less
 	Advice   []string      `json:"advice,omitempty"`   // what to change, judging by the measurements
 	Elapsed  time.Duration `json:"elapsed_ns"`         // how long tuning took

@@ -26,7 +26,7 @@ func paperResult() *nwt.Result {
 		Workers: 14, Fastest: 16, Alpha: 141 * time.Millisecond, Iterations: 100, Repeatability: 0.976,
 		Strategy: "greedy", Device: "cuda:0 (GeForce RTX 3090)", BatchSize: 128, BatchBytes: 128 * (3*32*32*4 + 8),
 		Hardware: nwt.Hardware{CPU: "AMD EPYC 7502", Logical: 128, Physical: 64, Affinity: 64, GOMAXPROCS: 64, Memory: 270e9},
-		Reason:   "14 workers: 5.7 % slower than 16, the fastest; 8 take 42 % longer.",
+		Reason:   "14 workers: 5.7 % slower than 16, the fastest; 8 workers take 42 % longer.",
 		Elapsed:  41300 * time.Millisecond,
 		RuledOut: []nwt.RuledOut{
 			{Workers: 96, Reason: "96 workers would take about 3.4 GB (63 took 2.8 GB): over the limit of 3.0 GB (set by WithMemoryLimit)"},
@@ -57,7 +57,7 @@ func paperResult() *nwt.Result {
 func TestTheReportIsReadAtAGlance(t *testing.T) {
 	r := paperResult()
 	require.Equal(t, strings.TrimPrefix(`
-14 workers: 5.7 % slower than 16, the fastest; 8 take 42 % longer.
+14 workers: 5.7 % slower than 16, the fastest; 8 workers take 42 % longer.
 
    workers   per batch       ±   samples   CPUs busy   memory
                     ms             per s                   GB
@@ -83,7 +83,7 @@ repeatability  98 % of runs would choose the same
 	r.Fastest, r.Step, r.Floor, r.Cached, r.BatchSize, r.Repeatability = 14, true, 12*time.Millisecond, true, 1, 0
 	r.RuledOut, r.Warnings, r.Advice = nil, nil, nil
 	require.Equal(t, strings.TrimPrefix(`
-14 workers: 5.7 % slower than 16, the fastest; 8 take 42 % longer.
+14 workers: 5.7 % slower than 16, the fastest; 8 workers take 42 % longer.
 
    workers   per batch       ±   waiting   CPUs busy   collector   memory
                     ms                ms                               GB
@@ -123,11 +123,11 @@ func TestTheHeadlineSaysTheChoiceAndWhy(t *testing.T) {
 		most       int
 		opt        nwt.Option
 	}{
-		`^4 workers: training hardly waits for data; .*the fastest; 3 take 3\d % longer\.$`: {20 * time.Millisecond, 5 * time.Millisecond, 16, kit.Silent},
-		`^8 workers: the fastest; 6 take (3\d) % longer\.$`:                                 {20 * time.Millisecond, 0, 8, kit.Silent},
-		`^1 worker: training hardly waits for data; .*0 take.* longer\.$`:                   {4 * time.Millisecond, 5 * time.Millisecond, 4, kit.Silent},
-		`^6 workers: 3\d % slower than 8, the fastest; 4 take \d\d % longer\.$`:             {20 * time.Millisecond, 0, 8, nwt.WithRelativeAlpha(0.8)},
-		`^0 workers: nothing else was measured\.$`:                                          {4 * time.Millisecond, 0, 0, kit.Silent},
+		`^4 workers: training hardly waits for data\. They are .*the fastest; 3 workers take 3\d % longer\.$`: {20 * time.Millisecond, 5 * time.Millisecond, 16, kit.Silent},
+		`^8 workers: the fastest; 6 workers take (3\d) % longer\.$`:                                           {20 * time.Millisecond, 0, 8, kit.Silent},
+		`^1 worker: training hardly waits for data\. It is .*; 0 workers take.* longer\.$`:                    {4 * time.Millisecond, 5 * time.Millisecond, 4, kit.Silent},
+		`^6 workers: 3\d % slower than 8, the fastest; 4 workers take \d\d % longer\.$`:                       {20 * time.Millisecond, 0, 8, nwt.WithRelativeAlpha(0.8)},
+		`^0 workers: nothing else was measured\.$`:                                                            {4 * time.Millisecond, 0, 0, kit.Silent},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			opts := []nwt.Option{nwt.WithMaxWorkers(c.most), c.opt}

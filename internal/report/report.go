@@ -221,40 +221,48 @@ func (r *Result) mark(workers int) string {
 // known reports whether the trial's time can be compared with others.
 func (t *Trial) known() bool { return search.Known(t.Mean, t.Low, t.High) }
 
-// Explain sets Reason, a sentence that says why the choice c was made, and Fallback. untuned is the count
-// without tuning.
+// Explain sets Reason, a sentence or two that say why the choice c was made, and Fallback. untuned is the
+// count without tuning.
 func (r *Result) Explain(c search.Choice, untuned int) {
 	chosen, fastest := r.trial(r.Workers), r.trial(r.Fastest)
 	overlap := chosen.Total-fastest.Total > r.Alpha
 	r.Fallback = c.Kept || overlap
-	workers := capital(human.Workers(r.Workers))
+	reason, they := capital(human.Workers(r.Workers)), "" // they: the subject and verb of a second sentence
 	if r.Fallback && r.Workers == untuned {
-		workers += map[bool]string{true: ", as before", false: ", the default"}[r.Strategy == Live]
+		reason += map[bool]string{true: ", as before", false: ", the default"}[r.Strategy == Live]
 	}
-	var beside []string // the counts that the choice is compared with
+	reason += ": "
+	var first []string // clauses of the first sentence, if there are two
 	if c.Kept {
-		beside = append(beside, "time was over before another count was surely better")
+		first = append(first, "time was over before another count was surely better")
 	}
 	if waits := chosen.Wait + chosen.Transfer; r.Step && float64(waits) < hardly*float64(chosen.Mean) {
-		beside = append(beside, "training hardly waits for data")
+		first = append(first, "training hardly waits for data")
 	}
+	if first != nil {
+		reason += strings.Join(first, "; ") + ". "
+		if they = "They are "; r.Workers == 1 {
+			they = "It is "
+		}
+	}
+	var beside []string // the counts that the choice is compared with
 	switch more := slower(chosen, fastest); {
 	case len(r.Trials) == 1:
 		beside = append(beside, "nothing else was measured")
 	case r.Workers == r.Fastest && !chosen.known():
-		beside = append(beside, "the fastest as far as was measured, which is hardly")
+		beside = append(beside, they+"the fastest as far as was measured, which is hardly")
 	case r.Workers == r.Fastest:
-		beside = append(beside, "the fastest")
+		beside = append(beside, they+"the fastest")
 	case !chosen.known() || !fastest.known():
-		beside = append(beside, fmt.Sprintf("%d may be faster, but that was hardly measured", r.Fastest))
+		beside = append(beside, human.Workers(r.Fastest)+" may be faster, but that was hardly measured")
 	case more < hardly:
-		beside = append(beside, fmt.Sprintf("as fast as %d, the fastest", r.Fastest))
+		beside = append(beside, fmt.Sprintf("%sas fast as %d, the fastest", they, r.Fastest))
 	case overlap:
-		beside = append(beside, fmt.Sprintf("%d may be faster, but the measurements overlap", r.Fastest))
+		beside = append(beside, human.Workers(r.Fastest)+" may be faster, but the measurements overlap")
 	case chosen.Mean-fastest.Mean <= search.Unnoticed:
-		beside = append(beside, fmt.Sprintf("%s per batch slower than %d, the fastest", human.Duration(chosen.Mean-fastest.Mean), r.Fastest))
+		beside = append(beside, fmt.Sprintf("%s%s per batch slower than %d, the fastest", they, human.Duration(chosen.Mean-fastest.Mean), r.Fastest))
 	default:
-		beside = append(beside, fmt.Sprintf("%s slower than %d, the fastest", human.Share(more), r.Fastest))
+		beside = append(beside, fmt.Sprintf("%s%s slower than %d, the fastest", they, human.Share(more), r.Fastest))
 	}
 	if alone := fastest.OtherCPU >= 0 && fastest.OtherCPU <= BusyOthers; c.Most > 0 && !alone && slices.ContainsFunc(r.Trials, func(t Trial) bool {
 		return t.Workers > c.Most && slower(fastest, t) > hardly
@@ -263,28 +271,29 @@ func (r *Result) Explain(c search.Choice, untuned int) {
 	}
 	if i := slices.IndexFunc(r.Trials, func(t Trial) bool { return t.Workers == r.Workers }); i > 0 && r.Trials[i-1].Workers != r.Fastest {
 		below := r.Trials[i-1]
+		takes := human.Workers(below.Workers) + " take"
+		if below.Workers == 1 {
+			takes += "s"
+		}
 		switch more := slower(below, chosen); {
 		case more > 1 && !(below.known() && chosen.known()):
-			beside = append(beside, takes(below.Workers)+" longer")
+			beside = append(beside, takes+" longer")
 		case !below.known() || !chosen.known():
 		case more > hardly:
-			beside = append(beside, fmt.Sprintf("%s %s longer", takes(below.Workers), human.Share(more)))
+			beside = append(beside, fmt.Sprintf("%s %s longer", takes, human.Share(more)))
 		case more > -hardly:
-			beside = append(beside, fmt.Sprintf("%s as long", takes(below.Workers)))
+			beside = append(beside, takes+" as long")
 		}
 	}
-	r.Reason = fmt.Sprintf("%s: %s.", workers, strings.Join(beside, "; "))
+	compared := strings.Join(beside, "; ")
+	if first != nil {
+		compared = capital(compared)
+	}
+	r.Reason = reason + compared + "."
 }
 
 // slower returns the share by which a takes longer than b.
 func slower(a, b Trial) float64 { return float64(a.Mean)/float64(max(b.Mean, 1)) - 1 }
-
-func takes(workers int) string {
-	if workers == 1 {
-		return "1 worker takes"
-	}
-	return fmt.Sprintf("%d take", workers)
-}
 
 func (r *Result) trial(workers int) Trial {
 	i := slices.IndexFunc(r.Trials, func(t Trial) bool { return t.Workers == workers })
