@@ -15,8 +15,8 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Subset returns the samples of ds at a copy of indices, in their order. An index that occurs more
-// than once is augmented differently each time.
+// Subset copies indices, and returns the samples of ds that have them, in that order. An index that
+// occurs twice is augmented differently each time.
 func Subset(ds Dataset, indices []int) (Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
@@ -227,7 +227,7 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 }
 
 // Map returns a dataset whose samples f makes from the samples of ds. ds loads into src; then f writes
-// dst, which has the given fields. f may also write to src. Both draw from the same Rand.
+// dst, which has the given fields. f may also write to src. ds and f draw from the same Rand.
 func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
 	_, src, err := checkIndexed(ds)
 	switch {

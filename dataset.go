@@ -12,8 +12,8 @@ import (
 // doesn't write are zero; see [WritesAll].
 type Dataset interface {
 	// Len returns the number of samples, the same on all ranks. The loader calls it at the beginning of
-	// each epoch. Neither Len nor the sample that an index means may change until the epoch is over, even
-	// if it is resumed later.
+	// each epoch. Until the epoch is over, even if it is resumed later, Len must not change, nor which
+	// sample an index means.
 	Len() int
 	Fields() []Field                                        // the layout of one sample, which must not change
 	Load(ctx context.Context, index int, dst *Sample) error // 0 ≤ index < Len; ctx ends when the epoch does
@@ -290,7 +290,7 @@ type SizedDataset interface {
 	Sizes(index int, sizes []int)
 }
 
-// Sized makes a [SizedDataset] of ds, whose Sizes is sizes.
+// Sized makes a [SizedDataset] of ds. sizes is its method Sizes.
 func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
 	_, _, err := checkIndexed(ds)
 	switch {
@@ -334,14 +334,15 @@ func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index 
 	return all
 }
 
-// A Fingerprinter is a [Dataset], [Stream] or [Sampler] that can say what its samples or its order
-// depend on, such as the names, sizes and times of its files; "" means unknown. Equal fingerprints mean
-// the same samples, in this run and in later ones. Fingerprint must be quick, or remember its result.
+// A Fingerprinter is a [Dataset], [Stream] or [Sampler] that can say what its samples or its order depend
+// on, such as the names, sizes and times of its files; "" means unknown. Equal fingerprints mean the same
+// samples, in this run and in later ones. Fingerprint must be quick, or remember its result.
 //
-// If a dataset's fingerprint has changed, [Precompute] makes its file anew, and [Loader.Resume] in
-// mid-epoch returns an error, as it does if a sampler's has changed. What this module makes of datasets
-// or streams passes on their fingerprints. [Subset], [Split], [Concat] and package packing add their own
-// arguments, even if there is none to pass on. No fingerprint says what the function of a [Map] does.
+// If a dataset's fingerprint has changed, [Precompute] makes its file anew. If the fingerprint of a
+// dataset or sampler has changed, [Loader.Resume] in mid-epoch returns an error. What this module makes
+// of datasets or streams passes on their fingerprints. [Subset], [Split], [Concat] and package packing
+// add their own arguments, even if there is no fingerprint to pass on. No fingerprint says what the
+// function of a [Map] does.
 type Fingerprinter interface{ Fingerprint() string }
 
 // fingerprint returns the fingerprint of a dataset, stream or sampler, or "" if it has none.

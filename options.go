@@ -19,7 +19,7 @@ import (
 )
 
 // An Option configures [NewLoader] and [Tune]. If it is repeated, the last one wins. One log line names
-// the options that have no effect, since they concern only the other function, or only streams.
+// the options that have no effect because they concern only the other function, or only streams.
 type Option func(*options) error
 
 // options holds what the options have set. What an option concerns is also said in doc.go, in
@@ -169,7 +169,7 @@ func WithWorkers(n int) Option {
 }
 
 // WithPrefetch sets how many batches are loaded ahead of the one in use, 1 … 1022. With 0 workers none
-// are. The default is 2, and more if workers would idle while training waits; the additional batches take
+// are. The default is 2, and more if training waits while workers are idle; the additional batches take
 // at most 256 MiB, and at most an eighth of the memory left.
 func WithPrefetch(batches int) Option {
 	return func(o *options) error { o.prefetch = batches; return between("WithPrefetch", batches, 1, maxPrefetch) }
@@ -229,7 +229,7 @@ func WithRankFromEnv() Option {
 	}
 }
 
-// WithUnordered delivers each batch as soon as it is loaded, so their order may differ from run to run,
+// WithUnordered delivers each batch as soon as it is loaded, so the order may differ from run to run,
 // except on a GPU. Such an epoch can't be resumed.
 func WithUnordered() Option {
 	return func(o *options) error { o.unordered = true; return nil }
@@ -250,10 +250,10 @@ func WithShuffleWindow(samples int) Option {
 	return func(o *options) error { o.window = samples; return between("WithShuffleWindow", samples, 1, 1<<24) }
 }
 
-// WithEpochSamples ends an epoch of a stream after n samples over all ranks, 1 … 2³¹−1. Each rank has the
-// same number of batches. By default an epoch is all that the shards hold. A [CountedStream] goes on where
-// the epoch before ended. Any other stream starts its shards from the beginning: if every epoch stops
-// before the shards end, their ends are never read, which is logged. A rank whose shards hold fewer
+// WithEpochSamples ends an epoch of a stream after n samples, 1 … 2³¹−1, over all ranks. Each rank has
+// the same number of batches. By default an epoch is all that the shards hold. A [CountedStream] goes on
+// where the epoch before ended. Any other stream starts its shards from the beginning: if every epoch
+// stops before the shards end, their ends are never read, which is logged. A rank whose shards hold fewer
 // samples reads them again.
 func WithEpochSamples(n int) Option {
 	return func(o *options) error { o.epochSamples = n; return between("WithEpochSamples", n, 1, math.MaxInt32) }
@@ -271,9 +271,9 @@ func WithErrorBudget(maxBad int) Option {
 	return func(o *options) error { o.maxBad = maxBad; return between("WithErrorBudget", maxBad, 0, math.MaxInt32) }
 }
 
-// WithTimeout gives up a call of Load that takes longer than perSample, at least 1 ms. The time includes
-// the repetitions of [WithRetry]. LoadMany gets perSample for each of its samples; each Open, Next, Skip
-// and Close of a shard gets perSample for its own call. The sample is then bad, with
+// WithTimeout gives up a call of Load that takes longer than perSample, which must be at least 1 ms. The
+// time includes the repetitions of [WithRetry]. LoadMany gets perSample for each of its samples; each
+// Open, Next, Skip and Close of a shard gets perSample for its own call. The sample is then bad, with
 // [context.DeadlineExceeded]. By default there is no bound.
 //
 // A call that was given up keeps its goroutine and memory until it returns; once 1024 such calls are
@@ -322,7 +322,7 @@ func WithDevice(d Device) Option {
 	return func(o *options) error { o.device = d; return errorIf(d == nil, "WithDevice", nil, "the device is nil") }
 }
 
-// WithAlpha sets the difference that [Tune] ignores, at least 0: a time over as many iterations as
+// WithAlpha sets the difference that [Tune] ignores: a time, at least 0, over as many iterations as
 // [WithIterations] says. The default is 0.5 s, but at most 2 % of the fastest count's time, and at least
 // 1 % of it and 5 µs per batch.
 func WithAlpha(d time.Duration) Option {
@@ -341,8 +341,8 @@ func WithRelativeAlpha(share float64) Option {
 }
 
 // WithIterations sets for how many batches [Tune] measures each worker count that it may choose, 1 … 1
-// 000 000. It measures more if their times vary. The default is 100, but fewer if batches are slow, and
-// more if they are fast.
+// 000 000. It measures more if batches vary. The default is 100, but fewer if batches are slow, and more
+// if they are fast.
 func WithIterations(n int) Option {
 	return func(o *options) error { o.iterations = n; return between("WithIterations", n, 1, 1_000_000) }
 }
@@ -365,8 +365,8 @@ func WithTuningTime(d time.Duration) Option {
 }
 
 // WithStep makes [Tune] run f on every batch, as training would. The answer is then the fewest workers at
-// which training doesn't wait. The first call with each batch shape isn't measured. Restore what f
-// changes.
+// which training doesn't wait. The first call with each batch shape isn't measured. After Tune, restore
+// what f has changed.
 func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error { o.step = f; return errorIf(f == nil, "WithStep", nil, "the function is nil") }
 }
@@ -419,16 +419,16 @@ var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 // WithRetry sets how many times a sample is loaded again if its error is temporary, 0 … 100 (3 by
 // default), and the wait before the first repetition (10 ms by default), which doubles each time.
 // [WithTimeout] bounds all loads and waits of a sample together. After a temporary error of Open, Next or
-// Skip the shard is opened again, and read on from where it failed; here [WithTimeout] bounds each call by
-// itself, and no wait. The last error says how many attempts there were.
+// Skip the shard is opened again, and read on from where it failed; here [WithTimeout] bounds each call
+// by itself, and no wait. The last error says how many attempts there were.
 //
-// An error is temporary if it is a timeout, or if its method Temporary() bool returns true, as of
-// [Retryable]; if that returns false, it is not. Without the method these are temporary: connections that
-// were reset, refused or broken off, networks and hosts that can't be reached, [io.ErrUnexpectedEOF],
-// ESTALE and EIO of a network file system; an HTTP status of 408, 429 or 5xx that a method
-// HTTPStatusCode() int returns, or another one with one of S3's codes that pass, such as ExpiredToken,
-// from a method ErrorCode() string. Package objects, which knows that it reads a store, retries others
-// too.
+// An error is temporary if it is a timeout, or if its method Temporary() bool, as [Retryable] adds it,
+// returns true; if that returns false, it is not. Without the method these are temporary: connections
+// that were reset, refused or broken off; networks and hosts that can't be reached;
+// [io.ErrUnexpectedEOF]; ESTALE and EIO of a network file system. An error with a method HTTPStatusCode()
+// int is temporary if that returns 408, 429 or 5xx, or if its method ErrorCode() string returns a code of
+// S3 for something that passes, such as ExpiredToken. Package objects, which knows that it reads a store,
+// retries others too.
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
 		o.retry = retry.Policy{Times: times, Wait: wait, Asked: true}
@@ -441,7 +441,8 @@ func WithRetry(times int, wait time.Duration) Option {
 }
 
 // Temporary reports whether an error is temporary, as [WithRetry] judges it. known is false if nothing in
-// err says so; then only code that knows where err comes from can decide. For nil it returns false, true.
+// err says whether it is; then only code that knows where err comes from can decide. For nil it returns
+// false, true.
 func Temporary(err error) (temporary, known bool) {
 	if err == nil {
 		return false, true
@@ -452,9 +453,9 @@ func Temporary(err error) (temporary, known bool) {
 // Retryable marks an error as temporary: see [WithRetry]. nil stays nil.
 func Retryable(err error) error { return retry.As(err, true) }
 
-// WithChecks finds mistakes of the program, at the cost of new memory for each batch, as NWT_DEBUG=1 in
-// the environment does. The memory of a batch that has gone back to the loader is unreadable: a loop body
-// that touches it panics with the batch's name. Elsewhere the program ends with "unexpected fault
+// WithChecks finds mistakes of the program, at the cost of new memory for each batch. NWT_DEBUG=1 in the
+// environment does the same. The memory of a batch that has gone back to the loader is unreadable: a loop
+// body that touches it panics with the batch's name. Elsewhere the program ends with "unexpected fault
 // address", after log lines of level Debug that say which batch had that memory. The error that ends an
 // epoch is logged too.
 func WithChecks() Option {

@@ -8,9 +8,9 @@ import (
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
-// WithPinned sets whether batches are loaded into page-locked memory. By default they are if the device
-// is a GPU. On the [Host] it is for programs that copy to a GPU themselves; if the system refuses to lock
-// memory there, a log line names the limit.
+// WithPinned sets whether batches are loaded into page-locked memory. The default is true, except on the
+// [Host]. There it is for programs that copy to a GPU themselves; if the system refuses to lock memory, a
+// log line names the limit.
 func WithPinned(on bool) Option {
 	return func(o *options) error { o.pinned = &on; return nil }
 }

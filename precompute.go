@@ -23,19 +23,19 @@ import (
 // Precompute keeps the samples of ds in a file at path: the first run loads and writes them, later runs
 // map the file into memory. It is written anew if the number of samples, the fields, version or the
 // dataset's [Fingerprinter] has changed, or if the file is damaged. Put into version whatever else the
-// samples depend on. A file at path that Precompute didn't write is first moved to path.foreign. A
-// sample that is damaged in the file, or was left out under [WithErrorBudget], is loaded from ds.
+// samples depend on. A file at path that Precompute didn't write is first moved to path.foreign. A sample
+// that is damaged in the file, or was left out under [WithErrorBudget], is loaded from ds.
 //
 // All samples are tried, even if some are bad. If more are bad than [WithErrorBudget] allows, or if the
 // run is interrupted, the samples loaded so far stay in path.partial, and the next call loads the rest.
 //
 // Each dataset needs a path of its own. If this process has the file open for another dataset, up to 16
 // of its samples are loaded and compared: a difference is an error. Otherwise a dataset without a
-// fingerprint isn't told from another one of the same length, fields and version.
+// fingerprint can't be told from another one of the same length, fields and version.
 //
-// The samples are what [LoadSample] returns: augment in a [Map] over the result. Only loading options
-// and [WithProgress] take effect. If several processes call Precompute, one writes and the others wait.
-// ds must not call it for the same path.
+// The samples are what [LoadSample] returns: augment in a [Map] over the result. Only loading options and
+// [WithProgress] take effect. If several processes call Precompute, one writes and the others wait. ds
+// must not call Precompute for the same path.
 func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...Option) (*Precomputed, error) {
 	o, err := newOptions(opts)
 	n, l, dsErr := checkIndexed(ds)

@@ -43,7 +43,7 @@ func (r *Result) trial(workers int) Trial {
 // A Result is what [Tune] found. In JSON durations are whole nanoseconds.
 type Result struct {
 	Workers       int           `json:"workers"`       // the choice: the fewest workers within Alpha of the fastest, as far as could be measured
-	Fastest       int           `json:"fastest"`       // the count with the shortest time, of those that may be chosen and were measured twice, to within half of their time
+	Fastest       int           `json:"fastest"`       // the count with the shortest time, of those that may be chosen, were measured at least twice, and are known to ± 50 %
 	Trials        []Trial       `json:"trials"`        // one per worker count measured, ascending, except counts that memory rules out
 	Alpha         time.Duration `json:"alpha_ns"`      // the difference that the choice ignores, over Iterations iterations
 	Iterations    int           `json:"iterations"`    // the number of iterations over which Alpha and Trial.Total accumulate
@@ -104,7 +104,7 @@ func (h Hardware) String() string {
 // A Trial holds what was measured at one worker count.
 type Trial struct {
 	Workers    int           `json:"workers"`
-	Iterations int           `json:"iterations"` // how many were measured, without warm-up, unless there was no time for more
+	Iterations int           `json:"iterations"` // how many were measured; those of the warm-up count only if there was no time for more
 	Mean       time.Duration `json:"mean_ns"`    // mean time of an iteration: wait + transfer (+ step, if there is one)
 	Low        time.Duration `json:"low_ns"`     // Low … High is the 95 % interval of Mean, after removing drift that all counts share
 	High       time.Duration `json:"high_ns"`

@@ -14,8 +14,8 @@ import (
 )
 
 // A Sampler defines the order of an epoch; package sampler has more samplers. It may be a [BatchSampler],
-// [SamplerFiller], [BoundedSampler] or [SortingSampler]. A method with the name of one of theirs but other
-// types is an error.
+// [SamplerFiller], [BoundedSampler] or [SortingSampler]. A method named like one of theirs, but with
+// other types, is an error.
 type Sampler interface {
 	Len() int            // the number of positions in an epoch; it must not change
 	At(epoch, i int) int // returns the dataset index at position i, 0 ≤ i < Len(), always the same; many goroutines call it at once
@@ -30,8 +30,8 @@ type BatchSampler interface {
 	Largest() int               // the number of samples in the largest batch, 1 if not known; WithBatchSize must be at least that
 }
 
-// A BoundedSampler knows which indices it visits: if the dataset lacks one, that is an error at once. Of
-// another sampler, a bad index is found while loading.
+// A BoundedSampler knows which indices it visits: if the dataset lacks one, that is found before loading.
+// With another sampler, it is found while loading.
 type BoundedSampler interface {
 	Sampler
 	LastIndex() int // returns the highest index that any epoch visits, −1 if not known

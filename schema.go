@@ -108,8 +108,8 @@ func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[
 	return c, nil
 }
 
-// A Column is a field of a [Schema], with elements of type T. What [Sample] or [Batch] does for a field
-// by its number, the column's method of the same name does for the column.
+// A Column is a field of a [Schema], with elements of type T. Its methods do what those of the same name
+// do in [Sample] and [Batch], without a field number.
 type Column[T Element] struct {
 	index int
 	name  string
