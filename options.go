@@ -432,11 +432,7 @@ var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
 		o.retry = retry.Policy{Times: times, Wait: wait, Asked: true}
-		err := between("WithRetry", times, 0, 100)
-		if wait < 0 {
-			err = errors.Join(err, optionError("WithRetry", wait, "the wait must be at least 0"))
-		}
-		return err
+		return errors.Join(between("WithRetry", times, 0, 100), errorIf(wait < 0, "WithRetry", wait, "the wait must be at least 0"))
 	}
 }
 
