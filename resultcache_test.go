@@ -289,7 +289,7 @@ func TestATunedLoaderHasTheCountThatWasFoundAndTellsHow(t *testing.T) {
 	var log kit.Journal
 	var steps atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
-	l, err := nwt.NewTunedLoader(ctx, kit.NumbersTo(t, 1000), nwt.WithBatchSize(10), nwt.WithShuffle(1), nwt.WithWorkers(9),
+	l, err := nwt.NewTunedLoader(ctx, kit.Numbers(0, 1000), nwt.WithBatchSize(10), nwt.WithShuffle(1), nwt.WithWorkers(9),
 		nwt.WithMaxWorkers(1), nwt.WithIterations(3), nwt.WithRankFromEnv(), log.Option(),
 		nwt.WithStep(func(context.Context, *nwt.Batch) error { steps.Add(1); return nil }))
 	require.NoError(t, err)

@@ -298,7 +298,7 @@ func requireSummed(t *testing.T, b *nwt.Batch) {
 
 func TestABatchIsFinishedWhenAllItsSamplesAreLoaded(t *testing.T) {
 	for _, workers := range []int{0, 1, 4, 40} {
-		for _, ds := range []nwt.Dataset{kit.Summed(105), kit.InBatches{Dataset: kit.Summed(105)}, nwt.Streamed(&indexStream{kit.Shelves{Lengths: []int{50, 55}, FailAt: -1}})} {
+		for _, ds := range []nwt.Dataset{kit.Summed(105), kit.Demanding{Dataset: kit.Summed(105)}, nwt.Streamed(&indexStream{kit.Shelves{Lengths: []int{50, 55}, FailAt: -1}})} {
 			for _, opts := range [][]nwt.Option{nil, {nwt.WithDropLast()}, {nwt.WithUnordered()}} {
 				opts = append(opts, nwt.WithBatchTransform(sum), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithInterleave(1))
 				batches := 0

@@ -589,7 +589,7 @@ func TestWhatDependsOnRandOrTheEpochBeneathACacheIsToldOnce(t *testing.T) {
 		"by epochs":            {byEpoch, true},
 		"by epochs, beneath":   {quietly(byEpoch), true},
 		"beneath a Zip":        {zip(plain), true},
-		"in a LoadMany":        {kit.InBatches{Dataset: kit.Augmented(60)}, true},
+		"in a LoadMany":        {kit.Demanding{Dataset: kit.Augmented(60)}, true},
 		"it doesn't":           {quiet, false},
 		"nor do those beneath": {zip(quietly(quiet)), false},
 		"a cache in a cache":   {nwt.Cached(quietly(quiet), 1<<20), false},

@@ -553,9 +553,9 @@ func TestAZipHasTheFieldsOfItsPartsSideBySide(t *testing.T) {
 	}
 	for name, parts := range map[string][2]nwt.Dataset{
 		"plain":   {worded(n, "left"), worded(n, "right")},
-		"batched": {kit.InBatches{Dataset: worded(n, "left")}, worded(n, "right")},
-		"both":    {kit.InBatches{Dataset: worded(n, "left")}, kit.InBatches{Dataset: worded(n, "right")}},
-		"mapped":  {copied(worded(n, "left")), copied(kit.InBatches{Dataset: worded(n, "right")})},
+		"batched": {kit.Demanding{Dataset: worded(n, "left")}, worded(n, "right")},
+		"both":    {kit.Demanding{Dataset: worded(n, "left")}, kit.Demanding{Dataset: worded(n, "right")}},
+		"mapped":  {copied(worded(n, "left")), copied(kit.Demanding{Dataset: worded(n, "right")})},
 		"cached":  {nwt.Cached(worded(n, "left"), 1<<20), worded(n, "right")},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -742,6 +742,18 @@ func TestTheTrainingPartOfASplitCanBeBucketedByItsSizes(t *testing.T) {
 	require.Less(t, float64(padded), 1.15*float64(used))
 }
 
+// sliced returns a dataset of the numbers 0 … n−1, made of a slice.
+func sliced(t *testing.T, n int) nwt.Dataset {
+	t.Helper()
+	numbers := make([]int64, n)
+	for i := range numbers {
+		numbers[i] = int64(i)
+	}
+	ds, err := nwt.FromSlices(nwt.SliceOf("number", numbers))
+	require.NoError(t, err)
+	return ds
+}
+
 // contents returns the number that each sample of a dataset of numbers holds.
 func contents(t *testing.T, ds nwt.Dataset) (all []int64) {
 	t.Helper()
@@ -753,7 +765,7 @@ func contents(t *testing.T, ds nwt.Dataset) (all []int64) {
 
 func TestThePartsOfASplitAreDisjointAndComplete(t *testing.T) {
 	for _, n := range []int{4, 10, 1000, 1001} {
-		ds := kit.NumbersTo(t, n)
+		ds := sliced(t, n)
 		parts, err := nwt.Split(ds, 7, 0.5, 0.3, 0.2)
 		require.NoError(t, err)
 		require.Len(t, parts, 3)
@@ -771,7 +783,7 @@ func TestThePartsOfASplitAreDisjointAndComplete(t *testing.T) {
 }
 
 func TestASplitIsItsSeedsAndShuffled(t *testing.T) {
-	ds := kit.NumbersTo(t, 1000)
+	ds := sliced(t, 1000)
 	split := func(seed uint64) []int64 {
 		parts, err := nwt.Split(ds, seed, 0.9, 0.1)
 		require.NoError(t, err)
@@ -788,7 +800,7 @@ func TestASplitIsItsSeedsAndShuffled(t *testing.T) {
 }
 
 func TestAPartIsWholeWhereThereIsOneShare(t *testing.T) {
-	parts, err := nwt.Split(kit.NumbersTo(t, 5), 1, 1)
+	parts, err := nwt.Split(sliced(t, 5), 1, 1)
 	require.NoError(t, err)
 	require.ElementsMatch(t, []int64{0, 1, 2, 3, 4}, contents(t, parts[0]))
 }
@@ -815,7 +827,7 @@ func TestASampleThatIsBadIsBadInItsPartToo(t *testing.T) {
 }
 
 func TestSharesThatCanNotBeUsedAreNamed(t *testing.T) {
-	ds := kit.NumbersTo(t, 10)
+	ds := sliced(t, 10)
 	for _, c := range []struct {
 		shares []float64
 		says   []string

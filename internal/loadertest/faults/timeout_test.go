@@ -453,7 +453,7 @@ func TestABatchThatCannotBeMovedFromAHungCallIsAnError(t *testing.T) {
 func TestTheMemoryOfSamplesLoadedElsewhereIsGivenBack(t *testing.T) {
 	const batches, size = 16, 16 << 20
 	synctest.Test(t, func(t *testing.T) {
-		ds := &large{kit.InBatches{Dataset: kit.Numbered(8*batches, func(context.Context, int, *nwt.Sample) error { return nil })}, size / 8}
+		ds := &large{kit.Numbers(0, 8*batches), size / 8}
 		l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(1), nwt.WithPrefetch(1), nwt.WithTimeout(time.Second), kit.Silent)
 		before := mappedInLargePieces(t, size)
 		samples := 0
@@ -491,12 +491,12 @@ func mappedInLargePieces(t *testing.T, least uint64) (bytes uint64) {
 // large is a dataset whose samples have room for size bytes more. Its LoadMany hangs
 // until it is given up.
 type large struct {
-	kit.InBatches
+	nwt.Dataset
 	size int
 }
 
 func (d *large) Fields() []nwt.Field {
-	return append(d.InBatches.Fields(), nwt.Field{Name: "room", Type: nwt.Uint8, Shape: []int{d.size}})
+	return append(d.Dataset.Fields(), nwt.Field{Name: "room", Type: nwt.Uint8, Shape: []int{d.size}})
 }
 
 func (d *large) LoadMany(ctx context.Context, _ []int, _ []*nwt.Sample) error {

@@ -131,8 +131,7 @@ func (d *frugal) AllocHost(n int) ([]byte, error) {
 	return make([]byte, n), nil
 }
 
-// Summed is n samples that hold their index, and room for what a finish makes of
-// all of a batch.
+// Summed is n samples that hold their index, and room for what WithBatchTransform makes of all of a batch.
 func Summed(n int) nwt.Dataset {
 	fields := []nwt.Field{{Name: "index", Type: nwt.Int64}, {Name: "sum", Type: nwt.Int64}}
 	return nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
@@ -145,7 +144,7 @@ func Summed(n int) nwt.Dataset {
 // Scalar is the fields of a sample of one number.
 var Scalar = []nwt.Field{{Name: "x", Type: nwt.Float32}}
 
-// EmptyBatches is an emptyDataset that is asked for many samples at once.
+// EmptyBatches is an EmptyDataset that is asked for many samples at once.
 type EmptyBatches struct{ nwt.Dataset }
 
 func (EmptyBatches) LoadMany(context.Context, []int, []*nwt.Sample) error { return nil }
@@ -160,21 +159,7 @@ func Leap(r *TallyReader, n int) (int, error) {
 	return n, nil
 }
 
-// InBatches loads a dataset with LoadMany.
-type InBatches struct{ nwt.Dataset }
-
-func (d InBatches) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
-	for i, index := range indices {
-		if err := d.Load(ctx, index, dst[i]); err != nil {
-			return err
-		}
-		indices[i] = -1 // its own
-	}
-	nwt.ValuesOf[int64](dst, 0)[0] += 0
-	return nil
-}
-
-// Batchwise is a BatchDataset.
+// Batchwise has a LoadMany that calls Load for each sample.
 type Batchwise struct{ nwt.Dataset }
 
 func (d Batchwise) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
@@ -186,6 +171,21 @@ func (d Batchwise) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sampl
 	return nil
 }
 
+// Demanding does what Batchwise does, for samples of numbers, and uses what LoadMany is promised: the
+// indices are its own, and the samples lie one after the other.
+type Demanding struct{ nwt.Dataset }
+
+func (d Demanding) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	if err := Batchwise(d).LoadMany(ctx, indices, dst); err != nil {
+		return err
+	}
+	for i := range indices {
+		indices[i] = -1
+	}
+	nwt.ValuesOf[int64](dst, 0)[0] += 0
+	return nil
+}
+
 // BatchesOf is field 0 of every batch of epoch 0.
 func BatchesOf[T nwt.Element](t *testing.T, l *nwt.Loader) (batches [][]T) {
 	t.Helper()
@@ -194,18 +194,6 @@ func BatchesOf[T nwt.Element](t *testing.T, l *nwt.Loader) (batches [][]T) {
 		batches = append(batches, slices.Clone(nwt.Values[T](b, 0)))
 	}
 	return batches
-}
-
-// NumbersTo returns a dataset of the numbers 0 … n−1, made of a slice.
-func NumbersTo(t *testing.T, n int) nwt.Dataset {
-	t.Helper()
-	numbers := make([]int64, n)
-	for i := range numbers {
-		numbers[i] = int64(i)
-	}
-	ds, err := nwt.FromSlices(nwt.SliceOf("number", numbers))
-	require.NoError(t, err)
-	return ds
 }
 
 // Quiet is a logger that drops everything.
@@ -354,7 +342,7 @@ func (d *Decoders) Decoded(n int, load func(context.Context, int) error) nwt.Dat
 
 // Words is a dataset of n samples: sample i has i mod 10 words, each of them i, and a
 // picture of i mod 4 × i mod 3 pixels, each of them i. The longest allowed are 100
-// Words and 50 × 60 pixels.
+// words and 50 × 60 pixels.
 type Words struct {
 	N    int
 	Tell func(index int, sizes []int) // instead of the true sizes
@@ -394,8 +382,8 @@ func (d Words) Load(_ context.Context, index int, dst *nwt.Sample) error {
 	return nil
 }
 
-// Pages is a BatchDataset of numbered ragged samples: sample i is i%4 values of
-// i. load and loadBatch run first.
+// Pages is a BatchDataset of numbered ragged samples: sample i is i%4 values of i. OnLoad and OnLoadMany
+// run first.
 type Pages struct {
 	N          int
 	OnLoad     func(ctx context.Context, i int, dst *nwt.Sample) error

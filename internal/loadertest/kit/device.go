@@ -22,7 +22,7 @@ import (
 // session's in order, and notes what a loader must not do: free memory that a copy touches,
 // say, or give anything back twice.
 type FakeDevice struct {
-	// fail is asked at every call; n counts the calls of a method, from 1. What it returns is the
+	// Fail is asked at every call; n counts the calls of a method, from 1. What it returns is the
 	// call's error. "copying" is the copy itself, which Wait reports. It may block, as a device
 	// that hangs does.
 	Fail func(call string, n int) error

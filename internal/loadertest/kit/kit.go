@@ -222,17 +222,6 @@ func Promptly(t testing.TB, f func()) {
 	}
 }
 
-// NumbersBut returns a dataset of n numbers, of which some are bad.
-func NumbersBut(n int, bad func(i int) bool) nwt.Dataset {
-	return nwt.NewDataset(n, []nwt.Field{{Name: "i", Type: nwt.Int64}}, func(_ context.Context, i int, dst *nwt.Sample) error {
-		if bad != nil && bad(i) {
-			return ErrTorn
-		}
-		nwt.Values[int64](dst, 0)[0] = int64(i)
-		return nil
-	})
-}
-
 // Intact requires that every value of a batch is its sample's.
 func Intact(t testing.TB, b *nwt.Batch) {
 	t.Helper()

@@ -91,7 +91,7 @@ func NewShelves(lengths ...int) *Shelves { return &Shelves{Lengths: lengths, Fai
 type Wide struct {
 	nwt.Stream
 	Bytes        int
-	Size         func(shard, nth int) int // of a record, if it isn't bytes
+	Size         func(shard, nth int) int // of a record, if it isn't Bytes
 	Keeps        int                      // Load keeps the memory of records of so many bytes or more; 0: of none
 	Read, Loaded atomic.Int32
 	Made         atomic.Int32 // records that got memory
@@ -142,7 +142,7 @@ func (r *WideReader) Next(ctx context.Context, rec *nwt.Record) error {
 	return err
 }
 
-// counted is shelves whose records are counted: told, or as many as there are.
+// CountedShelves is shelves whose records are counted: Told, or as many as there are.
 type CountedShelves struct {
 	*Shelves
 	Told  []int

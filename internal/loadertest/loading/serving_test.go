@@ -211,7 +211,7 @@ func TestSamplesThatHangCostAServerTheSameAsALoader(t *testing.T) {
 }
 
 func TestAServersEpochsBeginAndEndWhereALoadersDo(t *testing.T) {
-	ds := &lengthened{Dataset: kit.NumbersBut(1000, nil)}
+	ds := &lengthened{Dataset: kit.Numbers(0, 1000)}
 	ds.n.Store(100)
 	source := serving(t, ds, nwt.WithBatchSize(10))
 	_, after, left, err := source.Places(nil, 0, 1, batchserver.State{}, 9)
@@ -316,7 +316,7 @@ func TestAServerWhoseWorkersCannotBeginSaysSoAndTriesAgain(t *testing.T) {
 		}
 		return nil
 	}
-	source := serving(t, kit.NumbersBut(10, nil), nwt.WithBatchSize(5), nwt.WithWorkers(1), nwt.WithWorkerInit(init))
+	source := serving(t, kit.Numbers(0, 10), nwt.WithBatchSize(5), nwt.WithWorkers(1), nwt.WithWorkerInit(init))
 	failed := 0
 	for {
 		b, _, err := source.Load(t.Context(), []batchserver.Place{{Index: 1}, {Index: 2}}, nil, nil)

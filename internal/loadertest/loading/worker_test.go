@@ -417,7 +417,7 @@ func TestWhatTuneCallsMayPanic(t *testing.T) {
 			done := make(chan any)
 			go func() {
 				defer func() { done <- recover() }()
-				_, err := nwt.Tune(t.Context(), kit.NumbersTo(t, 1000), opt, nwt.WithMaxWorkers(2), nwt.WithIterations(3), kit.Silent)
+				_, err := nwt.Tune(t.Context(), kit.Numbers(0, 1000), opt, nwt.WithMaxWorkers(2), nwt.WithIterations(3), kit.Silent)
 				if err == nil {
 					done <- "it goes on"
 				}

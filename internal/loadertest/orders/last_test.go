@@ -37,12 +37,17 @@ func TestLastTellsTheLastBatchOfEachEpoch(t *testing.T) {
 		ds   nwt.Dataset
 		opts []nwt.Option
 	}{
-		"plain":                      {kit.NumbersBut(95, nil), nil},
-		"dropped":                    {kit.NumbersBut(95, nil), []nwt.Option{nwt.WithDropLast()}},
-		"ranks":                      {kit.NumbersBut(91, nil), []nwt.Option{nwt.WithRank(1, 3), nwt.WithErrorBudget(100)}},
-		"budget":                     {kit.NumbersBut(95, nil), []nwt.Option{nwt.WithErrorBudget(100)}},
-		"bad in between":             {kit.NumbersBut(95, func(i int) bool { return i < 40 && i > 5 || i == 94 }), []nwt.Option{nwt.WithErrorBudget(35)}},
-		"batches of their own sizes": {kit.NumbersBut(95, nil), []nwt.Option{nwt.WithSampler(kit.Must(sampler.TokenBatches(95, func(i int) int { return i%7 + 1 }, sampler.Tokens{Max: 30, MaxSamples: 10}, 1))(t)), nwt.WithErrorBudget(9)}},
+		"plain":   {kit.Numbers(0, 95), nil},
+		"dropped": {kit.Numbers(0, 95), []nwt.Option{nwt.WithDropLast()}},
+		"ranks":   {kit.Numbers(0, 91), []nwt.Option{nwt.WithRank(1, 3), nwt.WithErrorBudget(100)}},
+		"budget":  {kit.Numbers(0, 95), []nwt.Option{nwt.WithErrorBudget(100)}},
+		"bad in between": {kit.Numbered(95, func(_ context.Context, i int, _ *nwt.Sample) error {
+			if i < 40 && i > 5 || i == 94 {
+				return kit.ErrTorn
+			}
+			return nil
+		}), []nwt.Option{nwt.WithErrorBudget(35)}},
+		"batches of their own sizes": {kit.Numbers(0, 95), []nwt.Option{nwt.WithSampler(kit.Must(sampler.TokenBatches(95, func(i int) int { return i%7 + 1 }, sampler.Tokens{Max: 30, MaxSamples: 10}, 1))(t)), nwt.WithErrorBudget(9)}},
 		"a stream":                   {nwt.Streamed(kit.NewShelves(30, 0, 25)), nil},
 		"a stream with a length":     {nwt.Streamed(kit.NewShelves(30, 25)), []nwt.Option{nwt.WithEpochSamples(70)}},
 	} {
@@ -107,7 +112,7 @@ func (d *cramped) Alloc(int) (uintptr, error) {
 func (d *cramped) Free(uintptr) error { d.taken.Store(false); return nil }
 
 func TestLastIsFalseInTheFunctionOfWithBatchTransform(t *testing.T) {
-	l := kit.NewLoader(t, kit.NumbersBut(20, nil), nwt.WithErrorBudget(20), nwt.WithBatchTransform(func(_ context.Context, b *nwt.Batch) error {
+	l := kit.NewLoader(t, kit.Numbers(0, 20), nwt.WithErrorBudget(20), nwt.WithBatchTransform(func(_ context.Context, b *nwt.Batch) error {
 		require.False(t, b.Last())
 		return nil
 	}))
@@ -116,7 +121,7 @@ func TestLastIsFalseInTheFunctionOfWithBatchTransform(t *testing.T) {
 
 // A progress bar of Index and Len ends at its end, wherever it begins.
 func TestNumberEndsWithLenWhereverAnEpochIsResumed(t *testing.T) {
-	for name, ds := range map[string]nwt.Dataset{"samples": kit.NumbersBut(100, nil), "stream": nwt.Streamed(kit.NewShelves(30, 12, 9))} {
+	for name, ds := range map[string]nwt.Dataset{"samples": kit.Numbers(0, 100), "stream": nwt.Streamed(kit.NewShelves(30, 12, 9))} {
 		for _, opts := range [][]nwt.Option{nil, {nwt.WithDropLast()}, {nwt.WithRank(1, 2)}} {
 			opts = append(opts, nwt.WithBatchSize(8))
 			if name == "stream" {
@@ -147,7 +152,7 @@ func TestResumeEpochsIsResumeAndThenEpochs(t *testing.T) {
 		}
 		return all
 	}
-	for name, ds := range map[string]nwt.Dataset{"samples": kit.NumbersBut(50, nil), "stream": nwt.Streamed(kit.NewShelves(30, 12, 8))} {
+	for name, ds := range map[string]nwt.Dataset{"samples": kit.Numbers(0, 50), "stream": nwt.Streamed(kit.NewShelves(30, 12, 8))} {
 		for _, opts := range [][]nwt.Option{nil, {nwt.WithWorkers(0)}, {nwt.WithEpochSamples(40)}} {
 			l := kit.NewLoader(t, ds, append(opts, nwt.WithBatchSize(8), nwt.WithShuffle(4))...)
 			for _, s := range []nwt.State{{}, {Epoch: 1, Samples: 16}, {Epoch: 1, Samples: 21}, {Epoch: 1, Samples: 40}} {
@@ -160,7 +165,7 @@ func TestResumeEpochsIsResumeAndThenEpochs(t *testing.T) {
 }
 
 func TestResumeEpochsChecksItsArguments(t *testing.T) {
-	l := kit.NewLoader(t, kit.NumbersBut(50, nil))
+	l := kit.NewLoader(t, kit.Numbers(0, 50))
 	require.ErrorContains(t, kit.Refusal(t, l.ResumeEpochs(t.Context(), nwt.State{Epoch: 3}, 2)), "ResumeEpochs: end: 2: must be at least 3, the state's epoch")
 	for range l.ResumeEpochs(t.Context(), nwt.State{Epoch: 3}, 3) {
 		t.Fatal("training was over")
