@@ -378,8 +378,6 @@ func TestMoreWorkersDoNotCutTheCallsOfABatchDatasetSmaller(t *testing.T) {
 	})
 }
 
-// At most 256 MiB, and an eighth of the memory that is left; ranks on a host share that.
-// A worker would look for ever for a claim of no place.
 func TestAWorkerClaimsAtLeastOnePlace(t *testing.T) {
 	for _, ds := range []nwt.Dataset{kit.EmptyDataset(4), kit.EmptyBatches{Dataset: kit.EmptyDataset(4)}} {
 		for _, workers := range []int{0, 1, 1024} {
@@ -389,6 +387,7 @@ func TestAWorkerClaimsAtLeastOnePlace(t *testing.T) {
 	}
 }
 
+// At most 256 MiB, and an eighth of the memory that is left; ranks on a host share that.
 func TestExtraBatchesKeepToTheirMemory(t *testing.T) {
 	for _, tt := range []struct {
 		left  uint64

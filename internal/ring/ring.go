@@ -192,8 +192,8 @@ type Claim[T any] struct {
 	From, To int
 }
 
-// Claim takes up to most places for a worker, from the first batch that has any: the
-// next places in the worker's lane or, if there are none, in another lane.
+// Claim takes up to most places for a worker, and at least one, from the first batch that has any: the next
+// places in the worker's lane or, if there are none, in another lane.
 func (r *Ring[T]) Claim(worker, most int) (c Claim[T], ok bool) {
 	if int32(worker) >= r.quota.Load() {
 		return c, false
@@ -256,7 +256,7 @@ func (e *entry[T]) claim(seq uint64, worker, most int, limit uint64) (from, to i
 		case claimed: // the places came from an earlier lane, and this one has some left
 			return from, to, false
 		}
-		upto := min(place+most, end)
+		upto := min(place+max(most, 1), end)
 		if !e.lanes[i].CompareAndSwap(next, pack(seq, upto)) {
 			return 0, 0, false
 		}
