@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -117,6 +118,36 @@ func TestLastIsFalseInTheFunctionOfWithBatchTransform(t *testing.T) {
 		return nil
 	}))
 	require.Equal(t, 1, requireLast(t, l.Epoch(t.Context(), 0)))
+}
+
+func TestWithDropLastOnlyTheSmallerLastBatchIsLeftOut(t *testing.T) {
+	for name, c := range map[string]struct {
+		ds   nwt.Dataset
+		opts []nwt.Option
+		want []int // samples of each batch; the last one is left out
+	}{
+		"samples":              {kit.Numbers(0, 10), nil, []int{4, 4, 2}},
+		"ranks":                {kit.Numbers(0, 22), []nwt.Option{nwt.WithRank(1, 2)}, []int{4, 4, 3}},
+		"the sampler's own":    {kit.Numbers(0, 12), []nwt.Option{nwt.WithSampler(kit.Sizes{2, 3, 1, 4, 2}), nwt.WithRank(1, 2)}, []int{3, 4, 1}},
+		"stream":               {nwt.Streamed(kit.NewShelves(6, 4)), nil, []int{4, 4, 2}},
+		"stream with a length": {nwt.Streamed(kit.NewShelves(6, 7)), []nwt.Option{nwt.WithEpochSamples(10)}, []int{4, 4, 2}},
+		"counted stream":       {nwt.Streamed(kit.NewCounted(6, 4)), nil, []int{4, 4, 2}},
+	} {
+		for _, drop := range []bool{false, true} {
+			opts, want := append(slices.Clip(c.opts), nwt.WithBatchSize(4)), c.want
+			if drop {
+				opts, want = append(opts, nwt.WithDropLast()), want[:len(want)-1]
+			}
+			var got []int
+			for b, err := range kit.NewLoader(t, c.ds, opts...).Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				got = append(got, b.Len())
+			}
+			require.Equal(t, want, got, "%s, %t", name, drop)
+		}
+	}
+	l := kit.NewLoader(t, kit.Numbers(0, 12), nwt.WithBatchSize(4), nwt.WithDropLast())
+	require.Equal(t, 3, l.Len(), "a whole batch is the last one too")
 }
 
 // A progress bar of Index and Len ends at its end, wherever it begins.

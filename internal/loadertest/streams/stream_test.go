@@ -61,6 +61,26 @@ func TestAStreamIsReadInTheSameOrderWhateverTheWorkerCount(t *testing.T) {
 	}
 }
 
+func TestARankReadsItsShardsInTurnAndOneSampleFromEachThatIsOpen(t *testing.T) {
+	for _, c := range []struct {
+		interleave, rank, world int
+		want                    []int64
+	}{
+		{1, 0, 1, []int64{0, 1, 2, 3, 4, 5, 6, 7}},
+		{2, 0, 1, []int64{0, 2, 1, 3, 4, 6, 5, 7}},
+		{4, 0, 1, []int64{0, 2, 4, 6, 1, 3, 5, 7}},
+		{1, 1, 2, []int64{2, 3, 6, 7}},
+		{2, 0, 2, []int64{0, 4, 1, 5}},
+	} {
+		l := kit.NewLoader(t, nwt.Streamed(kit.NewShelves(2, 2, 2, 2)), nwt.WithInterleave(c.interleave), nwt.WithRank(c.rank, c.world), nwt.WithBatchSize(3), kit.Silent)
+		for epoch := range 2 {
+			got, err := kit.Values(t, l, epoch)
+			require.NoError(t, err)
+			require.Equal(t, c.want, got, "%+v", c)
+		}
+	}
+}
+
 func TestAStreamsEpochHoldsEverySampleOnce(t *testing.T) {
 	for _, shuffle := range []bool{false, true} {
 		opts := []nwt.Option{nwt.WithBatchSize(8), nwt.WithWorkers(2)}
