@@ -84,7 +84,7 @@ func TestAShardThatHangsIsAnErrorInOrderAndTheOthersAreRead(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					release := make(chan struct{})
 					s := &kit.Breaking{Shelves: kit.NewShelves(5, 5, 5, 5)}
-					hang(s, func() { <-release })
+					hang(s, func() { kit.Hold(t, release) })
 					l := kit.NewLoader(t, nwt.Streamed(s), append(opts, nwt.WithTimeout(time.Second))...)
 					began := time.Now()
 					got, err := kit.Values(t, l, 0)
@@ -122,7 +122,7 @@ func hangAt(shard int, wait func()) func(int) error {
 func TestWithoutABudgetAShardThatHangsEndsTheEpochAfterTheBatchesBeforeIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		s := &kit.Breaking{Shelves: kit.NewShelves(5, 5), OnNext: at2(1, 2, func() error { <-release; return nil })}
+		s := &kit.Breaking{Shelves: kit.NewShelves(5, 5), OnNext: at2(1, 2, func() error { kit.Hold(t, release); return nil })}
 		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithInterleave(1), nwt.WithTimeout(time.Second))
 		for range 3 { // the loader can be used again
 			got, err := kit.Values(t, l, 0)
@@ -143,7 +143,7 @@ func TestALoopLeftWhileAShardHangsEndsWithinTheTimeout(t *testing.T) {
 	for _, where := range []string{"Next", "Close"} {
 		synctest.Test(t, func(t *testing.T) {
 			release := make(chan struct{})
-			wait := func() error { <-release; return nil }
+			wait := func() error { kit.Hold(t, release); return nil }
 			s := &kit.Breaking{Shelves: kit.NewShelves(50, 50)}
 			if where == "Next" {
 				s.OnNext = at2(1, 40, wait)
@@ -171,7 +171,7 @@ func TestAShardThatHangsInCloseLosesNoSample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		var log kit.Journal
-		s := &kit.Breaking{Shelves: kit.NewShelves(5, 5, 5), OnClose: hangAt(1, func() { <-release })}
+		s := &kit.Breaking{Shelves: kit.NewShelves(5, 5, 5), OnClose: hangAt(1, func() { kit.Hold(t, release) })}
 		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithInterleave(1), nwt.WithTimeout(time.Second), log.Option())
 		got, err := kit.Values(t, l, 0)
 		require.NoError(t, err)
@@ -254,7 +254,7 @@ func TestCallsOfShardsThatNeverReturnEndTheEpochAndThoseThatHaveReturnedDoNot(t 
 	for _, where := range []string{"Open", "Next", "Close"} {
 		synctest.Test(t, func(t *testing.T) {
 			release := make(chan struct{})
-			wait := func(int) error { <-release; return nil }
+			wait := func(int) error { kit.Hold(t, release); return nil }
 			s := &kit.Breaking{Shelves: kit.NewShelves(slices.Repeat([]int{2}, 1030)...)}
 			switch where {
 			case "Open":

@@ -445,7 +445,7 @@ func TestAShardOfACountedStreamThatHangsLosesItsRecordsAlone(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					release := make(chan struct{})
 					s := &kit.Breaking{Shelves: kit.NewShelves(5, 5, 5, 5)}
-					s.OnNext = at2(1, at, func() error { <-release; return nil })
+					s.OnNext = at2(1, at, func() error { kit.Hold(t, release); return nil })
 					l := kit.NewLoader(t, nwt.Streamed(withCounts{s, []int{5, 5, 5, 5}}), nwt.WithBatchSize(2), nwt.WithWorkers(2), nwt.WithInterleave(interleave), nwt.WithErrorBudget(5), nwt.WithTimeout(time.Second), kit.Silent)
 					got, err := kit.Values(t, l, 0)
 					require.NoError(t, err)
