@@ -50,9 +50,7 @@ func (l *engine) takeOver(next, w *worker) {
 
 // returned frees what a call that was given up has held.
 func (w *worker) returned() {
-	if err := w.keeps.release(); err != nil {
-		w.l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
-	}
+	w.l.release(w.keeps)
 	w.l.pool.returned(w)
 	w.locals.close(w.l.opts.log)
 }
