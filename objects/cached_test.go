@@ -363,12 +363,12 @@ func TestACacheStaysWithinItsBoundAndForgetsWhatWasUsedLongestAgo(t *testing.T) 
 		}
 	}
 	for i := range 100 {
+		age()
 		c := cache(t, mem, dir, bound)
 		require.Equal(t, noise(0, 100_000), readAll(t, c, "0"), "is used again and again")
 		require.Equal(t, noise(i, 100_000), readAll(t, c, fmt.Sprint(i)))
 		require.NoError(t, c.Close())
 		require.LessOrEqual(t, size(), int64(bound))
-		age()
 	}
 	require.Greater(t, size(), int64(bound/2))
 	c := cache(t, mem, dir, bound)
