@@ -38,9 +38,9 @@ const (
 	serviceConfig = `{"loadBalancingConfig": [{"round_robin": {}}]}`
 )
 
-// A Dataset is what one or several servers have. Its samples are loaded there. How many requests are
-// under way follows from the loader's workers; nwt.Tune finds their number. It is an
-// nwt.SizedDataset if the servers' is.
+// A Dataset is what one or several servers have. Its samples are loaded there. How many requests are under
+// way follows from the loader's workers; nwt.Tune finds their number. It is an nwt.SizedDataset if the
+// servers' dataset is one.
 type Dataset interface {
 	nwt.BatchDataset
 	nwt.Fingerprinter
@@ -80,7 +80,7 @@ func Open(ctx context.Context, addresses []string, opts ...ClientOption) (Datase
 		err = errors.Join(err, opt.ofClient(o))
 	}
 	if len(addresses) == 0 {
-		err = errors.Join(err, errors.New("serve: Open needs at least one address"))
+		err = errors.Join(err, errors.New("serve: Open: must have at least one address"))
 	}
 	for _, a := range addresses {
 		err = errors.Join(err, checkAddress(a, len(addresses)))
@@ -139,13 +139,13 @@ func checkAddress(a string, n int) error {
 	_, port, err := net.SplitHostPort(name)
 	switch {
 	case unix && (strings.HasPrefix(path, "@") || path == ""):
-		return fmt.Errorf("serve: Open: %s: unix: must be followed by the path of a socket", a)
+		return fmt.Errorf("serve: Open: %s: must have the path of a socket, as unix:PATH", a)
 	case unix:
 		return nil
 	case strings.Contains(name, "://"):
 		return fmt.Errorf("serve: Open: %s: must be host:port, unix:PATH or dns:///name:port", a)
 	case name != a && n > 1:
-		return fmt.Errorf("serve: Open: %s: must be the only address", a)
+		return fmt.Errorf("serve: Open: %s: must be the only address; there are %d", a, n)
 	case err != nil || port == "":
 		return fmt.Errorf("serve: Open: %s: has no port: host:port, such as %s:7474", a, name)
 	}

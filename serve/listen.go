@@ -24,7 +24,7 @@ func Listen(address string) (net.Listener, error) {
 	case !ok:
 		return net.Listen("tcp", address)
 	case strings.HasPrefix(path, "@"):
-		return nil, fmt.Errorf("serve: Listen: %s: a name without a file is for WithShared alone", address)
+		return nil, fmt.Errorf("serve: Listen: %s: must be unix:PATH; only WithShared takes a name without a file", address)
 	}
 	return listenUnix(path)
 }
@@ -55,8 +55,11 @@ func fitsSocket(option, path string) error {
 		return optionError(option, path, "the path of a socket must have 1 … %d bytes; it has %d", maxSocket, len(path))
 	}
 	if dir := filepath.Dir(path); path[0] != '@' {
-		if about, err := os.Stat(dir); err != nil || !about.IsDir() {
-			return optionError(option, path, "%s must be a folder: %v", dir, err)
+		switch about, err := os.Stat(dir); {
+		case err != nil:
+			return optionError(option, path, "its folder must exist: %v", err)
+		case !about.IsDir():
+			return optionError(option, path, "%s must be a folder", dir)
 		}
 	}
 	return nil

@@ -132,7 +132,7 @@ func (l *localClient) alloc(size int) ([]byte, error) {
 		}
 	}
 	if len(l.files) == maxFiles {
-		return nil, fmt.Errorf("the client holds %d batches", maxFiles)
+		return nil, fmt.Errorf("the client holds %d batches, the most it may: release some", maxFiles)
 	}
 	f, err := newFile(len(l.files)+1, l.s.most)
 	if err != nil {
@@ -226,7 +226,7 @@ func (l *localClient) begin() error {
 	}
 	switch {
 	case l.s.opts.token == "" && !ours(l.c):
-		return errors.New("this server has no token: it answers its own user and root alone")
+		return errors.New("this server has no token, so it answers only its own user and root: give it and its clients a token")
 	case l.s.opts.token != "" && !hmac.Equal([]byte(theirs.Proof), []byte(proof(l.s.opts.token, "client", nonces))):
 		return errToken
 	}

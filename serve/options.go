@@ -17,7 +17,7 @@ type ServerOption interface{ ofServer(*options) error }
 // A ClientOption says how a client asks.
 type ClientOption interface{ ofClient(*options) error }
 
-// An Option is one of both sides.
+// An Option is for servers and for clients.
 type Option interface {
 	ServerOption
 	ClientOption
@@ -52,7 +52,7 @@ func (f option) ofServer(o *options) error       { return f(o) }
 func (f option) ofClient(o *options) error       { return f(o) }
 
 func optionError(option string, value any, format string, args ...any) error {
-	return &nwt.ArgumentError{Name: option, Value: value, Reason: fmt.Sprintf(format, args...)}
+	return &nwt.ArgumentError{Name: "serve." + option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
 // WithLoader gives a server the options of nwt.NewLoader: batch size, order, workers, timeout,
@@ -66,9 +66,9 @@ func WithTuning() ServerOption {
 	return serverOption(func(o *options) error { o.tune = true; return nil })
 }
 
-// WithSlots sets how many batches a server loads and sends at a time, 1 … 4096, 16 by default: this
-// bounds its memory. Further requests wait. Clients in shared memory hold at most as many again, and
-// one each while they wait for it.
+// WithSlots sets how many batches a server loads and sends at a time, 1 … 4096, 16 by default: this bounds
+// its memory. Further requests wait. Clients in shared memory may hold as many batches again, plus one for
+// each client that waits for it.
 func WithSlots(n int) ServerOption {
 	return serverOption(func(o *options) error {
 		if o.slots = n; n < 1 || n > 4096 {
@@ -78,7 +78,7 @@ func WithSlots(n int) ServerOption {
 	})
 }
 
-// WithGrace sets how long a server finishes what it has begun after its context has ended, 0 … 1 h,
+// WithGrace sets how long a server whose context has ended may take to finish what it has begun, 0 … 1 h,
 // 10 s by default. Then it hangs up.
 func WithGrace(d time.Duration) ServerOption {
 	return serverOption(func(o *options) error {
@@ -100,8 +100,8 @@ func WithName(name string) ServerOption {
 	})
 }
 
-// WithShared also answers clients of this host through shared memory, at the path of a Unix socket,
-// or at @NAME, which has no file. Who is let in is said at [Server.Serve]. It needs Linux.
+// WithShared also answers clients of this host through shared memory, at the path of a Unix socket, or at
+// @NAME, which has no file. [Server.Serve] says who is let in. It needs Linux.
 func WithShared(path string) ServerOption {
 	return serverOption(func(o *options) error {
 		o.shared = path
@@ -109,7 +109,7 @@ func WithShared(path string) ServerOption {
 		case runtime.GOOS != "linux":
 			return optionError("WithShared", path, "needs Linux")
 		case path == "@":
-			return optionError("WithShared", path, "a name must follow the @")
+			return optionError("WithShared", path, "must have a name after the @")
 		}
 		return fitsSocket("WithShared", path)
 	})
@@ -119,8 +119,12 @@ func WithShared(path string) ServerOption {
 // most 1 MB of JSON.
 func WithAbout(about map[string]any) ServerOption {
 	return serverOption(func(o *options) (err error) {
-		if o.about, err = json.Marshal(about); err != nil || len(o.about) > 1<<20 {
-			return optionError("WithAbout", nil, "must be at most %d bytes of JSON: %d bytes, error %v", 1<<20, len(o.about), err)
+		o.about, err = json.Marshal(about)
+		switch n := len(o.about); {
+		case err != nil:
+			return optionError("WithAbout", nil, "must be what JSON can hold: %v", err)
+		case n > 1<<20:
+			return optionError("WithAbout", nil, "must be at most %d bytes of JSON; it has %d", 1<<20, n)
 		}
 		return nil
 	})
@@ -153,12 +157,12 @@ func WithToken(token string) Option {
 	})
 }
 
-// WithTLS encrypts: with the server's certificates, or the client's roots. By default nothing is
-// encrypted.
+// WithTLS encrypts connections: the configuration has a server's certificates or a client's roots. By
+// default nothing is encrypted.
 func WithTLS(c *tls.Config) Option {
 	return option(func(o *options) error {
 		if o.tls = c; c == nil {
-			return optionError("WithTLS", c, "must not be nil")
+			return optionError("WithTLS", nil, "the configuration is nil: leave the option out to encrypt nothing")
 		}
 		return nil
 	})

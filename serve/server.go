@@ -38,7 +38,7 @@ const (
 	maxStreams = 128              // calls of a connection at a time
 )
 
-// A Server answers which batch holds what, and loads it. It keeps nothing of its clients.
+// A Server tells which samples a batch holds, and loads it. It keeps no state about its clients.
 type Server struct {
 	ds     nwt.Dataset
 	opts   *options
@@ -57,8 +57,8 @@ type Server struct {
 }
 
 // New makes a server of a dataset; ctx bounds tuning. The errors are those of nwt.NewLoader and, with
-// WithTuning, of nwt.Tune; an *nwt.ArgumentError names an option out of bounds. A stream is an error: it
-// has no sample by number. So is a field of more than 2³¹−1 elements, which Arrow can't tell.
+// WithTuning, of nwt.Tune; an *nwt.ArgumentError names an option out of bounds. New fails for a stream,
+// which has no sample by number, and for a field of more than 2³¹−1 elements, which Arrow can't describe.
 func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, error) {
 	host, _ := os.Hostname()
 	o := &options{slots: 16, grace: 10 * time.Second, name: fmt.Sprintf("%s:%d", host, os.Getpid())}

@@ -138,7 +138,7 @@ func TestAnotherUserIsLetInByTheTokenAlone(t *testing.T) {
 				return
 			}
 			require.EqualValues(t, kindError, got.kind)
-			require.Contains(t, string(got.body), "its own user and root alone")
+			require.Contains(t, string(got.body), "only its own user and root")
 		})
 		cancel()
 		wait()

@@ -40,7 +40,7 @@ func TestATokenThatLetsEverybodyInIsRefused(t *testing.T) {
 func TestOptionsOutOfBoundsAreToldTogether(t *testing.T) {
 	_, err := serve.New(t.Context(), drawing{n: 20, longest: 3, bad: -1}, serve.WithSlots(0), serve.WithGrace(-1), serve.WithName(""), serve.WithTLS(nil),
 		serve.WithAbout(map[string]any{"f": func() {}}))
-	for _, option := range []string{"WithSlots: 0", "WithGrace: -1ns", "WithName", "WithTLS", "WithAbout"} {
+	for _, option := range []string{"serve: WithSlots: 0", "serve: WithGrace: -1ns", "serve: WithName", "serve: WithTLS", "serve: WithAbout"} {
 		require.ErrorContains(t, err, option)
 	}
 	_, err = serve.Open(t.Context(), nil, serve.WithPatience(0))
@@ -63,7 +63,7 @@ func TestAnAddressThatCannotBeUsedIsTold(t *testing.T) {
 	_, err := serve.Open(t.Context(), []string{"host1:1", "dns:///host2:1"})
 	require.ErrorContains(t, err, "must be the only address")
 	_, err = serve.Listen("unix:@x")
-	require.ErrorContains(t, err, "for WithShared alone")
+	require.ErrorContains(t, err, "only WithShared takes a name without a file")
 }
 
 func TestSocketsMayHaveAnyPathAndAreTheirUsersAlone(t *testing.T) {
