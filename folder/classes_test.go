@@ -49,7 +49,7 @@ func TestClassesOfAnotherFolderKeepTheirNumbers(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "90", filepath.Base(filepath.Dir(turned.Path(0))), "in the order of the numbers")
 	require.Equal(t, 0, turned.Class(0))
-	for want, classes := range map[string][]string{`that aren't among the classes given: 180, 270`: {"0", "90"}, `WithClasses: the class "0" comes twice`: {"0", "0", "180", "270", "90"}, "0, 180, 270, 90": nil} {
+	for want, classes := range map[string][]string{`that aren't among the classes given: 180, 270`: {"0", "90"}, `the class "0" comes twice among the classes given`: {"0", "0", "180", "270", "90"}, "0, 180, 270, 90": nil} {
 		_, err = open(dir, folder.WithClasses(classes))
 		require.ErrorContains(t, err, want)
 	}

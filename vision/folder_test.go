@@ -105,7 +105,7 @@ func TestSymbolicLinksToClassesAreFollowedAndCirclesEnd(t *testing.T) {
 		}
 	}
 	_, err := vision.OpenFolder(t.Context(), dir, small(t))
-	require.ErrorContains(t, err, "no class's folder (WithoutStrayFiles skips them): lost", "it may be a class on a disk that isn't mounted")
+	require.ErrorContains(t, err, "no class's folder (in Go, WithoutStrayFiles skips them): lost", "it may be a class on a disk that isn't mounted")
 	f, err := vision.OpenFolder(t.Context(), dir, small(t), vision.WithoutStrayFiles())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b", "c"}, f.Classes())

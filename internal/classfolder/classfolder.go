@@ -51,10 +51,6 @@ type Options struct {
 // calling package.
 func List(ctx context.Context, dir string, o Options) (*Files, error) {
 	f := &Files{dir: dir, content: o.Content}
-	root, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return nil, err
-	}
 	kind := "file"
 	if len(o.Extensions) > 0 {
 		kind = strings.Join(o.Extensions, ", ") + " file"
@@ -63,9 +59,13 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 	if err := l.list("", 0, false); err != nil {
 		return nil, err
 	}
+	root, err := filepath.EvalSymlinks(dir) // after list, whose error names dir
+	if err != nil {
+		return nil, err
+	}
 	slices.Sort(l.files)
 	if stray := l.files; len(stray) > 0 && !o.SkipStray {
-		return nil, fmt.Errorf("%s has files that are in no class's folder (WithoutStrayFiles skips them): %s", dir, some(stray))
+		return nil, fmt.Errorf("%s has files that are in no class's folder (in Go, WithoutStrayFiles skips them): %s", dir, some(stray))
 	}
 	for _, name := range l.files {
 		l.pass(name)
@@ -78,7 +78,7 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 	number := make(map[string]int, len(f.Classes))
 	for i, class := range f.Classes {
 		if _, twice := number[class]; twice {
-			return nil, fmt.Errorf("WithClasses: the class %q comes twice", class)
+			return nil, fmt.Errorf("the class %q comes twice among the classes given", class)
 		}
 		number[class] = i
 	}
@@ -102,7 +102,7 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 		return nil, fmt.Errorf("%s has no class folder with a %s (DIR/CLASS/FILE)", dir, kind)
 	}
 	if len(empty) > 0 && !o.KeepEmpty && o.Classes == nil {
-		return nil, fmt.Errorf("%s has classes without a %s (WithEmptyClasses keeps them): %s", dir, kind, some(empty))
+		return nil, fmt.Errorf("%s has classes without a %s (to keep them, give the names of all classes or, in Go, WithEmptyClasses): %s", dir, kind, some(empty))
 	}
 	f.names, f.ends, f.class = slices.Clip(f.names), slices.Clip(f.ends), slices.Clip(f.class)
 	f.tell = sync.OnceValue(f.tellFiles)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -10,20 +9,8 @@ import numpy as np
 VERSION = 2  # of what clients and servers say to each other
 
 
-WORDS = (
-    ("WithDropLast", "drop_last"),
-    ("State.Order", "state['order']"),
-    (r"State\{Epoch: (\d+)\}", r"{'epoch': \1, 'samples': 0}"),
-)  # Go's and Python's
-
-
 class Error(RuntimeError):
     """What a server has answered instead of a batch, or that none answers."""
-
-    def __init__(self, text: str) -> None:
-        for go, python in WORDS:
-            text = re.sub(go, python, text)
-        super().__init__(text)
 
 
 def dtype_of(name: str) -> np.dtype[Any]:

@@ -106,7 +106,7 @@ func (s *settings) open(ctx context.Context) (*dataset, error) {
 		}
 	}
 	if len(given) != 1 {
-		return nil, errors.New("one of -images, -files, -shards and -tokens says what is served")
+		return nil, errors.New("must have exactly one of -images, -files, -shards and -tokens")
 	}
 	kind := given[0]
 	paths := *s.data[kind]
@@ -157,8 +157,7 @@ func (s *settings) folder(ctx context.Context, d *dataset, dir, kind string) err
 	}
 	f, err := folder.Open(ctx, dir, extensions, opts...)
 	if err != nil {
-		options := strings.NewReplacer("WithClasses: ", "classes: ", " (WithoutStrayFiles skips them)", "", "WithEmptyClasses keeps them", "give the names of all classes to keep them")
-		return errors.New(options.Replace(err.Error()))
+		return err
 	}
 	d.n, d.files, d.labelled, d.classes = f.Len(), true, true, f.Classes()
 	d.at = func(i int) sample { return sample{f.Path(i), 0, maxFile, f.Class(i)} }
@@ -270,7 +269,7 @@ func shard(ctx context.Context, name string) (all []sample, err error) {
 		case ext == ".cls":
 			text, err := io.ReadAll(io.LimitReader(r, 20))
 			if s.label, _ = strconv.Atoi(strings.TrimSpace(string(text))); err != nil || strconv.Itoa(s.label) != strings.TrimSpace(string(text)) || s.label < 0 {
-				return nil, fmt.Errorf("%s: %.20q is no class's number", h.Name, text)
+				return nil, fmt.Errorf("%s: %.20q: must be the number of a class, 0 or more", h.Name, text)
 			}
 		case slices.Contains(vision.Extensions, ext) && s.size < 0:
 			if s.offset, err = file.Seek(0, io.SeekCurrent); err != nil {
@@ -298,13 +297,13 @@ func (s *settings) windows(d *dataset, files []string) error {
 			return fmt.Errorf("%s: must be a file of nothing but tokens, as NumPy's tofile writes it", file)
 		}
 		if info.Size()%int64(width) != 0 {
-			return fmt.Errorf("%s has %d bytes: no whole number of tokens of type %s", file, info.Size(), s.dtype)
+			return fmt.Errorf("%s has %d bytes: must be a whole number of tokens of type %s", file, info.Size(), s.dtype)
 		}
 		d.n += max(0, int(info.Size())/width-1) / s.length
 		ends = append(ends, d.n)
 	}
 	if d.n == 0 {
-		return fmt.Errorf("no window of %d tokens in %d files", s.length+1, len(files))
+		return fmt.Errorf("no window of %d tokens (-length + 1) in %d files", s.length+1, len(files))
 	}
 	d.at = func(i int) sample {
 		f, begin := 0, 0
