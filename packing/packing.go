@@ -23,7 +23,7 @@ import (
 )
 
 func optionError(option string, value any, format string, args ...any) error {
-	return &nwt.ArgumentError{Name: option, Value: value, Reason: fmt.Sprintf(format, args...)}
+	return &nwt.ArgumentError{Name: "packing." + option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
 // New packs the documents of a [nwt.SizedDataset] into rows of length elements. A document longer than a row
@@ -34,13 +34,13 @@ func New(docs nwt.Dataset, length int, seed uint64) (nwt.Dataset, error) {
 	if err != nil {
 		return nil, within(err)
 	}
-	rows, err := rowsOf("packing.New", docs.Fields(), length, "Sizes")
+	rows, err := rowsOf("New", docs.Fields(), length, "Sizes")
 	if err != nil {
 		return nil, err
 	}
 	sized, ok := all.(nwt.SizedDataset)
 	if !ok {
-		return nil, optionError("packing.New", fmt.Sprintf("%T", docs), "must be a SizedDataset: wrap it in nwt.Sized")
+		return nil, optionError("New", fmt.Sprintf("%T", docs), "must be a SizedDataset: wrap it in nwt.Sized")
 	}
 	pieces, err := piecesOf(sized, rows, seed)
 	if err != nil {
@@ -132,7 +132,7 @@ func (r *rowFields) numbers(dst *nwt.Sample) (segments, positions []int32) {
 func piecesOf(docs nwt.SizedDataset, rows rowFields, seed uint64) (pieces []piece, err error) {
 	n := docs.Len()
 	if uint64(n) > math.MaxUint32 {
-		return nil, optionError("packing.New", n, "there must be at most %d documents", uint32(math.MaxUint32))
+		return nil, optionError("New", n, "there must be at most %d documents", uint32(math.MaxUint32))
 	}
 	order, key, sizes := permute.New(n), permute.SeedKey(seed), make([]int, len(rows.docs))
 	for i := range n {
@@ -148,7 +148,7 @@ func piecesOf(docs nwt.SizedDataset, rows rowFields, seed uint64) (pieces []piec
 		}
 	}
 	if len(pieces) == 0 || uint64(len(pieces)) > math.MaxUint32 {
-		return nil, optionError("packing.New", len(pieces), "the documents must make 1 … %d pieces", uint32(math.MaxUint32))
+		return nil, optionError("New", len(pieces), "the documents must make 1 … %d pieces", uint32(math.MaxUint32))
 	}
 	return pieces, nil
 }

@@ -21,11 +21,11 @@ import (
 func NewStream(docs nwt.Stream, length int, size func(r *nwt.Record) int, total func(shard int) int) (nwt.Stream, error) {
 	switch {
 	case docs == nil:
-		return nil, optionError("packing.NewStream", nil, "the stream is nil")
+		return nil, optionError("NewStream", nil, "the stream is nil")
 	case size == nil:
-		return nil, optionError("packing.NewStream", nil, "size is nil")
+		return nil, optionError("NewStream", nil, "size is nil")
 	}
-	rows, err := rowsOf("packing.NewStream", docs.Fields(), length, "size")
+	rows, err := rowsOf("NewStream", docs.Fields(), length, "size")
 	if err != nil {
 		return nil, err
 	}

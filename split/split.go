@@ -6,8 +6,10 @@ package split
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/permute"
@@ -19,7 +21,7 @@ import (
 // furthest below its share. class returns the class of a sample, which may be any number:
 // the method Class of a vision.Folder or a folder.Folder does.
 func Stratified(ds nwt.Dataset, seed uint64, class func(index int) int, shares ...float64) ([]nwt.Dataset, error) {
-	if _, err := nwt.Split(ds, seed, shares...); err != nil { // Split checks both arguments
+	if err := check("Stratified", ds, shares...); err != nil {
 		return nil, err
 	}
 	if class == nil {
@@ -45,7 +47,7 @@ func Stratified(ds nwt.Dataset, seed uint64, class func(index int) int, shares .
 // folds 0 … k−1. If class isn't nil, every fold has a k-th of each class, rounded up or down. k may be 2
 // up to the number of samples.
 func Fold(ds nwt.Dataset, seed uint64, k, i int, class func(index int) int) (training, validation nwt.Dataset, err error) {
-	if _, err := nwt.Split(ds, seed, 1); err != nil {
+	if err := check("Fold", ds, 1); err != nil {
 		return nil, nil, err
 	}
 	switch n := ds.Len(); {
@@ -62,6 +64,15 @@ func Fold(ds nwt.Dataset, seed uint64, k, i int, class func(index int) int) (tra
 	}
 	validation, err = nwt.Subset(ds, collect(all, func(part int) bool { return part == i }))
 	return training, validation, err
+}
+
+// check returns what [nwt.Split] refuses, named after the function that was called.
+func check(called string, ds nwt.Dataset, shares ...float64) error {
+	_, err := nwt.Split(ds, 0, shares...)
+	if e, ok := errors.AsType[*nwt.ArgumentError](err); ok {
+		return &nwt.ArgumentError{Name: "split." + called + strings.TrimPrefix(e.Name, "Split"), Value: e.Value, Reason: e.Reason}
+	}
+	return err
 }
 
 type sample struct{ index, class, part int }

@@ -128,13 +128,13 @@ func TestWhatCannotBeSplitIsNamed(t *testing.T) {
 	of := func(_ []nwt.Dataset, err error) error { return err }
 	fold := func(_, _ nwt.Dataset, err error) error { return err }
 	for want, err := range map[string]error{
-		"Dataset: is nil":                                  of(split.Stratified(nil, 0, class, 1)),
-		"shares[0] = 80: shares are fractions":             of(split.Stratified(numbers(5), 0, class, 80, 20)),
+		"split: Stratified: Dataset: is nil":               of(split.Stratified(nil, 0, class, 1)),
+		"split: Stratified: shares[0] = 80: shares are":    of(split.Stratified(numbers(5), 0, class, 80, 20)),
 		"split: Stratified: class is nil":                  of(split.Stratified(numbers(5), 0, nil, 1)),
 		"Fold: k: 1: must be 2 … 5, the number of samples": fold(split.Fold(numbers(5), 0, 1, 0, nil)),
 		"Fold: k: 6: must be 2 … 5":                        fold(split.Fold(numbers(5), 0, 6, 0, nil)),
 		"Fold: i: 3: must be 0 … 2":                        fold(split.Fold(numbers(5), 0, 3, 3, nil)),
-		"has no sample by index":                           fold(split.Fold(nwt.Streamed(nwt.NewStream(numbers(1).Fields(), 1, func(context.Context, int) iter.Seq2[int, error] { return nil }, func(context.Context, int, *nwt.Sample) error { return nil })), 0, 2, 0, nil)),
+		"split: Fold: Dataset: is a stream":                fold(split.Fold(nwt.Streamed(nwt.NewStream(numbers(1).Fields(), 1, func(context.Context, int) iter.Seq2[int, error] { return nil }, func(context.Context, int, *nwt.Sample) error { return nil })), 0, 2, 0, nil)),
 	} {
 		require.ErrorContains(t, err, want)
 		require.ErrorAs(t, err, new(*nwt.ArgumentError))
