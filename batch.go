@@ -153,6 +153,9 @@ func (b *Batch) Bytes(field int) []byte {
 }
 
 func (b *Batch) bytesOf(field int) ([]byte, *layout.Column) {
+	if b == nil {
+		panic(nilBatch)
+	}
 	c := b.column(field)
 	from, n := b.places.Offsets[field], c.Size*b.size
 	return b.places.Bytes[from : from+n : from+n], c

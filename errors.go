@@ -10,14 +10,17 @@ import (
 )
 
 var (
-	ErrClosed   = errors.New("nwt: the loader is closed")               // returned after Close
-	ErrBusy     = errors.New("nwt: an epoch of this loader is running") // returned for a second epoch while one is running
-	ErrRetained = errors.New("nwt: too many batches are retained")      // ends an epoch when no slot is left to load a batch into
-	ErrNoDevice = cuda.ErrNoDevice                                      // there is no usable GPU; the error that wraps this one says why
+	ErrClosed   = errors.New("nwt: the loader is closed: make a new one")                                      // returned after Close
+	ErrBusy     = errors.New("nwt: an epoch of this loader is running: end its loop, or make a second loader") // returned for a second epoch while one is running
+	ErrRetained = errors.New("nwt: too many batches are retained")                                             // ends an epoch when no slot is left to load a batch into
+	ErrNoDevice = cuda.ErrNoDevice                                                                             // there is no usable GPU; the error that wraps this one says why
 )
 
 // goneBack says of a batch that was used too late what had happened, and what to do.
 const goneBack = "the batch had gone back to the loader: call Retain to keep it past its iteration, or copy what you keep"
+
+// nilBatch says why a loop body got no batch, and what to do.
+const nilBatch = "nwt: the batch is nil, because the epoch ended with an error: check the error first"
 
 // A LoadError says which sample couldn't be loaded, and why. For a stream, Err names the record.
 type LoadError struct {

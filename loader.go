@@ -143,8 +143,12 @@ func explainPanic(p any, failure error) any {
 			return fmt.Errorf("nwt: memory of %s was used after %s: %w", was, goneBack, err)
 		}
 	}
-	if ok && failure != nil {
-		return fmt.Errorf("nwt: the epoch ended with an error, and the loop body used its batch, which is nil; check the error first: %w (%w)", failure, err)
+	switch {
+	case failure == nil:
+	case p == nilBatch:
+		return fmt.Errorf("%s: %w", nilBatch, failure)
+	case ok:
+		return fmt.Errorf("%s: %w (%w)", nilBatch, failure, err)
 	}
 	return p
 }

@@ -121,7 +121,7 @@ type Column[T Element] struct {
 func (c Column[T]) Field() int { return c.index }
 
 // Of returns the column's elements in a *[Sample] or a *[Batch], row-major, without a copy. It panics
-// if the view has no such field.
+// if the sample or batch is of another schema.
 func (c Column[T]) Of(v View) []T {
 	b, there := v.bytesOf(c.index)
 	c.check(there)
@@ -185,6 +185,6 @@ func (c *Column[T]) panicElsewhere(there *layout.Column) {
 	if !c.dtype.valid() {
 		panic(fmt.Sprintf("nwt: this Column[%s] is the zero value: AddField, AddRagged and ColumnOf make columns", reflect.TypeFor[T]()))
 	}
-	panic(fmt.Sprintf("nwt: the column belongs to another schema: its field %d is %q (%v, %d bytes), and the field here is %q (%v, %d bytes)",
-		c.index, c.name, c.dtype, c.full, there.Name, DType(there.Type), there.Full))
+	panic(fmt.Sprintf("nwt: the column %q (%v, %d bytes) belongs to another schema: field %d of this dataset is %q (%v, %d bytes); use the column of the dataset's own schema, or ColumnOf",
+		c.name, c.dtype, c.full, c.index, there.Name, DType(there.Type), there.Full))
 }

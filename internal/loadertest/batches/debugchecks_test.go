@@ -178,13 +178,19 @@ func TestAnEpochsErrorThatALoopIgnoresIsTold(t *testing.T) {
 	}
 	require.Contains(t, log.String(), "the epoch ended with an error")
 	require.Contains(t, log.String(), "torn")
-	defer func() {
-		err, ok := recover().(error)
-		require.True(t, ok)
-		require.ErrorIs(t, err, torn)
-		require.ErrorContains(t, err, "check the error first")
-	}()
-	for b := range l.Epoch(t.Context(), 0) {
-		_ = b.Indices()
+	for _, use := range []func(*nwt.Batch){func(b *nwt.Batch) { b.Indices() }, func(b *nwt.Batch) { b.Bytes(0) }} {
+		func() {
+			defer func() {
+				err, ok := recover().(error)
+				require.True(t, ok)
+				require.ErrorIs(t, err, torn)
+				require.ErrorContains(t, err, "check the error first: ")
+			}()
+			for b := range l.Epoch(t.Context(), 0) {
+				use(b)
+			}
+		}()
 	}
+	var none *nwt.Batch // what a loop without these checks gets
+	require.PanicsWithValue(t, "nwt: the batch is nil, because the epoch ended with an error: check the error first", func() { none.Bytes(0) })
 }

@@ -87,7 +87,7 @@ func TestAColumnDoesByItselfWhatSamplesAndBatchesDoByFieldNumber(t *testing.T) {
 		require.Panics(t, func() { alien.DevicePtr(b) })
 	}
 	_, err := one(t, s.Fields(), func(dst *nwt.Sample) error { alien.SetLen(dst, 1); return nil })
-	require.ErrorContains(t, err, `is "alien"`)
+	require.ErrorContains(t, err, `the column "alien" (Uint16, 16 bytes) belongs to another schema`)
 }
 
 func TestASampleOfAnotherSizeThanItsFieldIsAnErrorThatSaysSo(t *testing.T) {
@@ -202,7 +202,7 @@ func TestAColumnRefusesAViewOfOtherFields(t *testing.T) {
 	for _, c := range elsewhere {
 		require.Panics(t, func() { c.Of(sample) })
 	}
-	require.PanicsWithValue(t, `nwt: the column belongs to another schema: its field 0 is "picture" (Float32, 96 bytes), and the field here is "image" (Float32, 96 bytes)`,
+	require.PanicsWithValue(t, `nwt: the column "picture" (Float32, 96 bytes) belongs to another schema: field 0 of this dataset is "image" (Float32, 96 bytes); use the column of the dataset's own schema, or ColumnOf`,
 		func() { elsewhere[0].Of(sample) })
 	require.PanicsWithValue(t, `nwt: this Column[float32] is the zero value: AddField, AddRagged and ColumnOf make columns`, func() { elsewhere[2].Of(sample) })
 
