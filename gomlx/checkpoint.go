@@ -24,7 +24,7 @@ const (
 func SaveCheckpoint(store *model.Store, dir string, progress any) error {
 	text, err := json.Marshal(progress)
 	if err != nil {
-		return fmt.Errorf("gomlx: the progress of a checkpoint: %w", err)
+		return fmt.Errorf("gomlx: SaveCheckpoint: progress must be what JSON can hold: %w", err)
 	}
 	older, last, err := checkpoints(dir)
 	if err != nil {
@@ -32,7 +32,7 @@ func SaveCheckpoint(store *model.Store, dir string, progress any) error {
 	}
 	unfinished := filepath.Join(dir, unfinishedName)
 	if err := os.RemoveAll(unfinished); err != nil {
-		return fmt.Errorf("gomlx: a checkpoint that was left unfinished: %w", err)
+		return fmt.Errorf("gomlx: SaveCheckpoint: removing a checkpoint that was left unfinished: %w", err)
 	}
 	handler, err := checkpoint.Build(store).Dir(unfinished).Done()
 	if err == nil {
@@ -48,7 +48,7 @@ func SaveCheckpoint(store *model.Store, dir string, progress any) error {
 		err = os.RemoveAll(older[i])
 	}
 	if err != nil {
-		return fmt.Errorf("gomlx: a checkpoint in %s: %w", dir, err)
+		return fmt.Errorf("gomlx: SaveCheckpoint: %s: %w", dir, err)
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ func LoadCheckpoint(store *model.Store, dir string, progress any) (found bool, e
 		_, err = checkpoint.Load(store).Dir(last).Immediate().Done()
 	}
 	if err != nil {
-		return false, fmt.Errorf("gomlx: %s: %w", last, err)
+		return false, fmt.Errorf("gomlx: LoadCheckpoint: %s: %w", last, err)
 	}
 	return true, nil
 }
@@ -79,8 +79,11 @@ func LoadCheckpoint(store *model.Store, dir string, progress any) (found bool, e
 // number of the last one.
 func checkpoints(dir string) (paths []string, last int, err error) {
 	entries, err := os.ReadDir(dir) // sorted by name
-	if errors.Is(err, os.ErrNotExist) {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
 		return nil, 0, nil
+	case err != nil:
+		return nil, 0, fmt.Errorf("gomlx: the checkpoints: %w", err)
 	}
 	for _, e := range entries {
 		n := 0
@@ -88,5 +91,5 @@ func checkpoints(dir string) (paths []string, last int, err error) {
 			paths, last = append(paths, filepath.Join(dir, e.Name())), n
 		}
 	}
-	return paths, last, err
+	return paths, last, nil
 }

@@ -54,7 +54,7 @@ func TestACheckpointThatWasNotFinishedIsNotLoaded(t *testing.T) {
 
 func TestACheckpointThatCannotBeWrittenOrReadIsAnError(t *testing.T) {
 	dir := t.TempDir()
-	require.ErrorContains(t, gomlx.SaveCheckpoint(model.NewStore(), dir, func() {}), "the progress of a checkpoint")
+	require.ErrorContains(t, gomlx.SaveCheckpoint(model.NewStore(), dir, func() {}), "gomlx: SaveCheckpoint: progress must be what JSON can hold: ")
 	require.NoError(t, gomlx.SaveCheckpoint(model.NewStore(), dir, nwt.State{}))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "checkpoint-000000001", "nwt.json"), []byte("{"), 0o600))
 	_, err := gomlx.LoadCheckpoint(model.NewStore(), dir, new(nwt.State))
@@ -62,5 +62,5 @@ func TestACheckpointThatCannotBeWrittenOrReadIsAnError(t *testing.T) {
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err = gomlx.LoadCheckpoint(model.NewStore(), file, new(nwt.State))
-	require.Error(t, err)
+	require.ErrorContains(t, err, "gomlx: the checkpoints: ")
 }

@@ -33,13 +33,13 @@ type Sharding struct {
 // DistributedDataset makes the dataset on which GoMLX trains with several devices, in train.Loop.RunSteps
 // and train.Trainer.Eval. It is like [Adapter.Dataset], but each batch of the loader is divided into n
 // parts: part k is what rank k of n ranks would get with an n-th of the batch size. Each part is copied
-// straight to its device. If a batch can't be divided equally, that is an error: a short last batch, for
-// example (see [nwt.WithDropLast]), or a batch without its bad samples (see [nwt.WithErrorBudget]).
+// straight to its device. A batch that can't be divided equally is an error, for example a short last
+// batch (see [nwt.WithDropLast]) or a batch that lacks its bad samples (see [nwt.WithErrorBudget]).
 //
 // If the sharding can't be used, the error joins an *[nwt.ArgumentError] for each reason.
 func (a *Adapter) DistributedDataset(ctx context.Context, name string, l *nwt.Loader, s Sharding) (*DistributedDataset, error) {
 	if s.Spec == nil || s.Spec.Mesh == nil {
-		return nil, &nwt.ArgumentError{Name: "gomlx.Sharding.Spec", Reason: "it or its mesh is nil"}
+		return nil, &nwt.ArgumentError{Name: "gomlx.Sharding.Spec", Reason: "is nil or has no mesh: distributed.BuildSpec makes one"}
 	}
 	var errs []error
 	bad := func(what string, value any, reason string, args ...any) {
@@ -60,11 +60,11 @@ func (a *Adapter) DistributedDataset(ctx context.Context, name string, l *nwt.Lo
 		}
 	}
 	if len(s.Devices) != places {
-		bad("Devices", s.Devices, "must be as many as the mesh has places: %d", places)
+		bad("Devices", s.Devices, "must be %d, as many as the mesh has places", places)
 	}
 	have := a.config.Backend.NumDevices()
 	if slices.ContainsFunc(s.Devices, func(d compute.DeviceNum) bool { return d < 0 || int(d) >= have }) {
-		bad("Devices", s.Devices, "must be less than %d: this backend has no more", have)
+		bad("Devices", s.Devices, "must be 0 … %d, the devices of this backend", have-1)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -96,8 +96,8 @@ func (d *DistributedDataset) Name() string { return d.data.Name() }
 // ShortName returns the first three letters of the name.
 func (d *DistributedDataset) ShortName() string { return d.data.ShortName() }
 
-// State returns what [Dataset.State] does. Any number of devices may resume from it, and so may a
-// [Dataset].
+// State returns what [Dataset.State] does. A [Dataset], or a DistributedDataset with any number of devices,
+// can resume from it.
 func (d *DistributedDataset) State() nwt.State { return d.data.State() }
 
 // Resume makes the next iteration the rest of the epoch that s is in.
@@ -165,7 +165,9 @@ func (d *DistributedDataset) join(to *[]*dtensor.Tensor, places []train.Batch, o
 		shards[i] = of(p)
 	}
 	t, err := dtensor.NewTensor(d.sharding.Spec, shards)
-	*to = append(*to, t)
+	if *to = append(*to, t); err != nil {
+		err = fmt.Errorf("gomlx: %w", err)
+	}
 	return err
 }
 

@@ -163,8 +163,8 @@ func TestAShardingThatCanNotBeUsedIsNamed(t *testing.T) {
 		{"nothing sharded", Sharding{Spec: spec()}, "first axis"},
 		{"only copies", Sharding{Spec: spec(nil)}, "first axis"},
 		{"another axis sharded", Sharding{Spec: spec(data, distributed.AxisSpec{"model"})}, "no other"},
-		{"too few devices", Sharding{Spec: spec(data), Devices: []compute.DeviceNum{0}}, "as many as the mesh has places: 4"},
-		{"devices that the backend lacks", Sharding{Spec: spec(data), Devices: []compute.DeviceNum{0, 0, 0, 99}}, "Sharding.Devices: [0 0 0 99]: must be less than"},
+		{"too few devices", Sharding{Spec: spec(data), Devices: []compute.DeviceNum{0}}, "must be 4, as many as the mesh has places"},
+		{"devices that the backend lacks", Sharding{Spec: spec(data), Devices: []compute.DeviceNum{0, 0, 0, 99}}, "Sharding.Devices: [0 0 0 99]: must be 0 … "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := a.DistributedDataset(t.Context(), "numbers", nil, c.Sharding)

@@ -106,7 +106,7 @@ var types = map[nwt.DType]dtypes.DType{
 // field that a loader doesn't have, asking for its batches fails.
 func New(c Config) (*Adapter, error) {
 	if c.Backend == nil {
-		return nil, &nwt.ArgumentError{Name: "gomlx.Config.Backend", Reason: "is nil"}
+		return nil, &nwt.ArgumentError{Name: "gomlx.Config.Backend", Reason: "is nil: batches need a backend to be copied to"}
 	}
 	return &Adapter{config: c}, nil
 }
@@ -193,7 +193,7 @@ func (a *Adapter) part(b *nwt.Batch, part, parts int, device compute.DeviceNum) 
 			size := len(all) / parts
 			t, err := tensors.FromRaw(a.config.Backend, device, shapes.Make(dtype, dimensions...), all[part*size:][:size])
 			if err != nil {
-				return fmt.Errorf("field %d (%q): %w", i, f.name, err)
+				return fmt.Errorf("gomlx: field %d (%q): %w", i, f.name, err)
 			}
 			*to = append(*to, t)
 			return nil

@@ -79,7 +79,7 @@ func TestAnObjectThatIsTooLongIsNotRead(t *testing.T) {
 	_, err = objects.New(bucket, &keys, length, decodeLength, objects.WithMaxBytes(0))
 	require.ErrorContains(t, err, "WithMaxBytes: 0")
 	_, err = objects.New(bucket, &keys, length, decodeLength, nil)
-	require.ErrorContains(t, err, "option number 0 is nil")
+	require.ErrorContains(t, err, "options[0]: is nil")
 }
 
 func TestAStoreThatIgnoresRangesGivesNoOtherBytes(t *testing.T) {

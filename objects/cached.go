@@ -26,12 +26,12 @@ import (
 // was read longest ago is removed first. Give each bucket its own folder.
 //
 // Each object is checked once in the life of the returned bucket: when a list first names it, when its
-// attributes are asked for, or when it is first read, whichever comes first. The kept data is used only
-// if the object's size, time of modification, and MD5 or ETag are the same. A store's answers contain
-// only size and second. So if an object was modified less than a minute before Cached was called, or
-// later, its attributes are also compared after each request for it. A list through the returned bucket
-// checks all objects that it names again, 1000 objects with each request; so pass the returned bucket to
-// [List] too. An object costs about 50 bytes of memory.
+// attributes are asked for, or when it is first read, whichever comes first. The kept data is used only if
+// the object's size, time of modification, and MD5 or ETag are the same. A store's answers tell only the
+// size and the second of modification. So if an object was modified less than a minute before Cached was
+// called, or later, its attributes are also compared after each request for it. A list through the
+// returned bucket checks all objects that it names again, 1000 objects with each request; so pass the
+// returned bucket to [List] too. An object costs about 50 bytes of memory.
 //
 // The cache never makes a read fail: whatever is missing, damaged or can't be kept is read from bucket.
 // If something can't be kept, one line in [log/slog.Default] says so.
@@ -40,11 +40,11 @@ import (
 func Cached(bucket *blob.Bucket, dir string, bytes int64, opts ...CacheOption) (*blob.Bucket, error) {
 	switch {
 	case bucket == nil:
-		return nil, argument("Cached", "bucket", "is nil")
+		return nil, argument("Cached: bucket", nil, "is nil")
 	case dir == "":
-		return nil, argument("Cached", dir, "dir must not be empty")
+		return nil, argument("Cached: dir", dir, "must not be empty")
 	case bytes < 1:
-		return nil, argument("Cached", bytes, "bytes must be at least 1")
+		return nil, argument("Cached: bytes", bytes, "must be at least 1")
 	}
 	kept, err := openFolder(dir, bytes)
 	if err != nil {
@@ -56,7 +56,7 @@ func Cached(bucket *blob.Bucket, dir string, bytes int64, opts ...CacheOption) (
 	}
 	for i, option := range opts {
 		if option == nil {
-			return nil, argument("CacheOption", i, "option number %d is nil", i)
+			return nil, argument(fmt.Sprintf("Cached: options[%d]", i), nil, "is nil")
 		}
 		option(c)
 	}
@@ -310,7 +310,7 @@ func (c *cached) Close() error {
 }
 
 var (
-	errReadOnly = errors.New("the bucket of objects.Cached only reads")
+	errReadOnly = errors.New("the bucket of objects.Cached only reads: write to the bucket that it was made of")
 	errOffline  = permanent("it isn't in the cache, or not all of it, and objects.WithOffline asks no store")
 )
 

@@ -72,7 +72,7 @@ func TestAListWithoutAPageInTenMinutesIsAnError(t *testing.T) {
 		defer bucket.Close()
 		began := time.Now()
 		_, err := objects.List(t.Context(), bucket, "p/", nil)
-		require.EqualError(t, err, `objects: list of "p/" after 0 keys: no page of the list in 10m0s`)
+		require.EqualError(t, err, `objects: List: prefix "p/", after 0 keys: no page of the list in 10m0s`)
 		require.Equal(t, 10*time.Minute, time.Since(began))
 	})
 }

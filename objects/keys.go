@@ -82,11 +82,11 @@ const (
 // list once and give all ranks the result.
 func List(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(key string, size int64) bool) (*Keys, error) {
 	if bucket == nil {
-		return nil, argument("List", "bucket", "is nil")
+		return nil, argument("List: bucket", nil, "is nil")
 	}
 	l := listing{prefix: prefix, keep: keep}
 	if err := eachPage(ctx, bucket, blob.ListOptions{Prefix: prefix}, l.add); err != nil {
-		return nil, fmt.Errorf("objects: list of %q after %d keys: %w", prefix, l.keys.Len(), err)
+		return nil, fmt.Errorf("objects: List: prefix %q, after %d keys: %w", prefix, l.keys.Len(), err)
 	}
 	keys := &l.keys
 	if l.disordered {
@@ -94,7 +94,7 @@ func List(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(key
 	}
 	for i := 1; i < keys.Len(); i++ {
 		if keys.At(i-1) == keys.At(i) {
-			return nil, fmt.Errorf("objects: list of %q: the store names the key %q twice", prefix, keys.At(i))
+			return nil, fmt.Errorf("objects: List: prefix %q: the store names the key %q twice", prefix, keys.At(i))
 		}
 	}
 	return keys, nil
@@ -154,7 +154,7 @@ type listing struct {
 
 func (l *listing) add(page []*blob.ListObject) error {
 	if l.keys.text.Len() > maxListed {
-		return fmt.Errorf("more than %d bytes of keys", maxListed)
+		return fmt.Errorf("more than %d bytes of keys: list several prefixes", maxListed)
 	}
 	for _, o := range page {
 		switch {

@@ -27,10 +27,10 @@ type Option func(*store)
 // before it is read. If the store doesn't know its size, it is an error once the data exceeds the limit.
 func WithMaxBytes(n int64) Option { return func(s *store) { s.maxBytes = n } }
 
-// WithStallTimeout sets how long a request may bring nothing: first no answer, then no further byte of
-// it. A request that stalls longer is given up and made again, up to 3 times; each time it may stall
-// twice as long. The default is a tenth of [nwt.WithTimeout], which bounds all of this together, or 5 s
-// without WithTimeout.
+// WithStallTimeout sets how long a request may bring nothing: neither an answer at first, nor a further
+// byte later. A request that stalls longer is given up and made again, up to 3 times; each time it may
+// stall twice as long. The default is a tenth of [nwt.WithTimeout], or 5 s without it. WithTimeout bounds
+// all attempts together.
 func WithStallTimeout(d time.Duration) Option {
 	return func(s *store) { s.stall, s.stallSet = d, true }
 }
@@ -38,7 +38,7 @@ func WithStallTimeout(d time.Duration) Option {
 // New makes a dataset of whole objects: sample i is the object keys.At(i).
 func New(bucket *blob.Bucket, keys *Keys, fields []nwt.Field, decode Decode, opts ...Option) (nwt.Dataset, error) {
 	if keys == nil || keys.Len() == 0 {
-		return nil, argument("New", "keys", "must hold at least one key: List finds none if no key begins with its prefix")
+		return nil, argument("New: keys", nil, "must hold at least one key: List finds none if no key begins with its prefix")
 	}
 	s, err := newStore("New", bucket, fields, decode, opts)
 	if err != nil {
@@ -88,15 +88,15 @@ func newStore(function string, bucket *blob.Bucket, fields []nwt.Field, decode D
 	s := &store{bucket: bucket, fields: slices.Clone(fields), decode: decode, maxBytes: 1 << 30}
 	for i, option := range opts {
 		if option == nil {
-			return nil, argument("Option", i, "option number %d is nil", i)
+			return nil, argument(fmt.Sprintf("%s: options[%d]", function, i), nil, "is nil")
 		}
 		option(s)
 	}
 	switch {
 	case bucket == nil:
-		return nil, argument(function, "bucket", "is nil")
+		return nil, argument(function+": bucket", nil, "is nil")
 	case decode == nil:
-		return nil, argument(function, "decode", "is nil")
+		return nil, argument(function+": decode", nil, "is nil")
 	case s.maxBytes < 1 || s.maxBytes > math.MaxInt-1:
 		return nil, argument("WithMaxBytes", s.maxBytes, "must be 1 … %d", math.MaxInt-1)
 	case s.stallSet && s.stall <= 0:

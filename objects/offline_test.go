@@ -69,7 +69,7 @@ func TestWhatIsInTheCacheNeedsNoStore(t *testing.T) {
 	require.ErrorAs(t, err, &named)
 	require.False(t, named.Temporary())
 	_, err = objects.Cached(bucket, dir, plenty, nil)
-	require.ErrorContains(t, err, "option number 0 is nil")
+	require.ErrorContains(t, err, "objects: Cached: options[0]: is nil")
 }
 
 // The run that was broken off by the store has a new first page, and no second one.

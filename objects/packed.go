@@ -55,12 +55,11 @@ func (x *Index) Len() int { return len(x.parts) }
 // they lie at most 64 KiB apart, it reads them in one request of up to 8 MiB. An epoch in the order of
 // the objects therefore needs fewer requests than a shuffled epoch.
 //
-// If an object changes after its first part was read, as its size or its time of modification shows,
-// reading it is an error.
+// If an object's size or time of modification changes after its first part was read, reading it fails.
 func Packed(bucket *blob.Bucket, index *Index, fields []nwt.Field, decode Decode, opts ...Option) (nwt.BatchDataset, error) {
 	switch {
 	case index == nil || index.Len() == 0:
-		return nil, argument("Packed", "index", "must hold at least one sample")
+		return nil, argument("Packed: index", nil, "must hold at least one sample")
 	case index.bad != nil:
 		return nil, index.bad
 	}
@@ -69,7 +68,7 @@ func Packed(bucket *blob.Bucket, index *Index, fields []nwt.Field, decode Decode
 		return nil, err
 	}
 	if int64(index.longest) > s.maxBytes {
-		return nil, argument("Packed", "index", "a sample has %d bytes, WithMaxBytes allows %d", index.longest, s.maxBytes)
+		return nil, argument("Packed: index", nil, "a sample has %d bytes, WithMaxBytes allows %d", index.longest, s.maxBytes)
 	}
 	return &packed{store: s, index: index, versions: make([]version, index.objects.Len())}, nil
 }

@@ -41,13 +41,13 @@ var (
 )
 
 // Save writes a picture of r to path. The extension selects the format: png, svg, pdf, jpg, tif, eps or
-// tex. The upper panel shows the time of Result.Iterations batches against the worker count, from 0 to at
-// most four times the fastest count's time. It also shows 95 % intervals, the band that alpha ignores
-// and, if tuning had a step, the floor. The lower panel shows the peak memory, if it was measured. The
-// chosen and the fastest count are marked.
+// tex. The upper panel shows the time of Result.Iterations batches against the worker count. Its axis of
+// time goes from 0 to at most four times the time of the fastest count. It also shows 95 % intervals, the
+// band that alpha ignores and, if tuning had a step, the floor. The lower panel shows the peak memory, if
+// it was measured. The chosen and the fastest count are marked.
 func Save(r *nwt.Result, path string) error {
 	if r == nil || len(r.Trials) == 0 {
-		return errors.New("plot: the result has no trials")
+		return errors.New("plot: Save: the result is nil or has no trials: Loader.Result returns nil until tuning has ended")
 	}
 	panels := []panel{timePanel(r)}
 	if slices.ContainsFunc(r.Trials, func(t nwt.Trial) bool { return t.PeakRSS > 0 }) {
@@ -94,11 +94,8 @@ func ticks(_, high float64) (all []plot.Tick) {
 // write draws panels one below the other, and each legend at the right of its panel.
 func write(path string, panels []panel) error {
 	format := strings.ToLower(strings.TrimPrefix(filepath.Ext(path), "."))
-	if format == "" {
-		return fmt.Errorf("plot: %q has no extension that names a format", path)
-	}
 	if !slices.Contains([]string{"eps", "jpeg", "jpg", "pdf", "png", "svg", "tex", "tif", "tiff"}, format) {
-		return fmt.Errorf("plot: %q: the format %q is none of png, svg, pdf, jpg, tif, eps, tex", path, format)
+		return fmt.Errorf("plot: %q: the extension must be one of png, svg, pdf, jpg, tif, eps, tex", path)
 	}
 	c, err := newCanvas(height*vg.Length(len(panels)), format)
 	if err != nil {

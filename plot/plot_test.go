@@ -133,7 +133,7 @@ func TestWhatCannotBeDrawnIsAnError(t *testing.T) {
 	dir := t.TempDir()
 	require.ErrorContains(t, plot.Save(nil, filepath.Join(dir, "x.png")), "no trials")
 	require.ErrorContains(t, plot.Save(&nwt.Result{}, filepath.Join(dir, "x.png")), "no trials")
-	require.ErrorContains(t, plot.Save(paper(), filepath.Join(dir, "x")), "no extension")
-	require.ErrorContains(t, plot.Save(paper(), filepath.Join(dir, "x.webp")), `the format "webp"`)
+	require.ErrorContains(t, plot.Save(paper(), filepath.Join(dir, "x")), "the extension must be one of png")
+	require.ErrorContains(t, plot.Save(paper(), filepath.Join(dir, "x.webp")), `x.webp": the extension must be one of png`)
 	require.ErrorIs(t, plot.Save(paper(), filepath.Join(dir, "none", "x.png")), os.ErrNotExist)
 }

@@ -26,14 +26,14 @@ type Moment struct {
 // left out.
 func SaveWaits(moments []Moment, path string) error {
 	if len(moments) < 2 {
-		return fmt.Errorf("plot: %d moments are too few: two are needed", len(moments))
+		return fmt.Errorf("plot: SaveWaits: %d moments: must be at least 2", len(moments))
 	}
 	var spans []span
 	longest, from := time.Duration(0), moments[0]
 	for i, m := range moments[1:] {
 		last := moments[i]
 		if !m.At.After(last.At) || m.Batches < last.Batches || m.Wait < last.Wait {
-			return fmt.Errorf("plot: moment %d (%v, batch %d) is not after moment %d (%v, batch %d) of one loader",
+			return fmt.Errorf("plot: SaveWaits: moments[%d] (%v, batch %d) must be after moments[%d] (%v, batch %d), of the same loader",
 				i+1, m.At.Format(time.TimeOnly), m.Batches, i, last.At.Format(time.TimeOnly), last.Batches)
 		}
 		n := time.Duration(m.Batches - from.Batches)
@@ -45,7 +45,7 @@ func SaveWaits(moments []Moment, path string) error {
 		spans, longest, from = append(spans, s), max(longest, s.batch), m
 	}
 	if len(spans) == 0 {
-		return errors.New("plot: no batch was delivered between the first moment and the last")
+		return errors.New("plot: SaveWaits: no batch was delivered between the first moment and the last: take moments while training runs")
 	}
 	return write(path, []panel{batchPanel(spans, longest), aheadPanel(spans)})
 }

@@ -87,16 +87,16 @@ func TestMomentsWithoutABatchBetweenThemAreDrawnAsOne(t *testing.T) {
 func TestMomentsThatCannotBeDrawnAreAnError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.svg")
 	m := training(0, time.Millisecond)
-	require.ErrorContains(t, plot.SaveWaits(nil, path), "0 moments are too few")
-	require.ErrorContains(t, plot.SaveWaits(m[:1], path), "1 moments are too few")
-	require.ErrorContains(t, plot.SaveWaits([]plot.Moment{m[0], m[0]}, path), "moment 1 ")
-	require.ErrorContains(t, plot.SaveWaits([]plot.Moment{m[0], m[2], m[1]}, path), "moment 2 ")
+	require.ErrorContains(t, plot.SaveWaits(nil, path), "SaveWaits: 0 moments: must be at least 2")
+	require.ErrorContains(t, plot.SaveWaits(m[:1], path), "SaveWaits: 1 moments: must be at least 2")
+	require.ErrorContains(t, plot.SaveWaits([]plot.Moment{m[0], m[0]}, path), "moments[1] ")
+	require.ErrorContains(t, plot.SaveWaits([]plot.Moment{m[0], m[2], m[1]}, path), "moments[2] ")
 	another := m[2]
 	another.Batches = 7
 	require.ErrorContains(t, plot.SaveWaits([]plot.Moment{m[0], m[1], another}, path), "batch 7")
 	still := m[0]
 	still.At = still.At.Add(time.Second)
 	require.ErrorContains(t, plot.SaveWaits([]plot.Moment{m[0], still}, path), "no batch")
-	require.ErrorContains(t, plot.SaveWaits(m, filepath.Join(t.TempDir(), "x.webp")), `the format "webp"`)
+	require.ErrorContains(t, plot.SaveWaits(m, filepath.Join(t.TempDir(), "x.webp")), "the extension must be one of png")
 	require.NoFileExists(t, path)
 }

@@ -77,7 +77,7 @@ func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOpti
 	o.Package, o.Extensions = "vision", Extensions
 	for i, opt := range opts {
 		if opt == nil {
-			return nil, optionError("FolderOption", i, "option number %d is nil", i)
+			return nil, optionError(fmt.Sprintf("OpenFolder: options[%d]", i), nil, "is nil")
 		}
 		opt(&o)
 	}

@@ -125,17 +125,17 @@ func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
 func (p *Pipeline) complete(transforms []Transform, opts []Option) (*Pipeline, error) {
 	p.std = [3]float64{1, 1, 1}
 	var errs []error
-	for _, t := range transforms {
+	for i, t := range transforms {
 		p.made += fmt.Sprintf("%T%+v ", t, t)
 		if t == nil {
-			errs = append(errs, optionError("New", nil, "a transform is nil"))
+			errs = append(errs, optionError(fmt.Sprintf("transforms[%d]", i), nil, "is nil"))
 			continue
 		}
 		errs = append(errs, t.check(&p.plan))
 	}
 	for i, o := range opts {
 		if o == nil {
-			errs = append(errs, optionError("Option", i, "option number %d is nil", i))
+			errs = append(errs, optionError(fmt.Sprintf("options[%d]", i), nil, "is nil"))
 			continue
 		}
 		errs = append(errs, o(p))

@@ -112,7 +112,7 @@ func TestWhatCannotBeMadeSaysWhy(t *testing.T) {
 	}{
 		{"vision: New: no transform fixes the size", nil, nil},
 		{"no transform fixes the size", []vision.Transform{vision.Resize{Shorter: 8}}, nil},
-		{"a transform is nil", []vision.Transform{crop, nil}, nil},
+		{"vision: transforms[1]: is nil", []vision.Transform{crop, nil}, nil},
 		{"must be 1 … 16384", []vision.Transform{vision.CenterCrop{}}, nil},
 		{"before the transforms that change colours", []vision.Transform{crop, vision.ImageNetNormalize, crop}, nil},
 		{"can't follow a crop that pads", []vision.Transform{vision.RandomCrop{Size: vision.Square(8), Padding: 4}, crop}, nil},
@@ -122,7 +122,7 @@ func TestWhatCannotBeMadeSaysWhy(t *testing.T) {
 		{"set one of them", []vision.Transform{vision.Resize{Shorter: 3, Size: vision.Square(3)}}, nil},
 		{"before Normalize", []vision.Transform{crop, vision.ImageNetNormalize, vision.Grayscale{}}, nil},
 		{"must be 0 … 0.5", []vision.Transform{crop, vision.ColorJitter{Hue: .6}}, nil},
-		{"option number 1 is nil", []vision.Transform{crop}, []vision.Option{vision.WithType(nwt.Uint8), nil}},
+		{"vision: options[1]: is nil", []vision.Transform{crop}, []vision.Option{vision.WithType(nwt.Uint8), nil}},
 		{"can't be combined with Normalize", []vision.Transform{crop, vision.ImageNetNormalize}, []vision.Option{vision.WithType(nwt.Uint8)}},
 		{"must be Float32", []vision.Transform{crop}, []vision.Option{vision.WithType(nwt.Int64)}},
 		{"must be CHW or HWC", []vision.Transform{crop}, []vision.Option{vision.WithLayout(7)}},
