@@ -1,4 +1,4 @@
-// Package otel exports the figures of a loader to OpenTelemetry.
+// Package otel exports the metrics of a loader to OpenTelemetry.
 //
 //	import (
 //		"go.opentelemetry.io/otel"
@@ -8,7 +8,7 @@
 //
 //	registration, err := nwtotel.Register(loader, otel.Meter("trainer"))
 //
-// If there are several loaders, each needs an attribute; otherwise their figures are mixed:
+// If there are several loaders, each needs an attribute; otherwise their metrics are mixed:
 //
 //	nwtotel.Register(loader, otel.Meter("trainer"), attribute.String("loader", "train"))
 //
@@ -33,6 +33,7 @@
 //	nwt.batches_retained         of these, retained past their iteration
 //	nwt.device_bytes             memory of the device that the loader has
 //	nwt.dataset_cache_bytes      memory of cached samples
+//	nwt.shuffle_window_bytes     memory of the records that a shuffle window mixes
 //
 // These are gauges:
 //
@@ -55,8 +56,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// Register makes instruments for a loader's figures, with the given attributes. The figures are read when
-// the meter's reader collects, which costs the loader nothing. After Close, the loader's last figures are
+// Register makes instruments for a loader's metrics, with the given attributes. They are read when the
+// meter's reader collects, which costs the loader nothing. After Close, the loader's last values are
 // exported until Unregister is called.
 func Register(l *nwt.Loader, meter metric.Meter, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	i := instruments{meter: meter, with: metric.WithAttributes(attributes...)}

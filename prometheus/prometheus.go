@@ -1,4 +1,4 @@
-// Package prometheus exports the figures of a loader to Prometheus.
+// Package prometheus exports the metrics of a loader to Prometheus.
 //
 //	import (
 //		"github.com/prometheus/client_golang/prometheus"
@@ -36,6 +36,7 @@
 //	nwt_batches_retained            of these, retained past their iteration
 //	nwt_device_bytes                memory of the device that the loader has
 //	nwt_dataset_cache_bytes         memory of cached samples
+//	nwt_shuffle_window_bytes        memory of the records that a shuffle window mixes
 //
 // # Queries
 //
@@ -59,8 +60,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// NewCollector makes a collector for a loader's figures. It reads them when Prometheus asks for them,
-// which costs the loader nothing. After Close, the collector keeps its loader's last figures until it is
+// NewCollector makes a collector for a loader's metrics. It reads them when Prometheus asks for them,
+// which costs the loader nothing. After Close, the collector keeps the loader's last values until it is
 // unregistered.
 func NewCollector(l *nwt.Loader) prometheus.Collector { return collector{l} }
 

@@ -55,9 +55,9 @@ _in_jax: set[type] = set()
 class Loader(contextlib.AbstractContextManager["Loader"]):
     """The batches of one rank, loaded by servers (nwt-serve).
 
-    addresses: host:port or unix:PATH, one or a list; of a name with several hosts all are asked. All
+    addresses: host:port or unix:PATH, one or a list; if a name has several hosts, all are asked. All
         servers must serve the same batches; those that die are asked again, and may come back.
-        shared:PATH is the shared memory of a server on this host, alone.
+        shared:PATH, the shared memory of a server on this host, must be the only address.
     rank, world_size: which part of each step's samples comes here, of how many; by default what
         torchrun, MPI or Slurm have set in the environment, else everything.
     token: what the servers' -token-file has.
