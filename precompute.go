@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"reflect"
 	"slices"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -29,9 +27,8 @@ import (
 // All samples are tried, even if some are bad. If more are bad than [WithErrorBudget] allows, or if the
 // run is interrupted, the samples loaded so far stay in path.partial, and the next call loads the rest.
 //
-// Each dataset needs a path of its own. If this process has the file open for another dataset, up to 16
-// of its samples are loaded and compared: a difference is an error. Otherwise a dataset without a
-// fingerprint can't be told from another one of the same length, fields and version.
+// Each dataset needs a path of its own: a dataset without a fingerprint can't be told from another one of
+// the same length, fields and version.
 //
 // The samples are what [LoadSample] returns: augment in a [Map] over the result. Only loading options and
 // [WithProgress] take effect. If several processes call Precompute, one writes and the others wait. ds
@@ -64,63 +61,7 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 	if err != nil {
 		return nil, p.within(err)
 	}
-	if err := openFiles.add(ctx, p); err != nil {
-		p.file.Close()
-		return nil, p.within(err)
-	}
 	return p, nil
-}
-
-// openFiles holds the files of precomputed samples that this process has open.
-var openFiles fileList
-
-type fileList struct {
-	mu   sync.Mutex
-	open []*Precomputed
-}
-
-// add adds p, unless its file is open for a dataset with other samples. A file says nothing about a
-// dataset without a fingerprint, so the second of two would get the samples of the first.
-func (l *fileList) add(ctx context.Context, p *Precomputed) error {
-	l.mu.Lock()
-	others := slices.ContainsFunc(l.open, func(q *Precomputed) bool {
-		return q.file.Path() == p.file.Path() && !sameDataset(q.ds, p.ds)
-	})
-	l.open = append(l.open, p)
-	l.mu.Unlock()
-	if !others {
-		return nil
-	}
-	for i := range min(p.n, 16) {
-		if err := p.compare(ctx, i*(p.n-1)/max(1, min(p.n, 16)-1)); err != nil {
-			l.remove(p)
-			return err
-		}
-	}
-	return nil
-}
-
-func (l *fileList) remove(p *Precomputed) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open = slices.DeleteFunc(l.open, func(q *Precomputed) bool { return q == p })
-}
-
-func sameDataset(a, b Dataset) bool {
-	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
-}
-
-// compare returns an error if a sample in the file isn't the one that the dataset loads.
-func (p *Precomputed) compare(ctx context.Context, index int) error {
-	loaded, err := LoadSample(ctx, p.ds, index)
-	if err != nil {
-		return ctx.Err() // a bad sample isn't in the file either
-	}
-	kept, err := LoadSample(ctx, p, index)
-	if err != nil || loaded.mem.Sum(0, samplefile.Sum) == kept.mem.Sum(0, samplefile.Sum) {
-		return err
-	}
-	return fmt.Errorf("the file is open for another dataset, whose sample %d differs from this one's: each dataset needs a path of its own", index)
 }
 
 // Precomputed is a dataset whose samples are in a file: see [Precompute].
@@ -163,10 +104,7 @@ func (p *Precomputed) Load(ctx context.Context, index int, dst *Sample) error {
 }
 
 // Close unmaps the file.
-func (p *Precomputed) Close() error {
-	openFiles.remove(p)
-	return p.file.Close()
-}
+func (p *Precomputed) Close() error { return p.file.Close() }
 
 func (p *Precomputed) within(err error) error {
 	return fmt.Errorf("nwt: precomputed samples in %s: %w", p.path, usercall.Cause(err))

@@ -202,9 +202,6 @@ func (f *File) bytes(from int64, n int, buf *[]byte) ([]byte, error) {
 	return *buf, err
 }
 
-// Path returns the file's path, without symbolic links.
-func (f *File) Path() string { return f.path }
-
 // Close unmaps the file and closes it.
 func (f *File) Close() error {
 	var err error

@@ -75,37 +75,6 @@ func TestASecondRunLoadsNothing(t *testing.T) {
 	requireLoads(t, ds, loads, 300)
 }
 
-// Two datasets of the same length and fields tell a file nothing that differs.
-func TestTwoDatasetsCannotShareOnePathOfPrecompute(t *testing.T) {
-	of := func(n, first int) nwt.Dataset {
-		fields := []nwt.Field{{Name: "x", Type: nwt.Int64}}
-		return nwt.NewDataset(n, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
-			nwt.Values[int64](dst, 0)[0] = int64(first + i)
-			return nil
-		})
-	}
-	for _, n := range []int{1, 15, 16, 100} {
-		dir := t.TempDir()
-		path := filepath.Join(dir, "samples")
-		train := precompute(t, of(n, 0), path)
-		again := precompute(t, of(n, 0), path) // made by another call of the same function
-		require.NoError(t, os.Symlink("samples", filepath.Join(dir, "link")))
-		for _, there := range []string{path, filepath.Join(dir, "link")} {
-			_, err := nwt.Precompute(t.Context(), of(n, 1000), there, "v1")
-			require.ErrorContains(t, err, "the file is open for another dataset, whose sample 0 differs from this one's: each dataset needs a path of its own")
-		}
-		require.NoError(t, again.Close())
-		for i := range n {
-			s, err := nwt.LoadSample(t.Context(), train, i)
-			require.NoError(t, err)
-			require.EqualValues(t, i, nwt.Values[int64](s, 0)[0])
-		}
-		validation, err := nwt.Precompute(t.Context(), of(n, 1000), path+".validation", "v1")
-		require.NoError(t, err)
-		require.NoError(t, validation.Close())
-	}
-}
-
 func TestOrderAndSeedDoNotMatterToWhatIsPrecomputed(t *testing.T) {
 	source, loads := counted(100)
 	for _, opts := range [][]nwt.Option{
