@@ -109,8 +109,8 @@ func (b *Batch) Indices() []int {
 	return b.indices[:b.size]
 }
 
-// State returns the state from which [Loader.Resume] continues after this batch, except with
-// [WithUnordered].
+// State returns the state from which [Loader.Resume] continues after this batch. With
+// [WithUnordered] it can't be resumed.
 func (b *Batch) State() State {
 	s := State{Epoch: b.epoch, Samples: b.reached, Order: b.run.order()}
 	if b.l.opts.unordered {

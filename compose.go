@@ -282,11 +282,11 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	return d.f(ctx, src, src.outer)
 }
 
-// LoadPart loads a sample of ds on the way to dst: one of those that Load puts together, as mixup, a
-// mosaic or package packing does. The part has dst's Rand, Position and Epoch. It is valid until the next
-// call for the same ds, which reuses its memory; ds must be comparable, as pointers are. As with
-// [Scratch], only the goroutine that was called to load dst may call LoadPart. Make datasets before Load,
-// not in it: 64 of them may have parts in a sample.
+// LoadPart loads one of the samples of ds that Load puts together in dst, as mixup, a mosaic or package
+// packing does. The part has dst's Rand, Position and Epoch. It is valid until the next call for the same
+// ds, which reuses its memory; ds must be comparable, as pointers are. As with [Scratch], only the
+// goroutine that was called to load dst may call LoadPart. Make datasets before Load, not in it: 64 of
+// them may have parts in a sample.
 func LoadPart(ctx context.Context, ds Dataset, index int, dst *Sample) (*Sample, error) {
 	kept, err := Scratch(dst, func() (*parts, error) { return &parts{}, nil })
 	if err != nil {
@@ -345,9 +345,8 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 // length, so that the loader needn't clear the place first. If the promise is broken, elements that aren't
 // written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's Folder make
 // this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets do. Another
-// dataset makes it by a method WritesAll(asked Dataset) bool, which returns whether asked, the dataset in
-// use, is the method's receiver: so a type that embeds the dataset, with a Load of its own, promises
-// nothing.
+// dataset makes it by a method WritesAll(asked Dataset) bool. It returns whether asked, the dataset in
+// use, is its receiver: a type that embeds the receiver, and has a Load of its own, then promises nothing.
 func WritesAll(ds Dataset) Dataset {
 	if ds == nil || bool(overwrites(ds)) {
 		return ds

@@ -50,7 +50,7 @@ func (e *LoadError) Error() string {
 
 func (e *LoadError) Unwrap() error { return e.Err }
 
-// A ShardError says from which record on a shard couldn't be read. The rest of the shard is lost and
+// A ShardError says at which record the reading of a shard failed. The rest of the shard is lost and
 // counts as one bad sample; in a [CountedStream] each lost record counts.
 type ShardError struct {
 	Shard  int

@@ -301,7 +301,7 @@ func (l *Loader) Stats() Stats {
 	return s
 }
 
-// Result returns how the worker count was found, or nil as long as none is.
+// Result returns how tuning found the worker count, or nil if it hasn't.
 func (l *Loader) Result() *Result {
 	return l.found.Load()
 }

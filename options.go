@@ -244,7 +244,7 @@ func WithInterleave(shards int) Option {
 const defaultWindow = 1024
 
 // WithShuffleWindow sets among how many records [WithShuffle] mixes a stream, 1 … 2²⁴. The default is
-// 1024. The order depends on it. All of them are kept in memory: 1024 records of 4 MB take 4 GB. More than
+// 1024. The order depends on it. The records are kept in memory: 1024 records of 4 MB take 4 GB. More than
 // an eighth of the memory left is logged as a warning; see [Stats].WindowBytes.
 func WithShuffleWindow(samples int) Option {
 	return func(o *options) error { o.window = samples; return between("WithShuffleWindow", samples, 1, 1<<24) }
@@ -262,7 +262,7 @@ func WithEpochSamples(n int) Option {
 // shardsAtOnce returns how many shards of a stream without counts are read at once.
 func (o *options) shardsAtOnce() int { return cmp.Or(o.interleave, 4) }
 
-// WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch. The default is 0. Their
+// WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch, by default 0. Their
 // batches are smaller. A batch with no sample left is skipped; with several ranks it ends the epoch with
 // an error. An unreadable remainder of a stream's shard counts as one bad sample. The first ten are
 // logged, then every tenth, every hundredth and so on: see [Loader.BadSamples]. An error whose method
@@ -272,9 +272,9 @@ func WithErrorBudget(maxBad int) Option {
 }
 
 // WithTimeout gives up a call of Load that takes longer than perSample, which must be at least 1 ms. The
-// time includes the repetitions of [WithRetry]. LoadMany gets perSample for each of its samples; each
-// Open, Next, Skip and Close of a shard gets perSample for its own call. The sample is then bad, with
-// [context.DeadlineExceeded]. By default there is no bound.
+// sample is then bad, with [context.DeadlineExceeded]. The time includes the repetitions of [WithRetry].
+// LoadMany gets perSample for each of its samples; each Open, Next, Skip and Close of a shard gets
+// perSample for its own call. By default there is no bound.
 //
 // A call that was given up keeps its goroutine and memory until it returns; once 1024 such calls are
 // outstanding, the epoch ends with an error. With 0 workers the loader waits for every call, so tuning
@@ -436,9 +436,9 @@ func WithRetry(times int, wait time.Duration) Option {
 	}
 }
 
-// Temporary reports whether an error is temporary, as [WithRetry] judges it. known is false if nothing in
-// err says whether it is; then only code that knows where err comes from can decide. For nil it returns
-// false, true.
+// Temporary reports whether an error is temporary, as [WithRetry] judges it. known is false if err
+// doesn't tell; then only code that knows where err comes from can decide. For nil it returns false,
+// true.
 func Temporary(err error) (temporary, known bool) {
 	if err == nil {
 		return false, true

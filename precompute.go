@@ -19,10 +19,10 @@ import (
 )
 
 // Precompute keeps the samples of ds in a file at path: the first run loads and writes them, later runs
-// map the file into memory. It is written anew if the number of samples, the fields, version or the
-// dataset's [Fingerprinter] has changed, or if the file is damaged. Put into version whatever else the
-// samples depend on. A file at path that Precompute didn't write is first moved to path.foreign. A sample
-// that is damaged in the file, or was left out under [WithErrorBudget], is loaded from ds.
+// map the file into memory. A file that is damaged, or that was made for other fields, another number of
+// samples, version or fingerprint (see [Fingerprinter]), is written anew. Put into version whatever else
+// the samples depend on. A file at path that Precompute didn't write is first moved to path.foreign. A
+// sample that is damaged in the file, or was left out under [WithErrorBudget], is loaded from ds.
 //
 // All samples are tried, even if some are bad. If more are bad than [WithErrorBudget] allows, or if the
 // run is interrupted, the samples loaded so far stay in path.partial, and the next call loads the rest.

@@ -251,8 +251,8 @@ func (s *Sample) Epoch() int {
 	return s.epoch
 }
 
-// Context returns the context of the call of Load that loads the sample. It is for code that is given a
-// sample alone. With [WithTimeout] it ends when the call is given up.
+// Context returns the context of the call of Load that loads the sample. It is for code that is given
+// only the sample. With [WithTimeout] it ends when the call is given up.
 func (s *Sample) Context() context.Context { return s.locals.ctx }
 
 // Worker returns the number of the worker, from 0. If the caller loads, it returns 0.

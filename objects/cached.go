@@ -30,8 +30,8 @@ import (
 // the object's size, time of modification, and MD5 or ETag are the same. A store's answers tell only the
 // size and the second of modification. So if an object was modified less than a minute before Cached was
 // called, or later, its attributes are also compared after each request for it. A list through the
-// returned bucket checks all objects that it names again, 1000 objects with each request; so pass the
-// returned bucket to [List] too. An object costs about 50 bytes of memory.
+// returned bucket checks again all objects that it names, 1000 with each request; so pass the returned
+// bucket to [List] too. An object costs about 50 bytes of memory.
 //
 // The cache never makes a read fail: whatever is missing, damaged or can't be kept is read from bucket.
 // If something can't be kept, one line in [log/slog.Default] says so.

@@ -4,8 +4,8 @@
 //
 // The documents' fields must be ragged in one dimension and, within a document, equally long. A row has the
 // same fields, and two of type [nwt.Int32]: "segment_ids" numbers the documents of the row from 1, and is 0
-// where the row is empty; "positions" counts the elements of each document from 0. A document that is cut,
-// or that continues in the next row, counts as another document there, and is loaded anew for each piece.
+// where the row is empty; "positions" counts the elements of each document from 0. If a document is cut, or
+// continues in the next row, each piece counts as a document, and the whole document is loaded anew for it.
 package packing
 
 import (

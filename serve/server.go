@@ -134,7 +134,8 @@ func (s *Server) Stats() Stats {
 // and hangs up. It closes the listener. A server serves once.
 //
 // Without a token, a TCP address lets everybody in who reaches it: on loopback, every user of this host.
-// A Unix socket by [Listen] lets in its user and root. In shared memory, other users need the token.
+// A Unix socket by [Listen] or [WithShared] lets in its user and root; at @NAME, also others who know
+// the token.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(maxTicket), grpc.WaitForHandlers(true),

@@ -233,7 +233,7 @@ func (d *Choices) write(w *worker, field, k int, h header, data []byte) error {
 }
 
 // A View is a field that [LoadViews] fills, by a pipeline. The field may have several pictures, as
-// [Pipeline.Frames] declares them. Each of them makes its own random choices.
+// [Pipeline.Frames] declares them. Random choices are made anew for each picture.
 type View struct {
 	Pipeline *Pipeline
 	Field    int

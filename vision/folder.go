@@ -132,10 +132,10 @@ func (f *Folder) Len() int { return f.files.Len() }
 // [WithFieldNames] has set: see [nwt.ColumnOf].
 func (f *Folder) Fields() []nwt.Field { return f.fields }
 
-// Fingerprint depends on what the samples depend on: the names, sizes, times and classes of the files,
-// wherever the folder is, and the pipeline. A copy of a folder has other times: see
-// [WithContentFingerprint]. The first call looks at all files, 32 at a time, and takes
-// about as long as listing them took. Later calls return the same result.
+// Fingerprint depends on what the samples depend on: the pipeline, and the names, sizes, times and
+// classes of the files, wherever the folder is. A copy of a folder has other times: see
+// [WithContentFingerprint]. The first call looks at all files, 32 at a time, and takes about as long
+// as listing them took. Later calls return the same result.
 func (f *Folder) Fingerprint() string {
 	return "vision.Folder: " + f.files.Tell() + " " + f.pipeline.Fingerprint()
 }

@@ -315,8 +315,8 @@ func (t Normalize) check(p *plan) error {
 	return nil
 }
 
-// RandomErasing overwrites a random rectangle of a share P of the pictures with
-// Value. Value is in the units of the result: after Normalize, 0 is the mean.
+// RandomErasing overwrites a random rectangle with Value, in a share P of the pictures. Value is in
+// the units of the result: after Normalize, 0 is the mean.
 type RandomErasing struct {
 	P     float64    // default ½
 	Scale [2]float64 // share of the result's area, from … to; default 0.02 … 0.33
