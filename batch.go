@@ -112,7 +112,7 @@ func (b *Batch) Indices() []int {
 // State returns the state from which [Loader.Resume] continues after this batch. With
 // [WithUnordered] it can't be resumed.
 func (b *Batch) State() State {
-	s := State{Epoch: b.epoch, Samples: b.reached, Order: b.run.order()}
+	s := State{Epoch: b.epoch, Samples: b.reached, Order: b.run.identity()}
 	if b.l.opts.unordered {
 		s.Samples = -1
 	}

@@ -70,7 +70,7 @@ func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Bat
 func (l *engine) start(ctx context.Context, at beginning, course order.Course, s *serving) (*run, error) {
 	o := at.ordering
 	r := &run{l: l, ending: ending{caller: ctx}, ordering: o, course: course, serving: s}
-	r.order = sync.OnceValue(func() uint64 { return uint64(l.identity(o.sampler, o.order.N)) })
+	r.identity = sync.OnceValue(func() uint64 { return uint64(l.identity(o.sampler, o.order.N)) })
 	r.yielded.Store(int64(at.epoch))
 	if l.ownShapes() {
 		r.sizes = make([]int, l.layout.Ragged)

@@ -21,7 +21,7 @@ type run struct {
 	ending
 	ordering *ordering // fixed for the run: the sampler and the number of samples
 	course   order.Course
-	order    func() uint64  // computes State.Order once: source.identity
+	identity func() uint64  // computes State.Order once: source.identity
 	first    uint64         // sequence number of the course's first batch
 	tally    tally          // belongs to the stage if there is one, else to the consumer
 	stream   *streamFill    // nil unless the dataset is a stream

@@ -349,7 +349,7 @@ func (q *streamFill) startOf(epoch int) int64 {
 }
 
 // fillStep reads the records of a batch of a CountedStream, and offers each to the workers as soon as it
-// is read.
+// is read. Which part of the epoch the batch is, and so its State, run.place has written, as for a dataset.
 func (q *streamFill) fillStep(b *Batch) {
 	start := q.startOf(b.epoch)
 	horizon := start + 2*int64(q.run.course.N) // the end of the next epoch

@@ -198,7 +198,7 @@ func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
 				return false
 			}
 			if r := m.Round(); r != round && time.Since(since) > seldom*time.Duration(m.l.depth())*m.quickest() {
-				at, round, since, more = t.place(r, b.epoch), r, time.Now(), true
+				at, round, since, more = t.startOfRound(r, b.epoch), r, time.Now(), true
 			}
 			return !more
 		})
@@ -213,9 +213,9 @@ func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
 // round to begin elsewhere in the epoch.
 const seldom = 10
 
-// place returns where a round begins. Rounds are spread over the epoch, so that the beginning of the
+// startOfRound returns where a round begins. Rounds are spread over the epoch, so that the beginning of the
 // epoch isn't measured alone.
-func (t *tuneCall) place(round, epoch int) State {
+func (t *tuneCall) startOfRound(round, epoch int) State {
 	order := &t.first.order // the source's: that of a new loader
 	steps := order.Steps(0)
 	if t.streams() || steps < 2 {

@@ -149,7 +149,7 @@ func (w *worker) loadClaim() {
 		b.askSampler(w.next, end, w.number)
 	}
 	ctx := w.context(b.context())
-	if w.how.together != nil && w.slot == b.slot {
+	if w.how.together != nil && w.slot == b.slot { // else in the spare of a LoadMany that was given up: see takeOver
 		w.together(ctx, end)
 	} else {
 		w.singly(ctx, end)

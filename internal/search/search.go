@@ -22,7 +22,7 @@ type Strategy interface {
 // A Space says which counts a search may measure, within which limits, and what it looks for.
 type Space struct {
 	CPUs       int                    // how many CPUs workers may use at a time
-	Start      int                    // the count that training would have without tuning; it is measured first
+	Start      int                    // training's own count: the one that it would have without tuning; it is measured first
 	Step       bool                   // a step follows each batch; without workers, it waits for all loading
 	Max        int                    // highest count; −1: the strategy's own limit, and more as long as more workers win and CPUs are idle
 	Alpha      Alpha                  // the difference that the choice ignores
