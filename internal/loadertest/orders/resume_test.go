@@ -207,6 +207,11 @@ func TestAStateAtTheEndOfAnEpochGoesOnWithWhateverHasChanged(t *testing.T) {
 			t.Fatal("nothing is left of the epoch")
 		}
 	}
+	rest := []nwt.Option{nwt.WithBatchSize(8), nwt.WithDropLast()}
+	s = stateAfter(t, 12, kit.Augmented(100), append(rest, nwt.WithShuffle(1))...)
+	times, err := resumed(t, s, kit.Augmented(100), append(rest, nwt.WithShuffle(2))...)
+	require.NoError(t, err, "WithDropLast leaves out what follows")
+	require.Len(t, times, 96)
 }
 
 // A part tells nothing by itself.
