@@ -86,6 +86,9 @@ func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 	if err := t.measure(ctx, m); err != nil {
 		return nil, err
 	}
+	if !m.Settled() { // the deadline came before next was asked again
+		m.sp.Left = 0
+	}
 	if !m.fits() {
 		return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", m.refused[m.trials[len(m.trials)-1].Workers])
 	}

@@ -291,7 +291,7 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 	cpus := o.machine.CPUs()
 	about := report.Circumstances{
 		CPUs: cpus, Mine: cpus.Mine(o.ranks(), o.cpus()), Limit: t.limit, Most: o.most, Timeout: o.timeout > 0,
-		Others: others, Unseen: unseen, Late: t.sp.Time > 0 && t.Left(time.Now()) == 0,
+		Others: others, Unseen: unseen, Late: t.sp.Time > 0 && t.sp.Left == 0,
 		Again: t.again, Drift: report.Drift(t.Seen()), Peaks: t.noted,
 	}
 	if t.l.streams() {
