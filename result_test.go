@@ -288,17 +288,20 @@ func TestTrainingWaitsForTheShareThatAdviceSays(t *testing.T) {
 func TestTheReportMarksWhatIsChosenFastestAndRuledOut(t *testing.T) {
 	r := &nwt.Result{
 		Workers: 2, Fastest: 4,
-		RuledOut: []nwt.RuledOut{{Workers: 16, Reason: "more workers only take CPUs from other programs"}},
+		RuledOut: []nwt.RuledOut{
+			{Workers: 16, Reason: "more workers only take CPUs from other programs"},
+			{Workers: 24, Reason: "more workers only take CPUs from other programs"}, // and aren't even faster
+		},
 	}
 	for _, row := range []struct {
 		workers      int
 		mean, margin time.Duration
 	}{
-		{1, 8000, 100}, {2, 4200, 100}, {3, 4100, 0}, {4, 4000, 100}, {6, 36, 0}, {8, 3500, 2000}, {16, 3000, 100},
+		{1, 8000, 100}, {2, 4200, 100}, {3, 4100, 0}, {4, 4000, 100}, {6, 36, 0}, {8, 3500, 2000}, {16, 3000, 100}, {24, 5000, 100},
 	} {
 		r.Trials = append(r.Trials, nwt.Trial{Workers: row.workers, Mean: row.mean * us, Low: (row.mean - row.margin) * us, High: (row.mean + row.margin) * us})
 	}
-	for workers, mark := range map[int]string{1: "", 2: "◄ chosen", 3: "", 4: "◄ fastest", 6: "◄ hardly measured", 8: "◄ hardly measured", 16: "◄ CPUs full"} {
+	for workers, mark := range map[int]string{1: "", 2: "◄ chosen", 3: "", 4: "◄ fastest", 6: "◄ hardly measured", 8: "◄ hardly measured", 16: "◄ CPUs full", 24: ""} {
 		row := regexp.MustCompile(fmt.Sprintf(`(?m)^ *%d [^◄\n]*(.*)$`, workers)).FindStringSubmatch(r.String())
 		require.Equal(t, mark, strings.TrimSpace(row[1]), "%v", r)
 	}

@@ -208,7 +208,7 @@ func (r *Result) mark(workers int) string {
 		marks = append(marks, "chosen")
 	}
 	switch {
-	case slices.Contains(r.RuledOut, RuledOut{workers, TakesCPUs}):
+	case one.Mean < fastest.Mean && slices.Contains(r.RuledOut, RuledOut{workers, TakesCPUs}):
 		marks = append(marks, "CPUs full")
 	case workers == r.Fastest && one.known():
 		marks = append(marks, "fastest")
