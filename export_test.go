@@ -34,11 +34,12 @@ type VirtualMachine struct {
 	Neighbours      int          // busy loops of other processes, which get as much CPU time as each that computes; then GOMAXPROCS is no bound
 	running, queued atomic.Int64 // that compute beside them, and how long they waited for a CPU
 
-	Queued        float64 // CPUs that threads wait for, beside what Neighbours make them
-	Collector     float64 // CPUs that the garbage collector uses
-	Others        float64 // share of the machine's CPUs that other processes use
-	OthersUnknown bool    // what other processes use can't be told
-	Left          uint64  // bytes of memory; 0: 1 TiB
+	Queued        float64       // CPUs that threads wait for, beside what Neighbours make them
+	Collector     float64       // CPUs that the garbage collector uses
+	Others        float64       // share of the machine's CPUs that other processes use
+	OthersUnknown bool          // what other processes use can't be told
+	Tells         time.Duration // in shorter intervals it can't either
+	Left          uint64        // bytes of memory; 0: 1 TiB
 
 }
 
@@ -95,7 +96,7 @@ func (v virtualMeter) Used() host.Use {
 	return host.Use{
 		Own:       float64(v.m.used.Load()-v.used)/float64(took) + v.m.Collector,
 		Waiting:   float64(v.m.queued.Load()-v.queued)/float64(took) + v.m.Queued,
-		Collector: v.m.Collector, Others: v.m.Others, OthersKnown: !v.m.OthersUnknown,
+		Collector: v.m.Collector, Others: v.m.Others, OthersKnown: !v.m.OthersUnknown && took >= v.m.Tells,
 	}
 }
 

@@ -284,6 +284,9 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 		one.Transfer = min(one.Transfer, one.Mean-one.Step)
 		one.Wait = one.Mean - one.Step - one.Transfer
 		one.Total = one.Mean * time.Duration(t.sp.Iterations)
+		if one.OtherCPU < 0 && unseen == "" && others >= 0 && strategy != report.Live {
+			one.OtherCPU = min(others, 1-one.CPU)
+		}
 		r.Trials = append(r.Trials, one)
 	}
 	slices.SortFunc(r.RuledOut, func(a, b RuledOut) int { return cmp.Compare(a.Workers, b.Workers) })
