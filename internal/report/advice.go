@@ -152,7 +152,7 @@ func (r *Result) Advise(c Circumstances) {
 	if first >= firstNotice && first > slowFirst*t.Median {
 		say("The first batch took %s, the median one %s: expect that pause at the start of training.", human.Duration(first), human.Duration(t.Median))
 	}
-	if needs := t.Needs; c.Limit.Bytes != math.MaxUint64 && float64(needs) >= nearLimit*float64(c.Limit.Bytes) {
+	if needs := t.Needs; c.Limit.Bytes != math.MaxUint64 && needs <= c.Limit.Bytes && float64(needs) >= nearLimit*float64(c.Limit.Bytes) {
 		one, most := human.Apart(needs, c.Limit.Bytes)
 		say("Memory is nearly used up: %s of %s, %s of it by batches.", one, most, human.Bytes(uint64(t.Prefetch)*uint64(r.BatchBytes)))
 	}
