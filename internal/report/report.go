@@ -253,6 +253,8 @@ func (r *Result) Explain(c search.Choice, untuned int) {
 		beside = append(beside, they+"the fastest as far as was measured, which is hardly")
 	case r.Workers == r.Fastest:
 		beside = append(beside, they+"the fastest")
+	case !chosen.known() && chosen.Mean < fastest.Mean:
+		beside = append(beside, fmt.Sprintf("%sfaster than %d as far as was measured, which is hardly", they, r.Fastest))
 	case !chosen.known() || !fastest.known():
 		beside = append(beside, human.Workers(r.Fastest)+" may be faster, but that was hardly measured")
 	case more < hardly:

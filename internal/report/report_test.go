@@ -19,6 +19,7 @@ func TestAHeadlineHasNoPercentageOfWhatWasHardlyMeasured(t *testing.T) {
 		"2 workers: the fastest; 1 worker takes longer.":                                                {row{216_000, 0}, row{1000, 50}, row{1010, 50}, 2},
 		"2 workers: the fastest.":                                                                       {row{1900, 1000}, row{1000, 50}, row{1010, 50}, 2},
 		"2 workers: the fastest as far as was measured, which is hardly; 1 worker takes longer.":        {row{2900, 0}, row{1000, 0}, row{1010, 0}, 2},
+		"2 workers: faster than 4 as far as was measured, which is hardly; 1 worker takes longer.":      {row{2900, 0}, row{1000, 0}, row{1010, 10}, 4},
 		"2 workers: 4 workers may be faster, but that was hardly measured; 1 worker takes longer.":      {row{2900, 0}, row{1000, 0}, row{900, 0}, 4},
 		"2 workers: 4 workers may be faster, but the measurements overlap; 1 worker takes 90 % longer.": {row{1900, 90}, row{1000, 50}, row{960, 50}, 4},
 	} {
