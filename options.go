@@ -355,8 +355,9 @@ func WithMaxWorkers(n int) Option {
 }
 
 // WithTuningTime sets how long [Tune] may measure, above 0. After that time, Tune ends the context of
-// Load, waits for the calls under way, and returns the best answer so far. The default is 1 minute; with
-// [WithIterations] or [Exhaustive] there is no limit.
+// Load, waits for the calls under way, and returns the best answer so far. One count is measured in any
+// case, even if its first batches take longer. The default is 1 minute; with [WithIterations] or
+// [Exhaustive] there is no limit.
 func WithTuningTime(d time.Duration) Option {
 	return func(o *options) error {
 		o.tuningTime = d
