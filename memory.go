@@ -10,8 +10,8 @@ import (
 
 // WithMemoryLimit sets how many bytes the process may need at the count that [Tune] chooses, other
 // loaders included: see [Trial].Memory. If no count needs that little, Tune returns an error; a loader
-// with [WithAutoWorkers] keeps the fewest workers that it tried, and logs a warning. By default the
-// process may grow by 80 % of the memory that the container or the machine has left, divided by the
+// with [WithAutoWorkers] keeps the fewest workers that it tried, 0 aside, and logs a warning. By default
+// the process may grow by 80 % of the memory that the container or the machine has left, divided by the
 // number of ranks on the host.
 func WithMemoryLimit(bytes int64) Option {
 	return func(o *options) error {

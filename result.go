@@ -88,8 +88,8 @@ type Hardware struct {
 }
 
 func (h Hardware) String() string {
-	s := human.CPUs(float64(h.GOMAXPROCS))
-	if h.GOMAXPROCS != h.Logical {
+	s := human.CPUs(float64(min(h.GOMAXPROCS, h.Logical)))
+	if h.GOMAXPROCS < h.Logical {
 		s += fmt.Sprintf(" of %d", h.Logical)
 	}
 	if h.CPU != "" {
