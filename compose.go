@@ -285,8 +285,8 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 // LoadPart loads one of the samples of ds that Load puts together in dst, as mixup, a mosaic or package
 // packing does. The part has dst's Rand, Position and Epoch. It is valid until the next call for the same
 // ds, which reuses its memory; ds must be comparable, as pointers are. As with [Scratch], only the
-// goroutine that was called to load dst may call LoadPart. Make datasets before Load, not in it: 64 of
-// them may have parts in a sample.
+// goroutine that was called to load dst may call LoadPart. Make datasets before Load, not in it: parts
+// may come from at most 64 of them.
 func LoadPart(ctx context.Context, ds Dataset, index int, dst *Sample) (*Sample, error) {
 	kept, err := Scratch(dst, func() (*parts, error) { return &parts{}, nil })
 	if err != nil {

@@ -284,9 +284,9 @@ func (b batcher) LoadMany(ctx context.Context, indices []int, dst []*Sample) err
 // longest sample: see [Batch.Shape]. The result of [Map] has no sizes unless it is wrapped in [Sized].
 type SizedDataset interface {
 	Dataset
-	// Sizes sets sizes to the size of sample index: one number per ragged dimension, field by field, the
-	// same at every call. Load may set a smaller size, but not a larger one. Sizes must be quick. Many
-	// goroutines call it at once. If it panics or a size is out of range, the sample is bad.
+	// Sizes writes the size of sample index to sizes: one number per ragged dimension, field by field,
+	// the same at every call. Load may set a smaller size, but not a larger one. Sizes must be quick.
+	// Many goroutines call it at once. If it panics or a size is out of range, the sample is bad.
 	Sizes(index int, sizes []int)
 }
 
@@ -339,10 +339,10 @@ func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index 
 // samples, in this run and in later ones. Fingerprint must be quick, or remember its result.
 //
 // If a dataset's fingerprint has changed, [Precompute] makes its file anew. If the fingerprint of a
-// dataset or sampler has changed, [Loader.Resume] in mid-epoch returns an error. What this module makes
-// of datasets or streams passes on their fingerprints. [Subset], [Split], [Concat] and package packing
-// add their own arguments, even if there is no fingerprint to pass on. No fingerprint says what the
-// function of a [Map] does.
+// dataset or sampler has changed, [Loader.Resume] in mid-epoch returns an error. Datasets that this
+// module makes of others, or of streams, pass on their fingerprints. [Subset], [Split], [Concat] and
+// package packing add their own arguments, even if there is no fingerprint to pass on. No fingerprint
+// says what the function of a [Map] does.
 type Fingerprinter interface{ Fingerprint() string }
 
 // fingerprint returns the fingerprint of a dataset, stream or sampler, or "" if it has none.

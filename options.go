@@ -229,8 +229,8 @@ func WithRankFromEnv() Option {
 	}
 }
 
-// WithUnordered delivers each batch as soon as it is loaded, so the order may differ from run to run,
-// except on a GPU. Such an epoch can't be resumed.
+// WithUnordered delivers each batch as soon as it is loaded, so the order may differ from run to run;
+// on a GPU it doesn't. Such an epoch can't be resumed.
 func WithUnordered() Option {
 	return func(o *options) error { o.unordered = true; return nil }
 }
@@ -264,9 +264,9 @@ func (o *options) shardsAtOnce() int { return cmp.Or(o.interleave, 4) }
 
 // WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch, by default 0. Their
 // batches are smaller. A batch with no sample left is skipped; with several ranks it ends the epoch with
-// an error. An unreadable remainder of a stream's shard counts as one bad sample. The first ten are
-// logged, then every tenth, every hundredth and so on: see [Loader.BadSamples]. An error whose method
-// EndsEpoch() bool returns true is not the sample's: it ends the epoch.
+// an error. An unreadable remainder of a stream's shard counts as one bad sample. The first ten bad
+// samples are logged, then every tenth, every hundredth and so on: see [Loader.BadSamples]. An error
+// whose method EndsEpoch() bool returns true is not the sample's: it ends the epoch.
 func WithErrorBudget(maxBad int) Option {
 	return func(o *options) error { o.maxBad = maxBad; return between("WithErrorBudget", maxBad, 0, math.MaxInt32) }
 }
@@ -274,7 +274,7 @@ func WithErrorBudget(maxBad int) Option {
 // WithTimeout gives up a call of Load that takes longer than perSample, which must be at least 1 ms. The
 // sample is then bad, with [context.DeadlineExceeded]. The time includes the repetitions of [WithRetry].
 // LoadMany gets perSample for each of its samples; each Open, Next, Skip and Close of a shard gets
-// perSample for its own call. By default there is no bound.
+// perSample. By default there is no bound.
 //
 // A call that was given up keeps its goroutine and memory until it returns; once 1024 such calls are
 // outstanding, the epoch ends with an error. With 0 workers the loader waits for every call, so tuning
@@ -296,11 +296,11 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	}
 }
 
-// WithBatchTransform makes a worker run f on each loaded batch before it is copied to the device, for
-// mixup or masking, for example. f may change elements and lengths, and draws from [Batch.Rand]. Several
-// workers may run f at once, for different batches. If f fails or panics, or sets a length beyond
-// [Batch.Shape], the epoch ends with a *[LoadError]: a [SizedDataset] should leave room for what f adds.
-// After f, the elements beyond each length are cleared. [WithTimeout] doesn't bound f.
+// WithBatchTransform makes a worker run f, such as mixup or masking, on each loaded batch before it is
+// copied to the device. f may change elements and lengths, and should draw random numbers from
+// [Batch.Rand]. Several workers may run f at once, for different batches. If f fails or panics, or sets
+// a length beyond [Batch.Shape], the epoch ends with a *[LoadError]: a [SizedDataset] should leave room
+// for what f adds. After f, the elements beyond each length are cleared. [WithTimeout] doesn't bound f.
 func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.transform = f
@@ -308,7 +308,7 @@ func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 	}
 }
 
-// WithLogger sets where log lines go. The default is [slog.Default]. Its handler must not call [Tune] or
+// WithLogger sets where log lines go. The default is [slog.Default]. l's handler must not call [Tune] or
 // [Precompute] on the file that a line is about.
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) error {
@@ -324,7 +324,7 @@ func WithDevice(d Device) Option {
 
 // WithAlpha sets the difference that [Tune] ignores: a time, at least 0, over as many iterations as
 // [WithIterations] says. The default is 0.5 s, but at most 2 % of the fastest count's time, and at least
-// 1 % of it and 5 µs per batch.
+// 1 % of that time and 5 µs per batch.
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
@@ -348,8 +348,8 @@ func WithIterations(n int) Option {
 }
 
 // WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. The default is twice the
-// number of CPUs that the process may use, and more as long as more workers win while CPUs are idle: see
-// [Exhaustive].
+// number of CPUs that the process may use, and more as long as more workers are faster and CPUs are
+// idle.
 func WithMaxWorkers(n int) Option {
 	return func(o *options) error { o.most = n; return between("WithMaxWorkers", n, 0, maxWorkers) }
 }
@@ -372,8 +372,8 @@ func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error { o.step = f; return errorIf(f == nil, "WithStep", nil, "the function is nil") }
 }
 
-// WithProgress makes [Tune] and [Precompute] call f whenever there is something new to show. Otherwise
-// they log a line every 10 s, Tune also at its beginning and end.
+// WithProgress makes [Tune] and [Precompute] call f whenever there is something new to show. Without
+// it they log a line every 10 s, and Tune also at its beginning and end.
 func WithProgress(f func(Progress)) Option {
 	return func(o *options) error {
 		o.progress = f
@@ -384,10 +384,10 @@ func WithProgress(f func(Progress)) Option {
 // WithResultCache keeps what [Tune] finds in a file, under a name for the dataset. The next Tune uses it
 // if hardware, device, fields and options are the same, and if a few batches are as large and as slow as
 // the file says, within a factor of two. A result that Tune wasn't sure of is used for one day. If fewer
-// than 80 % of runs would choose the same, or if other programs kept CPUs busy, it is used for ten
-// minutes, by the processes of the same job. If several processes call Tune at once, one tunes and the
-// others wait. If the file can't be used, Tune logs that and tunes. Functions that Tune calls must not
-// call Tune with the same file.
+// than 80 % of runs would choose the same, or if other programs kept CPUs busy, it holds for ten
+// minutes, enough for the processes of one job. If several processes call Tune at once, one tunes and
+// the others wait. If the file can't be used, Tune logs that and tunes. Functions that Tune calls must
+// not call Tune with the same file.
 func WithResultCache(path, name string) Option {
 	return func(o *options) error {
 		o.results, o.resultName = path, name
@@ -421,15 +421,15 @@ var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 // default), and the wait before the first repetition (10 ms by default), which doubles each time.
 // [WithTimeout] bounds all loads and waits of a sample together. After a temporary error of Open, Next or
 // Skip the shard is opened again, and read on from where it failed; here [WithTimeout] bounds each call
-// by itself, and no wait. The last error says how many attempts there were.
+// by itself, but not the waits. The last error says how many attempts there were.
 //
 // An error is temporary if it is a timeout, or if its method Temporary() bool, as [Retryable] adds it,
 // returns true; if that returns false, it is not. Without the method these are temporary: connections
 // that were reset, refused or broken off; networks and hosts that can't be reached;
 // [io.ErrUnexpectedEOF]; ESTALE and EIO of a network file system. An error with a method HTTPStatusCode()
-// int is temporary if that returns 408, 429 or 5xx, or if its method ErrorCode() string returns a code of
-// S3 for something that passes, such as ExpiredToken. Package objects, which knows that it reads a store,
-// retries others too.
+// int is temporary if that returns 408, 429 or 5xx, or if its method ErrorCode() string returns an S3
+// code of something that passes, such as ExpiredToken. Package objects, which knows that it reads a
+// store, retries others too.
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
 		o.retry = retry.Policy{Times: times, Wait: wait, Asked: true}

@@ -425,6 +425,6 @@ type record = shards.Item[Record]
 // A Record is one record of a shard. The loader reuses it: Next gets it with the contents that an earlier
 // call left in it.
 type Record struct {
-	Data  []byte // append to Data[:0] to reuse its memory; only Data counts as memory read ahead
+	Data  []byte // append to Data[:0] to reuse its memory; the limit of reading ahead counts only Data
 	Value any    // anything else
 }

@@ -22,7 +22,7 @@ type Sampler interface {
 }
 
 // A BatchSampler also defines where batches end; its methods must be pure. Batch k of rank r is batch k ×
-// world + r of the epoch. If the last step has fewer batches than ranks, several ranks share one.
+// world + r of the epoch. If the last step has fewer batches than ranks, several ranks divide one.
 type BatchSampler interface {
 	Sampler
 	Batches() int               // the number of batches in an epoch, 1 … Len(); it must not change

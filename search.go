@@ -22,7 +22,7 @@ func (s strategy) search() search.Strategy { return s.Strategy }
 func Greedy() Strategy { return strategy{search.Greedy{}} }
 
 // Exhaustive measures every count, 0 … CPUs−1, in four rounds, and higher counts as long as more workers
-// win while CPUs are idle.
+// are faster and CPUs are idle.
 func Exhaustive() Strategy { return strategy{search.Exhaustive{}} }
 
 // WithStrategy sets how [Tune] searches: [Greedy] by default, or [Exhaustive].

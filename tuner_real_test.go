@@ -109,7 +109,7 @@ func realWorkloads(t *testing.T, cpus int) []realWorkload {
 		{"photographs", "a photograph", pictures, nil, cpus, true, 0, nil, 0},
 		{"photographs", "a photograph, step sleeps 100 ms", pictures, step(sleep(100 * ms)), cpus, true, 0, nil, 0},
 		{"sixteen-procs", "sleeps 1 ms, step sleeps 100 ms, GOMAXPROCS 16", load(sleep(ms)), step(sleep(100 * ms)), 2, false, 16, nil, 0},
-		{"hides", "sleeps 0.2 ms with a lock, step sleeps 35 ms, not told", load(locked), nil, 2, false, 0, step(sleep(35 * ms)), 0},
+		{"hides", "sleeps 0.2 ms with a lock, step sleeps 35 ms, unknown to `Tune`", load(locked), nil, 2, false, 0, step(sleep(35 * ms)), 0},
 		{"hides", "computes 45 µs, step sleeps 47.55 ms", load(compute(ms * 45 / 1000)), step(sleep(ms * 4755 / 100)), cpus, true, 0, nil, 0},
 		{"copies", "copies 20 µs", load(copying), nil, cpus, true, 0, nil, 0},
 	}

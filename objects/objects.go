@@ -27,10 +27,10 @@ type Option func(*store)
 // before it is read. If the store doesn't know its size, it is an error once the data exceeds the limit.
 func WithMaxBytes(n int64) Option { return func(s *store) { s.maxBytes = n } }
 
-// WithStallTimeout sets how long a request may bring nothing: neither an answer at first, nor a further
-// byte later. A request that stalls longer is given up and made again, up to 3 times; each time it may
-// stall twice as long. The default is a tenth of [nwt.WithTimeout], or 5 s without it. WithTimeout bounds
-// all attempts together.
+// WithStallTimeout sets how long a request may wait for its answer, and then for each further byte. A
+// request that stalls longer is given up and made again, up to 3 times; each time it may stall twice as
+// long. The default is a tenth of [nwt.WithTimeout], or 5 s without it. WithTimeout bounds all attempts
+// together.
 func WithStallTimeout(d time.Duration) Option {
 	return func(s *store) { s.stall, s.stallSet = d, true }
 }

@@ -68,7 +68,7 @@ func WithTuning() ServerOption {
 
 // WithSlots sets how many batches a server loads and sends at a time, 1 … 4096, 16 by default: this bounds
 // its memory. Further requests wait. Clients in shared memory may hold as many batches again, plus one for
-// each client that waits for it.
+// each client that waits.
 func WithSlots(n int) ServerOption {
 	return serverOption(func(o *options) error {
 		if o.slots = n; n < 1 || n > 4096 {
@@ -115,7 +115,7 @@ func WithShared(path string) ServerOption {
 	})
 }
 
-// WithAbout adds to what a server tells each client of its dataset, such as the names of classes: at
+// WithAbout adds facts, such as the names of classes, to the description that each client gets: at
 // most 1 MB of JSON.
 func WithAbout(about map[string]any) ServerOption {
 	return serverOption(func(o *options) (err error) {

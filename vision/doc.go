@@ -72,14 +72,14 @@
 //
 // # When nobody waits any more
 //
-// A picture may take seconds, and a malicious one of 64 scans half a minute. So loading a picture ends
-// soon after its context ends, with an error that wraps the context's cause: after a row of blocks, a row
-// of pixels, or some kilobytes of the file. This is the context of the Load call that loads the sample;
-// the call needn't pass it on. The context ends if the program leaves the epoch, or if [nwt.WithTimeout]
-// gives the call up. The decoder of WebP can't be stopped, since it reads the whole file before it
-// begins. With pictures of 89 megapixels on an AMD EPYC, it took at most this CPU time: 13 s for a bad
-// lossy file, 3.2 s for a good lossy file, 1.6 s for a lossless file smaller than 4 kB, and some
-// milliseconds for a larger lossless file.
+// A picture may take seconds; a malicious one, with 64 scans, takes half a minute. So loading a picture
+// ends soon after its context ends, with an error that wraps the context's cause: after a row of blocks,
+// a row of pixels, or some kilobytes of the file. This is the context of the Load call that loads the
+// sample; the call needn't pass it on. The context ends if the program leaves the epoch, or if
+// [nwt.WithTimeout] gives the call up. The decoder of WebP can't be stopped, since it reads the whole
+// file before it begins. With pictures of 89 megapixels on an AMD EPYC, it took at most this CPU time: 13
+// s for a bad lossy file, 3.2 s for a good lossy file, 1.6 s for a lossless file smaller than 4 kB, and
+// some milliseconds for a larger lossless file.
 //
 // Two more things can't be stopped: a read from a file system that doesn't answer, and a decoder that the
 // program has registered, once it has the whole file in memory.

@@ -196,7 +196,7 @@ func Index(ctx context.Context, fsys fs.FS, shards []string, opts ...Option) (al
 }
 
 // Shard returns the shard's entry in an index, once the Writer is closed. If the Writer's output is
-// compressed, set Bytes to the size of the file, or to 0, which turns the check off.
+// compressed, set Bytes to the file's size, or to 0: then [WithIndex] doesn't check it.
 func (w *Writer) Shard(name string) Shard { return Shard{name, w.samples, w.out.n} }
 
 // A counter counts the bytes that are written.

@@ -116,12 +116,12 @@ func (m marks) replace(text, report string) (string, error) {
 func (r *run) report(g *group) string {
 	figs := figures(r.Measurements)
 	var b strings.Builder
-	of := "medians of up to"
+	of := fmt.Sprintf("medians of up to %d rounds", r.rounds())
 	if g.fastest {
-		of = "rates are those of the fastest, the rest medians, of up to"
+		of = fmt.Sprintf("up to %d rounds: rates are the fastest round's, other figures medians", r.rounds())
 	}
-	fmt.Fprintf(&b, "Measured on %s with %d CPUs (%s), %d GB, %s, %s; %s s per measurement, %s %d rounds.\n",
-		r.Date, r.Machine.GOMAXPROCS, r.Machine.CPU, (r.Machine.Memory+5e8)/1e9, r.System, r.versions(), fmt.Sprint(r.Seconds), of, r.rounds())
+	fmt.Fprintf(&b, "Measured on %s with %d CPUs (%s), %d GB, %s, %s; %s s per measurement, %s.\n",
+		r.Date, r.Machine.GOMAXPROCS, r.Machine.CPU, (r.Machine.Memory+5e8)/1e9, r.System, r.versions(), fmt.Sprint(r.Seconds), of)
 	if g.plotted {
 		b.WriteString("\n![Batches per second by worker count](compared.svg)\n")
 	}

@@ -65,7 +65,7 @@ func (o *options) formats(ctx context.Context, document string) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Measured on one thread (%s), %s; %v s per measurement, medians of %d rounds in turn, in images per second.\n\n",
 		hardware.CPU, system(), o.seconds, o.rounds)
-	b.WriteString("| | nwt | torchvision | Pillow | nwt ÷ torchvision | wanted |\n| --- | ---: | ---: | ---: | ---: | ---: |\n")
+	b.WriteString("| | nwt | torchvision | Pillow | nwt ÷ torchvision | goal |\n| --- | ---: | ---: | ---: | ---: | ---: |\n")
 	for _, f := range formatsWanted {
 		ours, theirs := of("nwt", f.name), of("torchvision", f.name)
 		fmt.Fprintf(&b, "| %s | %.0f | %.0f | %.0f | %.2f | ≥ %v |\n", f.name, ours, theirs, of("pillow", f.name), ours/theirs, f.want)
