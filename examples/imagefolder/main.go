@@ -120,8 +120,8 @@ func epoch(ctx context.Context, images *images, opts []nwt.Option, stdout io.Wri
 		asked = time.Now()
 	}
 	took := time.Since(start)
-	fmt.Fprintf(stdout, "An epoch, workers: %d: %d images in %v, %.0f images/s, %.0f %% of the time waiting.\n",
-		loader.Workers(), images.Len(), took.Round(time.Millisecond), float64(images.Len())/took.Seconds(), 100*waited.Seconds()/took.Seconds())
+	fmt.Fprintf(stdout, "An epoch, workers: %d: %d images, each file %d times, in %v, %.0f images/s, %.0f %% of the time waiting.\n",
+		loader.Workers(), images.Len(), images.repeat, took.Round(time.Millisecond), float64(images.Len())/took.Seconds(), 100*waited.Seconds()/took.Seconds())
 	for c, m := range channels {
 		// The values are normalized: undo that.
 		fmt.Fprintf(stdout, "%-5s  mean %.4f  deviation %.4f\n", [...]string{"red", "green", "blue"}[c],

@@ -71,7 +71,7 @@ func TestARunTunesAndPrintsWhatTrainingNeeds(t *testing.T) {
 	require.Contains(t, out, "6 images, classes: 2\n")
 	require.Contains(t, out, "left out, for they can't be decoded: 1\n   "+bad+": ")
 	require.Contains(t, out, "per batch")
-	require.Contains(t, out, "10 images in")
+	require.Contains(t, out, "10 images, each file 2 times, in")
 	for _, channel := range []string{"red  ", "green", "blue "} {
 		require.Contains(t, out, channel+"  mean 0.2000  deviation 0.0000\n")
 	}
@@ -86,7 +86,7 @@ func TestWithoutRepeatAnEpochHasAThousandImages(t *testing.T) {
 	}
 	var stdout strings.Builder
 	require.NoError(t, run(t.Context(), []string{"-dir", dir, "-size", "1", "-strategy", "exhaustive"}, &stdout, &strings.Builder{}))
-	require.Contains(t, stdout.String(), "1002 images in")
+	require.Contains(t, stdout.String(), "1002 images, each file 334 times, in")
 }
 
 func TestWhatCannotRunSaysWhy(t *testing.T) {
