@@ -90,9 +90,9 @@ func (b *Batch) Len() int { return b.size }
 // Number returns the number of the batch in its epoch, from 0.
 func (b *Batch) Number() int { return b.number }
 
-// Last reports whether the batch is the last of its epoch on this rank, as far as positions tell: if all
-// samples after it turn out to be bad, no batch is Last. If a stream's length isn't known, only a
-// short batch is Last, and with [WithUnordered] none is. Last returns false in [WithBatchTransform].
+// Last reports whether the batch is the last of its epoch on this rank, judging by positions: if all
+// later samples turn out to be bad, it is never true. If a stream's length isn't known, it is true only
+// for a short batch, and never with [WithUnordered]. Last returns false in [WithBatchTransform].
 func (b *Batch) Last() bool { return b.last }
 
 // Epoch returns the epoch that the batch belongs to.
@@ -109,8 +109,8 @@ func (b *Batch) Indices() []int {
 	return b.indices[:b.size]
 }
 
-// State returns the state from which [Loader.Resume] continues after this batch. With
-// [WithUnordered] it can't be resumed.
+// State returns the state from which [Loader.Resume] continues after this batch. With [WithUnordered]
+// the state can't be resumed.
 func (b *Batch) State() State {
 	s := State{Epoch: b.epoch, Samples: b.reached, Order: b.run.identity()}
 	if b.l.opts.unordered {
@@ -185,9 +185,9 @@ func (b *Batch) Lens(field, dim int) []int32 {
 	return b.places.LensOf(c.Ragged + dim)[:b.size]
 }
 
-// Retain keeps the batch valid until Release, past the next iteration and the loader's Close. If more than
-// 64 batches are retained, the epoch may end with [ErrRetained]. Retain panics if the batch has gone back
-// to the loader and its memory holds no other batch yet; later only [WithChecks] notices.
+// Retain keeps the batch valid until Release, past the next iteration and the loader's Close. If more
+// than 64 batches are retained, the epoch may end with [ErrRetained]. Retain panics if the batch has
+// gone back to the loader and its memory holds no other batch yet; after that only [WithChecks] notices.
 func (b *Batch) Retain() {
 	if b.refs.Add(1) == 1 {
 		b.refs.Add(-1)
@@ -222,8 +222,8 @@ func (b *Batch) letGo() {
 // fractional part of π.
 const batchRand = 0x13198a2e03707344
 
-// Rand returns a generator for what is drawn once per batch, such as mixup's share. Its seed depends on
-// (seed, epoch, position of the batch's first sample) alone.
+// Rand returns a generator of random numbers that are drawn once per batch, such as mixup's share. Its
+// seed depends only on (seed, epoch, position of the batch's first sample).
 func (b *Batch) Rand() *rand.Rand {
 	if b.rand == nil {
 		b.rand = rand.New(&b.pcg)

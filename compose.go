@@ -15,8 +15,8 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Subset copies indices, and returns the samples of ds that have them, in that order. An index that
-// occurs twice is augmented differently each time.
+// Subset returns the samples of ds at indices, which it copies, in their order. A sample that occurs
+// twice is augmented differently each time.
 func Subset(ds Dataset, indices []int) (Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
@@ -87,9 +87,9 @@ func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	return d.ds.(BatchDataset).LoadMany(ctx, there, dst)
 }
 
-// Concat returns the samples of several datasets, one after the other. Their fields, names included, must
-// be the same; otherwise the error names the first difference. Datasets without samples are allowed, but
-// one must have some. If a dataset grows later, Concat still uses the length that it had.
+// Concat returns the samples of several datasets, one after the other. Their fields, names included,
+// must be the same; otherwise the error names the first difference. Some of the datasets may be empty,
+// but not all. If a dataset grows later, Concat still uses its earlier length.
 func Concat(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Concat", nil, "needs at least one dataset")
@@ -282,11 +282,11 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	return d.f(ctx, src, src.outer)
 }
 
-// LoadPart loads one of the samples of ds that Load puts together in dst, as mixup, a mosaic or package
-// packing does. The part has dst's Rand, Position and Epoch. It is valid until the next call for the same
-// ds, which reuses its memory; ds must be comparable, as pointers are. As with [Scratch], only the
-// goroutine that was called to load dst may call LoadPart. Make datasets before Load, not in it: parts
-// may come from at most 64 of them.
+// LoadPart loads a sample of ds for a Load that puts several samples together in dst, as mixup, a mosaic
+// or package packing does. The part has dst's Rand, Position and Epoch. It is valid until the next call
+// for the same ds, which reuses the part's memory. ds must be comparable, as pointers are. As with
+// [Scratch], only the goroutine that was called to load dst may call LoadPart. Make these datasets, at
+// most 64, before Load, not in it.
 func LoadPart(ctx context.Context, ds Dataset, index int, dst *Sample) (*Sample, error) {
 	kept, err := Scratch(dst, func() (*parts, error) { return &parts{}, nil })
 	if err != nil {
@@ -341,12 +341,13 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 	return len(p.list) - 1, nil
 }
 
-// WritesAll returns ds with the promise that Load writes every element, of a ragged field up to its
-// length, so that the loader needn't clear the place first. If the promise is broken, elements that aren't
-// written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's Folder make
-// this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets do. Another
-// dataset makes it by a method WritesAll(asked Dataset) bool. It returns whether asked, the dataset in
-// use, is its receiver: a type that embeds the receiver, and has a Load of its own, then promises nothing.
+// WritesAll returns ds with the promise that Load writes every element (of a ragged field, up to its
+// length), so that the loader needn't clear the place first. If the promise is broken, elements that
+// aren't written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's
+// Folder make this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets
+// do. Any other dataset makes it by a method WritesAll(asked Dataset) bool, which returns whether asked,
+// the dataset in use, is its receiver. So a type that embeds the receiver, and has a Load of its own,
+// promises nothing.
 func WritesAll(ds Dataset) Dataset {
 	if ds == nil || bool(overwrites(ds)) {
 		return ds
@@ -420,9 +421,9 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	return parts, nil
 }
 
-// Zip puts datasets of the same length side by side: sample i has the fields of sample i of each. No two
-// fields may have the same name. All datasets draw from one [Sample.Rand]. A [Schema] of all fields, in
-// order, reads the result.
+// Zip puts datasets of the same length side by side: sample i has the fields of each dataset's sample i.
+// No two fields may have the same name. All datasets draw from one [Sample.Rand]. A [Schema] of all
+// fields, in order, reads the result.
 func Zip(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Zip", nil, "needs at least one dataset")
@@ -570,7 +571,7 @@ type Slice struct {
 
 // SliceOf returns an array for [FromSlices] that holds the samples one after the other, each row-major
 // with the given shape; without a shape each sample is a scalar. Values of type int make a field of type
-// Int64. The array isn't copied, except a []int whose elements have 32 bits: it must not change.
+// Int64. The array must not change: it isn't copied, except a []int with 32-bit elements.
 func SliceOf[T Element | ~int](name string, values []T, shape ...int) Slice {
 	field := Field{Name: name, Type: Int64, Shape: slices.Clone(shape)}
 	first := unsafe.Pointer(unsafe.SliceData(values))

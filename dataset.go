@@ -12,8 +12,8 @@ import (
 // doesn't write are zero; see [WritesAll].
 type Dataset interface {
 	// Len returns the number of samples, the same on all ranks. The loader calls it at the beginning of
-	// each epoch. Until the epoch is over, even if it is resumed later, Len must not change, nor which
-	// sample an index means.
+	// each epoch. Until the epoch is over, even if it is resumed later, neither Len nor the sample of an
+	// index may change.
 	Len() int
 	Fields() []Field                                        // the layout of one sample, which must not change
 	Load(ctx context.Context, index int, dst *Sample) error // 0 ≤ index < Len; ctx ends when the epoch does
@@ -28,7 +28,8 @@ type BatchDataset interface {
 	LoadMany(ctx context.Context, indices []int, dst []*Sample) error
 }
 
-// NewDataset makes a dataset of n samples. load is its Load, under the rules of [Dataset].
+// NewDataset makes a dataset of n samples. load is its method Load, and must follow the rules of
+// [Dataset].
 func NewDataset(n int, fields []Field, load func(ctx context.Context, index int, dst *Sample) error) Dataset {
 	return &funcDataset{n: n, fields: fields, load: load}
 }
@@ -340,9 +341,9 @@ func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index 
 //
 // If a dataset's fingerprint has changed, [Precompute] makes its file anew. If the fingerprint of a
 // dataset or sampler has changed, [Loader.Resume] in mid-epoch returns an error. Datasets that this
-// module makes of others, or of streams, pass on their fingerprints. [Subset], [Split], [Concat] and
-// package packing add their own arguments, even if there is no fingerprint to pass on. No fingerprint
-// says what the function of a [Map] does.
+// module makes of other datasets, or of streams, pass on the fingerprints of those. [Subset], [Split],
+// [Concat] and package packing add their own arguments, even if there is no fingerprint to pass on. A
+// fingerprint doesn't cover the function of a [Map].
 type Fingerprinter interface{ Fingerprint() string }
 
 // fingerprint returns the fingerprint of a dataset, stream or sampler, or "" if it has none.

@@ -11,7 +11,7 @@ import (
 
 // CUDA returns the NVIDIA GPU with the given number, from 0, or [ErrNoDevice] if there is none. It needs
 // NVIDIA's driver; without cgo it also needs the build tag nwt_purego; with the tag cuda it needs the
-// toolkit. If there is a GPU but the program was built without these, another error says how to build it.
+// toolkit. If there is a GPU but the build had neither cgo nor nwt_purego, another error says so.
 func CUDA(ordinal int) (Device, error) {
 	dev, err := cuda.Open(ordinal)
 	if err != nil {

@@ -10,8 +10,9 @@
 //		return decode(files[i], image.Of(dst))
 //	})
 //
-// [Tune] finds the fewest workers with which this dataset, on this machine and with your training step if
-// you give it, loads as fast as with more. A [Loader] yields the batches. [NewTunedLoader] does both:
+// [Tune] finds the fewest workers that load this dataset as fast as more workers would: on this machine
+// and, if you give it, with your training step. A [Loader] yields the batches. [NewTunedLoader] does
+// both:
 //
 //	loader, err := nwt.NewTunedLoader(ctx, ds, nwt.WithBatchSize(128), nwt.WithShuffle(42))
 //	…
@@ -34,9 +35,9 @@
 //     [WithMaxWorkers], [WithMemoryLimit], [WithTuningTime], [WithIterations], [WithProgress],
 //     [WithResultCache].
 //
-// Order, augmentation and resume points depend on (seed, epoch, position in the epoch) alone, never on
-// the worker count or on timing. Memory depends on how many batches are loaded ahead. A batch costs no
-// allocation, except a few small slices with [Subset], [Split], [Zip] and [Concat] of BatchDatasets, and
-// what a stream's reader allocates. A bad sample, a panic in Load or a call that hangs becomes an error
-// that names the sample; all batches before it come first.
+// Order, augmentation and resume points depend only on (seed, epoch, position in the epoch), never on
+// the worker count or on timing. Memory depends on how many batches are loaded ahead. Loading a batch
+// allocates nothing, except what a stream's reader allocates, and a few small slices for a [Subset],
+// [Split], [Zip] or [Concat] of BatchDatasets. A bad sample, a panic in Load or a call that hangs
+// becomes an error that names the sample; all batches before it come first.
 package nwt

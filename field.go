@@ -19,7 +19,7 @@ type Field struct {
 	Name       string // must be unique for [AddField], [FromSlices] and [Zip]
 	Type       DType
 	Shape      []int // of one sample, in row-major order; nil means a scalar
-	RaggedDims int   `json:",omitempty"` // in how many of its first dimensions a sample may be smaller than Shape: Load calls [Sample.SetLen] or, for 2 or more, [Sample.SetShape]; the loader pads with 0
+	RaggedDims int   `json:",omitempty"` // how many of the first dimensions may be smaller in a sample than in Shape: Load then calls [Sample.SetLen] or, for 2 or more, [Sample.SetShape]; the loader pads with 0
 }
 
 // A DType is the type of a field's elements.

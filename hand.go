@@ -324,9 +324,9 @@ func (h *hand) gather(end int) (ok bool) {
 	return true
 }
 
-// LoadSample loads one sample, as at position index of epoch 0 with seed 0. After a temporary error it
-// tries again, as [WithRetry] does by default. The sample stays valid. The errors are *[LoadError] and those
-// of [NewLoader].
+// LoadSample loads one sample as if it were at position index of epoch 0, with seed 0. It retries
+// temporary errors as [WithRetry] does by default. The sample stays valid. The errors are *[LoadError]
+// and those of [NewLoader].
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	n, l, err := checkIndexed(ds)
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
-// A Loader feeds the batches of a dataset to a training loop. Any goroutine may call its methods. So may
-// whatever the loader calls, such as a dataset, a log's handler or an option's function, but it must not
-// call Close or start an epoch.
+// A Loader feeds the batches of a dataset to a training loop. Any goroutine may call its methods.
+// Functions that the loader calls, such as those of a dataset, a log's handler or an option, may call
+// them too, but must not call Close or start an epoch.
 type Loader struct {
 	_ [0]sync.Mutex // lets vet find copies, which wouldn't keep the engine alive
 	// Neither the engine nor its batches refer to the Loader, so a Loader that the program has lost can
@@ -153,7 +153,7 @@ func explainPanic(p any, failure error) any {
 	return p
 }
 
-// SetSampler changes the order and the length of later epochs. Before you resume one of them, call
+// SetSampler changes the order and the length of later epochs. Before you resume such an epoch, call
 // SetSampler again. It fails with [ErrBusy] during an epoch, and it fails for a stream.
 func (l *Loader) SetSampler(s Sampler) error {
 	switch {
@@ -191,11 +191,11 @@ func (l *Loader) SetWorkers(n int) error {
 }
 
 // Epoch yields the batches of an epoch, in order. If something fails, all batches before it come first;
-// then the error, with a nil batch, ends the epoch: a *[LoadError], which names the sample, an
-// *[ArgumentError], the context's error, [ErrBusy], [ErrClosed], [ErrRetained], or one that says what
-// failed instead, such as memory, a device or a stream's reader. A loop that has no variable for the error
-// never sees it. The program may leave the loop early. Once the loop has ended, no Load is running any
-// more, except calls that [WithTimeout] gave up.
+// then the error, with a nil batch, ends the epoch. It is a *[LoadError], which names the sample; an
+// *[ArgumentError]; the context's error; [ErrBusy], [ErrClosed] or [ErrRetained]; or another error,
+// which says what failed, such as memory, a device or a stream's reader. A loop that has no variable for
+// the error never sees it. The program may leave the loop early. Once the loop has ended, no Load is
+// running any more, except calls that [WithTimeout] gave up.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) {
 		if epoch < 0 {
@@ -221,10 +221,11 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 	})
 }
 
-// Resume yields the rest of an epoch; after the last batch nothing is left. The worker count, the batch
-// size and the world size may differ from those of the state, except the world size of a stream that
-// isn't a [CountedStream]. If the length, seed, sampler or the dataset's [Fingerprinter] differs, Resume
-// returns an error that says which. Everything else about the dataset must be unchanged.
+// Resume yields the rest of an epoch; for a state after the last batch it yields nothing. The worker
+// count, the batch size and the world size may differ from those of the state, except the world size of
+// a stream that isn't a [CountedStream]. If the length, seed, sampler or the dataset's fingerprint (see
+// [Fingerprinter]) differs, Resume returns an error that says which. Everything else about the dataset
+// must be unchanged.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) })
 }

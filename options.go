@@ -18,8 +18,9 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// An Option configures [NewLoader] and [Tune]. If it is repeated, the last one wins. One log line names
-// the options that have no effect because they concern only the other function, or only streams.
+// An Option configures [NewLoader] and [Tune]. If an option is repeated, the last one counts. One log
+// line names the options that have no effect because they concern only the other function, or only
+// streams.
 type Option func(*options) error
 
 // options holds what the options have set. What an option concerns is also said in doc.go, in
@@ -168,9 +169,9 @@ func WithWorkers(n int) Option {
 	return func(o *options) error { o.workers, o.fixed = n, true; return between("WithWorkers", n, 0, maxWorkers) }
 }
 
-// WithPrefetch sets how many batches are loaded ahead of the one in use, 1 … 1022. With 0 workers none
-// are. The default is 2, and more if training waits while workers are idle; the additional batches take
-// at most 256 MiB, and at most an eighth of the memory left.
+// WithPrefetch sets how many batches are loaded ahead of the one in use, 1 … 1022. With 0 workers no
+// batch is loaded ahead. The default is 2, and more if training waits while workers are idle; the
+// additional batches take at most 256 MiB, and at most an eighth of the memory left.
 func WithPrefetch(batches int) Option {
 	return func(o *options) error { o.prefetch = batches; return between("WithPrefetch", batches, 1, maxPrefetch) }
 }
@@ -194,17 +195,17 @@ func WithSampler(s Sampler) Option {
 	}
 }
 
-// WithDropLast leaves out the last batch if it would be smaller than the others. With a [BatchSampler] it
-// leaves out a last step of fewer batches than ranks.
+// WithDropLast leaves out the last batch if it would be smaller than the others. With a [BatchSampler]
+// it leaves out the last step if that step has fewer batches than ranks.
 func WithDropLast() Option {
 	return func(o *options) error { o.dropLast = true; return nil }
 }
 
-// WithRank makes the loader load for one rank of world, 0 ≤ rank < world ≤ 2²⁰. The ranks load disjoint
-// parts of the epoch, in the same number of batches; a rank repeats samples of another rank only if fewer
-// samples are left than there are ranks. [BatchSampler] and [Streamed] describe exceptions. WithRank
-// doesn't say how many ranks share this host, so CPUs aren't divided, and one log line says so: see
-// [WithRankFromEnv].
+// WithRank makes the loader load the part of one rank among world ranks, 0 ≤ rank < world ≤ 2²⁰. The
+// ranks load disjoint parts of the epoch, in the same number of batches; a rank repeats samples of
+// another rank only if fewer samples are left than there are ranks. [BatchSampler] and [Streamed]
+// describe exceptions. WithRank doesn't say how many ranks share this host, so CPUs aren't divided among
+// them, and one log line says so: see [WithRankFromEnv].
 func WithRank(rank, world int) Option {
 	return func(o *options) error {
 		o.rank, o.world = rank, world
@@ -229,32 +230,32 @@ func WithRankFromEnv() Option {
 	}
 }
 
-// WithUnordered delivers each batch as soon as it is loaded, so the order may differ from run to run;
-// on a GPU it doesn't. Such an epoch can't be resumed.
+// WithUnordered delivers each batch as soon as it is loaded, so the order may differ from run to run,
+// except on a GPU. Epochs then can't be resumed.
 func WithUnordered() Option {
 	return func(o *options) error { o.unordered = true; return nil }
 }
 
 // WithInterleave sets how many shards are read at once, 1 … 1024. The default is 4 per rank; for a
-// [CountedStream] it is 32 over all ranks. The order of samples depends on it.
+// [CountedStream] it is 32 over all ranks. The order of samples depends on this number.
 func WithInterleave(shards int) Option {
 	return func(o *options) error { o.interleave = shards; return between("WithInterleave", shards, 1, 1024) }
 }
 
 const defaultWindow = 1024
 
-// WithShuffleWindow sets among how many records [WithShuffle] mixes a stream, 1 … 2²⁴. The default is
-// 1024. The order depends on it. The records are kept in memory: 1024 records of 4 MB take 4 GB. More than
-// an eighth of the memory left is logged as a warning; see [Stats].WindowBytes.
+// WithShuffleWindow sets among how many records of a stream, 1 … 2²⁴, [WithShuffle] mixes. The default
+// is 1024. The order depends on it. The records are kept in memory: 1024 records of 4 MB take 4 GB.
+// Taking more than an eighth of the memory left is logged as a warning; see [Stats].WindowBytes.
 func WithShuffleWindow(samples int) Option {
 	return func(o *options) error { o.window = samples; return between("WithShuffleWindow", samples, 1, 1<<24) }
 }
 
-// WithEpochSamples ends an epoch of a stream after n samples, 1 … 2³¹−1, over all ranks. Each rank has
-// the same number of batches. By default an epoch is all that the shards hold. A [CountedStream] goes on
-// where the epoch before ended. Any other stream starts its shards from the beginning: if every epoch
-// stops before the shards end, their ends are never read, which is logged. A rank whose shards hold fewer
-// samples reads them again.
+// WithEpochSamples ends an epoch of a stream after n samples over all ranks; n is 1 … 2³¹−1. Each rank
+// has the same number of batches. By default an epoch is all that the shards hold. A [CountedStream]
+// goes on where the epoch before ended. Any other stream starts its shards from the beginning. If every
+// epoch stops before the shards end, their ends are never read, and a log line says so. A rank whose
+// shards hold fewer samples reads them again.
 func WithEpochSamples(n int) Option {
 	return func(o *options) error { o.epochSamples = n; return between("WithEpochSamples", n, 1, math.MaxInt32) }
 }
@@ -262,11 +263,12 @@ func WithEpochSamples(n int) Option {
 // shardsAtOnce returns how many shards of a stream without counts are read at once.
 func (o *options) shardsAtOnce() int { return cmp.Or(o.interleave, 4) }
 
-// WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch, by default 0. Their
-// batches are smaller. A batch with no sample left is skipped; with several ranks it ends the epoch with
-// an error. An unreadable remainder of a stream's shard counts as one bad sample. The first ten bad
-// samples are logged, then every tenth, every hundredth and so on: see [Loader.BadSamples]. An error
-// whose method EndsEpoch() bool returns true is not the sample's: it ends the epoch.
+// WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch, by default 0. Batches
+// that lack samples are smaller. A batch with no sample left is skipped; with several ranks such a batch
+// ends the epoch with an error. An unreadable remainder of a stream's shard counts as one bad sample.
+// The first ten bad samples are logged, then every tenth, every hundredth and so on: see
+// [Loader.BadSamples]. An error whose method EndsEpoch() bool returns true doesn't make a sample bad,
+// but ends the epoch.
 func WithErrorBudget(maxBad int) Option {
 	return func(o *options) error { o.maxBad = maxBad; return between("WithErrorBudget", maxBad, 0, math.MaxInt32) }
 }
@@ -286,9 +288,9 @@ func WithTimeout(perSample time.Duration) Option {
 	}
 }
 
-// WithWorkerInit makes each worker call f once, in its goroutine, before its first sample. With 0 workers
-// the caller does so, as worker 0. If f fails, the epoch ends with a *[LoadError] whose Index is −1; the
-// next epoch tries again.
+// WithWorkerInit makes each worker call f once, in its goroutine, before its first sample. With 0
+// workers the goroutine of the loop calls f, as worker 0. If f fails, the epoch ends with a *[LoadError]
+// whose Index is −1; the next epoch tries again.
 func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	return func(o *options) error {
 		o.init = f
@@ -299,8 +301,9 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 // WithBatchTransform makes a worker run f, such as mixup or masking, on each loaded batch before it is
 // copied to the device. f may change elements and lengths, and should draw random numbers from
 // [Batch.Rand]. Several workers may run f at once, for different batches. If f fails or panics, or sets
-// a length beyond [Batch.Shape], the epoch ends with a *[LoadError]: a [SizedDataset] should leave room
-// for what f adds. After f, the elements beyond each length are cleared. [WithTimeout] doesn't bound f.
+// a length beyond [Batch.Shape], the epoch ends with a *[LoadError]. A [SizedDataset] should therefore
+// leave room for what f adds. After f, the elements beyond each length are cleared. [WithTimeout]
+// doesn't bound f.
 func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.transform = f
@@ -322,9 +325,9 @@ func WithDevice(d Device) Option {
 	return func(o *options) error { o.device = d; return errorIf(d == nil, "WithDevice", nil, "the device is nil") }
 }
 
-// WithAlpha sets the difference that [Tune] ignores: a time, at least 0, over as many iterations as
-// [WithIterations] says. The default is 0.5 s, but at most 2 % of the fastest count's time, and at least
-// 1 % of that time and 5 µs per batch.
+// WithAlpha sets the difference that [Tune] ignores between the times of two worker counts, each for as
+// many iterations as [WithIterations] says. d must be at least 0. The default is 0.5 s, kept between 1 %
+// and 2 % of the fastest count's time, and at least 5 µs per batch.
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
@@ -340,24 +343,24 @@ func WithRelativeAlpha(share float64) Option {
 	}
 }
 
-// WithIterations sets for how many batches [Tune] measures each worker count that it may choose, 1 … 1
-// 000 000. It measures more if batches vary. The default is 100, but fewer if batches are slow, and more
-// if they are fast.
+// WithIterations sets over how many batches, 1 … 1 000 000, [Tune] measures each worker count that it
+// may choose. If batch times vary, it measures more. The default is 100, but fewer if batches are slow,
+// and more if they are fast.
 func WithIterations(n int) Option {
 	return func(o *options) error { o.iterations = n; return between("WithIterations", n, 1, 1_000_000) }
 }
 
-// WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. The default is twice the
-// number of CPUs that the process may use, and more as long as more workers are faster and CPUs are
+// WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. By default Tune tries up to
+// two workers per CPU that the process may use, and more as long as more workers are faster and CPUs are
 // idle.
 func WithMaxWorkers(n int) Option {
 	return func(o *options) error { o.most = n; return between("WithMaxWorkers", n, 0, maxWorkers) }
 }
 
-// WithTuningTime sets how long [Tune] may measure, above 0. After that time, Tune ends the context of
-// Load, waits for the calls under way, and returns the best answer so far. One count is measured in any
-// case, even if its first batches take longer. The default is 1 minute; with [WithIterations] or
-// [Exhaustive] there is no limit.
+// WithTuningTime sets how long [Tune] may measure; d must be above 0. After that time, Tune ends the
+// context of Load, waits for the calls under way, and returns the best answer so far. One count is
+// measured in any case, even if its first batches take longer. The default is 1 minute; with
+// [WithIterations] or [Exhaustive] there is no limit.
 func WithTuningTime(d time.Duration) Option {
 	return func(o *options) error {
 		o.tuningTime = d
@@ -381,13 +384,13 @@ func WithProgress(f func(Progress)) Option {
 	}
 }
 
-// WithResultCache keeps what [Tune] finds in a file, under a name for the dataset. The next Tune uses it
-// if hardware, device, fields and options are the same, and if a few batches are as large and as slow as
-// the file says, within a factor of two. A result that Tune wasn't sure of is used for one day. If fewer
-// than 80 % of runs would choose the same, or if other programs kept CPUs busy, it holds for ten
-// minutes, enough for the processes of one job. If several processes call Tune at once, one tunes and
-// the others wait. If the file can't be used, Tune logs that and tunes. Functions that Tune calls must
-// not call Tune with the same file.
+// WithResultCache keeps the result of [Tune] in the file at path, under a name for the dataset. The next
+// Tune uses the result if hardware, device, fields and options are the same, and if a few batches are as
+// large and as slow as the file says, within a factor of two. A result that Tune wasn't sure of is used
+// for one day. If fewer than 80 % of runs would choose the same, or if other programs kept CPUs busy,
+// the result is used for ten minutes, enough for the processes of one job. If several processes call
+// Tune at once, one tunes and the others wait. If the file can't be used, Tune logs that and tunes.
+// Functions that Tune calls must not call Tune with the same file.
 func WithResultCache(path, name string) Option {
 	return func(o *options) error {
 		o.results, o.resultName = path, name
@@ -417,19 +420,19 @@ func (o *options) logUndivided() {
 
 var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 
-// WithRetry sets how many times a sample is loaded again if its error is temporary, 0 … 100 (3 by
-// default), and the wait before the first repetition (10 ms by default), which doubles each time.
-// [WithTimeout] bounds all loads and waits of a sample together. After a temporary error of Open, Next or
-// Skip the shard is opened again, and read on from where it failed; here [WithTimeout] bounds each call
-// by itself, but not the waits. The last error says how many attempts there were.
+// WithRetry sets how many times, 0 … 100, a sample is loaded again if its error is temporary; the
+// default is 3. The wait before the first repetition is 10 ms by default, and doubles each time.
+// [WithTimeout] bounds all loads and waits of a sample together. After a temporary error of Open, Next
+// or Skip the shard is opened again, and read on from where it failed; here [WithTimeout] bounds each
+// call by itself, but not the waits. The last error says how many attempts there were.
 //
 // An error is temporary if it is a timeout, or if its method Temporary() bool, as [Retryable] adds it,
-// returns true; if that returns false, it is not. Without the method these are temporary: connections
-// that were reset, refused or broken off; networks and hosts that can't be reached;
-// [io.ErrUnexpectedEOF]; ESTALE and EIO of a network file system. An error with a method HTTPStatusCode()
-// int is temporary if that returns 408, 429 or 5xx, or if its method ErrorCode() string returns an S3
-// code of something that passes, such as ExpiredToken. Package objects, which knows that it reads a
-// store, retries others too.
+// returns true; if that returns false, the error is not temporary. Of errors without the method these
+// are temporary: connections that were reset, refused or broken off; networks and hosts that can't be
+// reached; [io.ErrUnexpectedEOF]; ESTALE and EIO of a network file system. An error with a method
+// HTTPStatusCode() int is temporary if that returns 408, 429 or 5xx, or if its method ErrorCode() string
+// returns an S3 code for a passing condition, such as ExpiredToken. Package objects, which knows that it
+// reads a store, retries after other errors too.
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
 		o.retry = retry.Policy{Times: times, Wait: wait, Asked: true}
@@ -438,8 +441,8 @@ func WithRetry(times int, wait time.Duration) Option {
 }
 
 // Temporary reports whether an error is temporary, as [WithRetry] judges it. known is false if err
-// doesn't tell; then only code that knows where err comes from can decide. For nil it returns false,
-// true.
+// doesn't show that; then only code that knows where err comes from can decide. For a nil error it
+// returns false, true.
 func Temporary(err error) (temporary, known bool) {
 	if err == nil {
 		return false, true
@@ -451,10 +454,10 @@ func Temporary(err error) (temporary, known bool) {
 func Retryable(err error) error { return retry.As(err, true) }
 
 // WithChecks finds mistakes of the program, at the cost of new memory for each batch. NWT_DEBUG=1 in the
-// environment does the same. The memory of a batch that has gone back to the loader is unreadable: a loop
-// body that touches it panics with the batch's name. Elsewhere the program ends with "unexpected fault
-// address", after log lines of level Debug that say which batch had that memory. The error that ends an
-// epoch is logged too.
+// environment does the same. The memory of a batch that has gone back to the loader is unreadable: a
+// loop body that touches it panics with the batch's name. If code elsewhere touches it, the program ends
+// with "unexpected fault address", after log lines of level Debug that say which batch had that memory.
+// The error that ends an epoch is logged too.
 func WithChecks() Option {
 	return func(o *options) error { o.checks = true; return nil }
 }

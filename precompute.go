@@ -19,20 +19,20 @@ import (
 )
 
 // Precompute keeps the samples of ds in a file at path: the first run loads and writes them, later runs
-// map the file into memory. A file that is damaged, or that was made for other fields, another number of
-// samples, version or fingerprint (see [Fingerprinter]), is written anew. Put into version whatever else
-// the samples depend on. A file at path that Precompute didn't write is first moved to path.foreign. A
+// map the file into memory. The file is written anew if it is damaged or the fields, the number of
+// samples, version or the fingerprint (see [Fingerprinter]) have changed. Put whatever else the samples
+// depend on into version. A file at path that Precompute didn't write is first moved to path.foreign. A
 // sample that is damaged in the file, or was left out under [WithErrorBudget], is loaded from ds.
 //
 // All samples are tried, even if some are bad. If more are bad than [WithErrorBudget] allows, or if the
 // run is interrupted, the samples loaded so far stay in path.partial, and the next call loads the rest.
 //
-// Each dataset needs a path of its own: a dataset without a fingerprint can't be told from another one of
-// the same length, fields and version.
+// Each dataset needs its own path: without fingerprints, datasets of the same length, fields and version
+// look the same.
 //
-// The samples are what [LoadSample] returns: augment in a [Map] over the result. Only loading options and
-// [WithProgress] take effect. If several processes call Precompute, one writes and the others wait. ds
-// must not call Precompute for the same path.
+// The samples are what [LoadSample] returns, so augment them in a [Map] over the result. Only loading
+// options and [WithProgress] take effect. If several processes call Precompute, one writes and the
+// others wait. ds must not call Precompute for the same path.
 func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...Option) (*Precomputed, error) {
 	o, err := newOptions(opts)
 	n, l, dsErr := checkIndexed(ds)

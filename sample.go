@@ -195,7 +195,7 @@ func checkRagged(c *layout.Column, method string, field, dim int) {
 	}
 }
 
-// Rand returns a generator for augmentation. Its seed depends on (seed, epoch, [Sample.Position]) alone,
+// Rand returns a generator for augmentation. Its seed depends only on (seed, epoch, [Sample.Position]),
 // not on workers, timing, batch size or ranks.
 func (s *Sample) Rand() *rand.Rand {
 	if s.outer != nil {
@@ -252,7 +252,7 @@ func (s *Sample) Epoch() int {
 }
 
 // Context returns the context of the call of Load that loads the sample. It is for code that is given
-// only the sample. With [WithTimeout] it ends when the call is given up.
+// only the sample. With [WithTimeout] the context ends when the call is given up.
 func (s *Sample) Context() context.Context { return s.locals.ctx }
 
 // Worker returns the number of the worker, from 0. If the caller loads, it returns 0.
@@ -339,9 +339,10 @@ func (s *Sample) blockOf(l *layout.Layout, n int, create func(l *layout.Layout, 
 }
 
 // Scratch returns a value that Load needs and that goroutines can't share, such as a decoder. The first
-// call in a worker makes the value by create; later calls return the same value. A worker has one value per
-// type T and dataset. If create fails, no value is kept; create may take ten times [WithTimeout]. A value
-// that is an [io.Closer] is closed when the worker ends, and after a panic in Load.
+// call in a worker makes the value by create; later calls return the same value. A worker has one value
+// per type T and dataset. If create fails, no value is kept; create may take ten times as long as
+// [WithTimeout] says. A value that is an [io.Closer] is closed when the worker ends, and after a panic
+// in Load.
 func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 	if v := find[T](s); v != nil {
 		return *v, nil

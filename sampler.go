@@ -13,16 +13,16 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// A Sampler defines the order of an epoch; package sampler has more samplers. It may be a [BatchSampler],
-// [SamplerFiller], [BoundedSampler] or [SortingSampler]. A method named like one of theirs, but with
-// other types, is an error.
+// A Sampler defines the order of an epoch; package sampler has more samplers. It may be a
+// [BatchSampler], [SamplerFiller], [BoundedSampler] or [SortingSampler]. It is an error if a method has
+// the name of one of theirs, but other types.
 type Sampler interface {
 	Len() int            // the number of positions in an epoch; it must not change
 	At(epoch, i int) int // returns the dataset index at position i, 0 ≤ i < Len(), always the same; many goroutines call it at once
 }
 
-// A BatchSampler also defines where batches end; its methods must be pure. Batch k of rank r is batch k ×
-// world + r of the epoch. If the last step has fewer batches than ranks, several ranks divide one.
+// A BatchSampler also defines where batches end; its methods must be pure. Batch k of rank r is batch k
+// × world + r of the epoch. If the last step has fewer batches than ranks, several ranks share a batch.
 type BatchSampler interface {
 	Sampler
 	Batches() int               // the number of batches in an epoch, 1 … Len(); it must not change
@@ -30,8 +30,8 @@ type BatchSampler interface {
 	Largest() int               // the number of samples in the largest batch, 1 if not known; WithBatchSize must be at least that
 }
 
-// A BoundedSampler knows which indices it visits: if the dataset lacks one, that is found before loading.
-// With another sampler, it is found while loading.
+// A BoundedSampler knows the highest index that it visits. If the dataset lacks that index, the loader
+// finds this before loading; with any other sampler, while loading.
 type BoundedSampler interface {
 	Sampler
 	LastIndex() int // returns the highest index that any epoch visits, −1 if not known

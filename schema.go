@@ -15,8 +15,8 @@ type View interface {
 	bytesOf(field int) ([]byte, *layout.Column)
 }
 
-// Values returns the elements of a field, row-major and not copied, for generic code; other code uses a
-// [Column]. It panics if T isn't the element type.
+// Values returns the elements of a field, row-major, without a copy. It is for generic code; other code
+// uses a [Column]. It panics if T isn't the element type.
 func Values[T Element](v View, field int) []T {
 	b, c := v.bytesOf(field)
 	if dtype := DType(c.Type); !sees[T](dtype) {
@@ -26,8 +26,8 @@ func Values[T Element](v View, field int) []T {
 	return elements[T](b)
 }
 
-// ValuesOf returns what [Values] does for several samples that [BatchDataset].LoadMany got, in the order
-// in which it got them: sample after sample in one slice.
+// ValuesOf does what [Values] does, for several samples at once: it returns one slice, sample after
+// sample. samples must be those that [BatchDataset].LoadMany got, or a run of them, in that order.
 func ValuesOf[T Element](samples []*Sample, field int) []T {
 	if len(samples) == 0 {
 		return nil
@@ -47,8 +47,8 @@ type Schema struct {
 // Fields returns the fields in the order in which they were added.
 func (s *Schema) Fields() []Field { return cloneFields(s.fields) }
 
-// AddField adds a field with elements T. shape is the shape of one sample; without it the field is a
-// scalar. AddField panics if the name is empty or taken, or if the shape is bad.
+// AddField adds a field with elements of type T. shape is the shape of one sample; without it the field
+// is a scalar. AddField panics if the name is empty or taken, or if the shape is bad.
 func AddField[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, "AddField", Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
 }
@@ -108,8 +108,8 @@ func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[
 	return c, nil
 }
 
-// A Column is a field of a [Schema], with elements of type T. Its methods do what those of the same name
-// do in [Sample] and [Batch], without a field number.
+// A Column is a field of a [Schema], with elements of type T. Its methods do the same as those of
+// [Sample] and [Batch], without a field number.
 type Column[T Element] struct {
 	index int
 	name  string
@@ -128,9 +128,9 @@ func (c Column[T]) Of(v View) []T {
 	return elements[T](b)
 }
 
-// Set copies values to the column's place in a sample. If only the field's first dimension is ragged, Set
-// also sets its length. If the number of values doesn't fit the place, Set panics, which makes the sample
-// bad, with a [LoadError] that names the field.
+// Set copies values to the column's place in a sample. If only the field's first dimension is ragged,
+// Set also sets its length. If the number of values doesn't fit the place, Set panics. The sample is
+// then bad, with a [LoadError] that names the field.
 func (c Column[T]) Set(dst *Sample, values ...T) {
 	place, there := dst.bytesOf(c.index)
 	c.check(there)

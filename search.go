@@ -17,8 +17,8 @@ type strategy struct{ search.Strategy }
 
 func (s strategy) search() search.Strategy { return s.Strategy }
 
-// Greedy tries more workers while training waits, and then fewer, until they are clearly too few. It ends
-// when 95 % of runs would choose the same.
+// Greedy tries more workers while training waits, and then fewer, until they are clearly too few. It
+// ends when 95 % of runs would choose the same count.
 func Greedy() Strategy { return strategy{search.Greedy{}} }
 
 // Exhaustive measures every count, 0 … CPUs−1, in four rounds, and higher counts as long as more workers

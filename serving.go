@@ -24,8 +24,8 @@ func (s *Sample) Place() batchserver.Place {
 
 // Serving returns a source that loads the loader's batches for other processes: see package batchserver.
 // The source has as many workers as the loader, at least one, and memory of its own. It reports each bad
-// sample, whatever [WithErrorBudget] says. Serving fails for a stream, which has no sample by index, for a
-// device, and with [WithUnordered].
+// sample, whatever [WithErrorBudget] says. Serving fails for a device, with [WithUnordered], and for a
+// stream, which has no sample by index.
 func (l *Loader) Serving() (batchserver.Source, error) {
 	var err error
 	switch o := l.opts; {

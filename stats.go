@@ -22,7 +22,7 @@ type Stats struct {
 	Transfer            time.Duration // how long the copies took, including the time that they waited on the device
 	DeviceBytes         int64         // bytes of device memory that the loader has
 	Workers             int
-	Prefetch            int   // how many batches may be ahead of the one in use; without WithPrefetch it follows need
+	Prefetch            int   // how many batches may be ahead of the one in use; without WithPrefetch the loader adapts it
 	Slots               int   // batch buffers that have memory now, including those of retained batches
 	SlotBytes           int64 // bytes of that memory
 	Retained            int   // batches retained past their iteration
@@ -32,8 +32,8 @@ type Stats struct {
 	elapsed time.Duration // since the loader was made
 }
 
-// Since returns what the loader has done since an earlier snapshot. The figures for memory, depth and
-// workers, and the times of Load, are s's.
+// Since returns what the loader has done since an earlier snapshot. The figures for memory, prefetch and
+// workers, and Load's times, are those of s.
 func (s Stats) Since(earlier Stats) Stats {
 	ready := s.Occupancy*float64(s.Batches) - earlier.Occupancy*float64(earlier.Batches)
 	s.Batches, s.Samples, s.Bad = s.Batches-earlier.Batches, s.Samples-earlier.Samples, s.Bad-earlier.Bad

@@ -15,8 +15,8 @@ import (
 )
 
 // A Stream is a set of shards that are read in sequence, such as tar files or the parts of a query.
-// [Streamed] makes a dataset of it. Reading a shard should be cheap: Load, which workers call side by
-// side, makes the samples.
+// [Streamed] makes a dataset of it. Reading a shard should be cheap: Load, which many workers call at
+// once, makes the samples.
 type Stream interface {
 	Fields() []Field // the layout of one sample, which must not change
 	Shards() int     // the number of shards, at least one for each rank unless it is a [CountedStream]; a loader asks once
@@ -36,8 +36,8 @@ type ShardReader interface {
 	Close() error // called at the end of the shard or earlier
 }
 
-// A Skipper passes over records fast. Without it, [Loader.Resume] reads and drops the records before the
-// state, and ranks that share a shard read and drop each other's records.
+// A Skipper passes over records fast. Without Skip, [Loader.Resume] reads and drops the records before
+// the state, and ranks that share a shard read and drop each other's records.
 type Skipper interface {
 	ShardReader
 	// Skip passes over at most the next n records, n ≥ 1, and returns how many it has passed over. If
@@ -46,10 +46,10 @@ type Skipper interface {
 	Skip(ctx context.Context, n int) (skipped int, err error)
 }
 
-// Streamed makes a dataset of a stream. Each rank reads its shards in turn, [WithInterleave] of them at
-// once, one sample from each. [WithShuffle] changes the order of the shards in each epoch, and mixes
-// samples within [WithShuffleWindow]. [Sample.Index] is the position in this order, over all ranks. The
-// order is the same at every worker count.
+// Streamed makes a dataset of a stream. Each rank reads several of its shards at once (see
+// [WithInterleave]), and takes one sample from each in turn. [WithShuffle] changes the order of the
+// shards in each epoch, and mixes samples within [WithShuffleWindow]. [Sample.Index] is the position in
+// this order, over all ranks. The order is the same at every worker count.
 //
 // Each rank needs a shard, and without [WithEpochSamples] ranks may have different numbers of batches. A
 // [CountedStream] has neither limit. Up to 256 records per shard are read ahead, at most about 256 MiB
@@ -167,10 +167,10 @@ type Phase struct {
 	Weights []float64 // one per part, in any unit; with 0 a part is left out
 }
 
-// MixedStreams makes a dataset of several streams of the same fields, mixed by weights: each block of
-// Mix.Block samples of a rank has exactly the share of every part. It needs [WithEpochSamples]. A
-// [CountedStream] continues where the epoch before ended, as long as the number of ranks is the same. Any
-// other stream starts from its beginning in each epoch, and again if it ends within an epoch; make epochs
+// MixedStreams makes a dataset of several streams of the same fields, mixed by weights: in each block of
+// Mix.Block samples of a rank, every part has exactly its share. It needs [WithEpochSamples]. A
+// [CountedStream] continues where the epoch before ended, if the number of ranks is the same. Any other
+// stream starts from its beginning in each epoch, and again if it ends within an epoch. Make epochs
 // long, otherwise the end of a longer stream is never read. A [ShardError] numbers the shards of all
 // streams one after the other.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
@@ -209,9 +209,9 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 // NewStream makes a stream of two functions. read yields the records of a shard, in its own goroutine,
 // until ctx ends; an error ends the shard. load makes a sample of a record, under the rules of [Dataset].
 //
-// A []byte is copied, so read may reuse it; any other R must stay as it is until load has seen it. Resume
-// reads the records that it passes over: if that is slow, let read yield only where they are, and let load
-// read them. A type that embeds the stream and has a method Records is a [CountedStream].
+// A []byte is copied, so read may reuse it; any other R must stay as it is until load has seen it.
+// Resume reads the records that it passes over: if that is slow, let read yield only their places, and
+// let load read them. A type that embeds the stream and has a method Records is a [CountedStream].
 func NewStream[R any](fields []Field, shards int, read func(ctx context.Context, shard int) iter.Seq2[R, error], load func(ctx context.Context, r R, dst *Sample) error) Stream {
 	return &funcStream[R]{slices.Clone(fields), shards, read, load}
 }
@@ -293,13 +293,13 @@ func (f *funcReader[R]) Close() error {
 
 // A CountedStream knows how many records its shards have, so the order of an epoch doesn't depend on the
 // ranks: all ranks have the same number of batches, [Loader.Resume] works with any number of ranks, and
-// there may be more ranks than shards. With [WithEpochSamples] an epoch begins where the one before ended,
-// so no record comes again before every record has come once. If a shard has too few or too many records,
-// the difference becomes bad samples, with a *[ShardError]. [WithInterleave] counts shards over all ranks.
-// [MixedStreams] can change the number of ranks only between epochs.
+// there may be more ranks than shards. With [WithEpochSamples] an epoch begins where the one before
+// ended, so no record comes again before every record has come once. If a shard has too few or too many
+// records, the difference becomes bad samples, with a *[ShardError]. [WithInterleave] counts shards over
+// all ranks. With [MixedStreams] the number of ranks can change only between epochs.
 type CountedStream interface {
 	Stream
-	Records(shard int) int // records of a shard, 0 ≤ shard < Shards. −1: not known; the loader then ignores all counts of the stream. A shard with 0 records isn't opened. A loader asks once
+	Records(shard int) int // returns the number of records of a shard, 0 ≤ shard < Shards, or −1 if it isn't known; then the loader ignores all counts of the stream. A shard with 0 records isn't opened. A loader asks once
 }
 
 // defaultLanes is how many lanes a CountedStream has.

@@ -19,11 +19,11 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// Tune measures, on this machine and with this dataset, how long a batch takes to reach the device at
-// several worker counts, and picks the fewest workers that are as good as the fastest. Give it the
-// options that training will use. The batches that it loads are dropped. It returns the errors of
-// [NewLoader], of loading, of the step and of ctx, and an error if no count fits into memory. If ctx ends
-// after the result is complete, Tune still returns the result.
+// Tune measures, at several worker counts, how long a batch takes to reach the device, on this machine
+// and with this dataset. It picks the lowest count that is as good as the fastest. Give it the options
+// that training will use. The batches that it loads are dropped. It returns the errors of [NewLoader],
+// of loading, of the step and of ctx, and an error if no count fits into memory. If ctx ends after the
+// result is complete, Tune still returns the result.
 func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	src, err := newSource(ds, opts)
 	if err != nil {
