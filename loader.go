@@ -268,7 +268,8 @@ func (l *Loader) Len() int {
 	return perRank.Steps(0)
 }
 
-// BadSamples returns the samples that were left out under [WithErrorBudget], at most the first 10 000.
+// BadSamples returns the samples that were left out under [WithErrorBudget] in all epochs so far, at most
+// the first 10 000.
 func (l *Loader) BadSamples() []*LoadError {
 	l.counters.faulty.mu.Lock()
 	defer l.counters.faulty.mu.Unlock()

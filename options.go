@@ -263,12 +263,12 @@ func WithEpochSamples(n int) Option {
 // shardsAtOnce returns how many shards of a stream without counts are read at once.
 func (o *options) shardsAtOnce() int { return cmp.Or(o.interleave, 4) }
 
-// WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch, by default 0. Batches
-// that lack samples are smaller. A batch with no sample left is skipped; with several ranks such a batch
-// ends the epoch with an error. An unreadable remainder of a stream's shard counts as one bad sample.
-// The first ten bad samples are logged, then every tenth, every hundredth and so on: see
-// [Loader.BadSamples]. An error whose method EndsEpoch() bool returns true doesn't make a sample bad,
-// but ends the epoch.
+// WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch, by default 0. After
+// [Loader.Resume] as many may be bad again. Batches that lack samples are smaller. A batch with no
+// sample left is skipped; with several ranks such a batch ends the epoch with an error. An unreadable
+// remainder of a stream's shard counts as one bad sample. The first ten bad samples are logged, then
+// every tenth, every hundredth and so on: see [Loader.BadSamples]. An error whose method EndsEpoch()
+// bool returns true doesn't make a sample bad, but ends the epoch.
 func WithErrorBudget(maxBad int) Option {
 	return func(o *options) error { o.maxBad = maxBad; return between("WithErrorBudget", maxBad, 0, math.MaxInt32) }
 }
@@ -400,8 +400,8 @@ func WithResultCache(path, name string) Option {
 
 // WithAutoWorkers makes a loader tune itself while training goes on: it settles on the fewest workers at
 // which training hardly waits, and measures again if waiting changes. It starts at [WithWorkers], and
-// tries at most [WithMaxWorkers]. It ignores differences up to [WithAlpha] or [WithRelativeAlpha], by
-// default 2 %. [Loader.SetWorkers] stops it.
+// tries at most [WithMaxWorkers]. It ignores the same differences as [Tune]: see [WithAlpha].
+// [Loader.SetWorkers] stops it.
 func WithAutoWorkers() Option {
 	return func(o *options) error { o.auto = true; return nil }
 }
