@@ -60,14 +60,15 @@ class Pictures(Options, total=False):
 class Local(Loader):
     """A loader with a server of its own: the program nwt-serve, which ends with close, or with this process.
 
-    batch_size: samples per batch, of this rank.
-    shuffle: whether each epoch has another order. seed, 0 … 2**64-1, decides it, and all that is drawn at random.
-    drop_last: whether what doesn't fill a last batch is left out.
-    num_workers: how many samples are loaded at a time; 0: as many as this rank has CPUs.
-    tune: whether their number is measured at the start: some seconds, and kept in the user's cache
+    batch_size=64: samples per batch, of this rank.
+    shuffle=False: whether each epoch has another order. seed=0, 0 … 2**64-1, decides it, and all that is
+        drawn at random: with the same seed, each run is the same.
+    drop_last=False: whether what doesn't fill a last batch is left out.
+    num_workers=0: how many samples are loaded at a time; 0: as many as this rank has CPUs.
+    tune=False: whether their number is measured at the start: some seconds, and kept in the user's cache
         folder. `result` is the table.
     program: the program, if it is neither in the wheel nor in PATH.
-    The other arguments are those of Loader.
+    errors=0, rank, world_size, prefetch=4 and patience=60.0 are those of Loader.
     """
 
     result: str  # the table of what was measured; empty without tune
@@ -75,7 +76,7 @@ class Local(Loader):
     def __init__(self, given: tuple[Any, ...], flags: Flags, options: Mapping[str, Any]) -> None:
         options = dict(options)
         own = {name: options.pop(name) for name in ("errors", "rank", "world_size", "prefetch", "patience") if name in options}
-        flags["batch"] = check.integer("batch_size", options.pop("batch_size", 64), 1, 2**24)
+        flags["batch"] = check.integer("batch_size", options.pop("batch_size", 64), 1, 2**24 - 1)
         flags["shuffle"] = check.boolean("shuffle", options.pop("shuffle", False))
         flags["seed"] = check.integer("seed", options.pop("seed", 0), 0, 2**64 - 1)
         flags["drop-last"] = check.boolean("drop_last", options.pop("drop_last", False))
@@ -159,6 +160,8 @@ class ImageFolder(Local):
         color_jitter, as in torchvision: one number, or brightness, contrast, saturation and hue.
         Otherwise the middle is taken.
     classes: the names of the classes in the order of their numbers, such as train.classes.
+    batch_size, shuffle, seed, drop_last, num_workers, tune, errors, rank, world_size, prefetch, patience
+        and program are those of nwt.beside.Local.
     """
 
     def __init__(self, path: Path, *, classes: Sequence[str] | None = None, **options: Unpack[Pictures]) -> None:
@@ -235,8 +238,8 @@ def find() -> str:
     found = own if os.path.exists(own) else shutil.which(name)
     if not found:
         raise Error(
-            "the program nwt-serve is missing: install a wheel of nwt for this platform, "
-            "or go install github.com/nwt-go/nwt/serve/cmd/nwt-serve@latest and have it in PATH, or give program="
+            "the program nwt-serve is missing. In a clone of nwt: go build -C serve -o ../python/nwt/bin/ ./cmd/nwt-serve, "
+            "and then pip install ./python once more. Or have nwt-serve in PATH, or give program="
         )
     return found
 
@@ -289,7 +292,7 @@ class _Program:
             return CLOSED
         self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - 2000))
         said = self._said.read().decode(errors="replace").strip()
-        return f"nwt-serve has ended, {'by signal' if status < 0 else 'with status'} {abs(status)}: {said}"
+        return f"nwt-serve has ended, {'by signal' if status < 0 else 'with status'} {abs(status)}" + (f": {said}" if said else "")
 
     def again(self, came: int) -> str | None:
         """Starts the program if it has ended, but not for ever if nothing comes of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
 import os
 import re
@@ -11,6 +12,7 @@ from typing import Any
 # What PyTorch's users write first, and what it is here.
 HINTS = {
     "world": "it is world_size",
+    "root": "the folder is the first argument",
     "workers": "it is num_workers",
     "transform": "pictures are cropped, resized, flipped and coloured by train, size, scale, ratio, flip and color_jitter; apply any other transform to the batch, on the device",
     "target_transform": 'look it up by the sample: labels[batch["index"]]',
@@ -35,7 +37,11 @@ HINTS = {
 def unknown(where: str, names: Iterable[str]) -> None:
     """Raises TypeError if there are such arguments."""
     for name in names:
-        raise TypeError(f"{where} has no argument {name!r}" + (f": {HINTS[name]}" if name in HINTS else ""))
+        near = difflib.get_close_matches(
+            name, ("batch_size", "shuffle", "seed", "drop_last", "num_workers", "errors", "prefetch", "patience", "size", "train"), 1
+        )
+        hint = HINTS.get(name, f"did you mean {near[0]}?" if near else "")
+        raise TypeError(f"{where} has no argument {name!r}" + (f": {hint}" if hint else ""))
 
 
 def integer(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:

@@ -8,6 +8,7 @@ import json
 import logging
 import opcode
 import os
+import re
 import sys
 import threading
 import weakref
@@ -203,6 +204,8 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             except BaseException as error:
                 iteration.left = 0  # as a generator's
                 self._drop()
+                if isinstance(error, Error) and not self._errors and re.search(r"sample \d+ of epoch", str(error)):
+                    raise Error(f"{error} (errors=N leaves out up to N such samples per epoch)") from None
                 if self._closed == CLOSED and isinstance(error, Exception):  # by another thread
                     raise RuntimeError(CLOSED) from None
                 raise

@@ -67,7 +67,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if not self._resumed:
             self.loader.set_epoch(epoch)
         elif self.loader.state_dict()["epoch"] != epoch:
-            logger.info("set_epoch(%d) after load_state_dict: going on in epoch %d", epoch, self.loader.state_dict()["epoch"])
+            logger.warning("set_epoch(%d) after load_state_dict: going on in epoch %d, so begin the loop there", epoch, self.loader.state_dict()["epoch"])
 
     def state_dict(self) -> dict[str, Any]:
         return {**self.loader.state_dict(), "batches": self._count if self.loader._left else 0}

@@ -123,6 +123,7 @@ class Folders(unittest.TestCase):
             (TypeError, "ImageFolder has no argument 'transform': pictures are cropped, resized", {"transform": None}),
             (TypeError, "no argument 'pin_memory': write nwt.torch.DataLoader(loader, pin_memory=True)", {"pin_memory": True}),
             (TypeError, "no argument 'workers': it is num_workers", {"workers": 2}),
+            (TypeError, "no argument 'shufle': did you mean shuffle?", {"shufle": True}),
         ):
             with self.subTest(text), self.assertRaisesRegex(error, re.escape(text)):
                 pictures(**kwargs)
@@ -135,11 +136,18 @@ class Folders(unittest.TestCase):
             with self.assertRaisesRegex(TypeError, "(paths=3: must be paths|must be names of folders, such as train.classes)"):
                 wrong()
 
+    def test_a_sample_that_cannot_be_loaded_says_how_to_leave_it_out(self):
+        at = program.folder()
+        (at / "cat").mkdir()
+        (at / "cat" / "torn.jpg").write_bytes(b"\xff\xd8\xff")
+        with nwt.ImageFolder(at, program=program.program()) as loader, self.assertRaisesRegex(nwt.Error, r"torn.jpg: .*\(errors=N leaves out"):
+            next(iter(loader))
+
     def test_a_missing_program_says_what_to_install(self):
         with (
             mock.patch("shutil.which", return_value=None),
             mock.patch("os.path.exists", return_value=False),
-            self.assertRaisesRegex(nwt.Error, "install a wheel of nwt for this platform"),
+            self.assertRaisesRegex(nwt.Error, "go build -C serve -o .* pip install"),
         ):
             nwt.ImageFolder("/x")
 
