@@ -11,7 +11,7 @@ import (
 )
 
 // Choices holds the random choices that [Pipeline.Choose] has made for a sample. It applies them to the
-// sample's other pictures, boxes and points. It is valid until Load returns.
+// sample's other pictures, boxes and points. It is valid until the dataset's Load returns.
 type Choices struct {
 	p             *Pipeline // the pipeline that made the choices
 	dst           *nwt.Sample
@@ -63,8 +63,8 @@ var errNotChosen = errors.New("vision: unusable Choices: Pipeline.Choose returne
 type Box [4]float32
 
 // Box returns where the visible part of a box is in the result, and which share of the box's area is
-// visible: 0 if none is, or if the box has no area. A box with NaN becomes the empty box at 0, 0. The box
-// is in pixels of the file's picture, turned if [WithOrientation] turns it.
+// visible. The share is 0 if nothing is visible, or if the box has no area. A box with NaN becomes the
+// empty box at 0, 0. The box is in pixels of the file's picture, turned if [WithOrientation] turns it.
 func (d Choices) Box(b Box) (in Box, share float64) {
 	share = 1
 	for i, a := range [2]*axis{&d.geometry.x, &d.geometry.y} {

@@ -53,8 +53,9 @@ func (p *plan) colourful(name string, s step) error {
 	return nil
 }
 
-// ColorJitter changes brightness, contrast and saturation by random factors from max(0, 1−x) to 1+x, and
-// turns hue by −x … x of the circle, in a random order. With 0, the property isn't changed.
+// ColorJitter changes brightness, contrast and saturation by random factors from max(0, 1−x) to 1+x,
+// where x is the field's value, and turns hue by −x … x of the circle, in a random order. A field that
+// is 0 leaves its property unchanged.
 type ColorJitter struct{ Brightness, Contrast, Saturation, Hue float64 }
 
 func (t ColorJitter) check(p *plan) error {

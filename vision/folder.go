@@ -50,14 +50,15 @@ func WithClasses(names []string) FolderOption {
 	return func(o *folderOptions) { o.Classes = append([]string{}, names...) }
 }
 
-// WithoutStrayFiles skips pictures that are in no class's folder, and links beside the classes that lead to
-// nothing. A log line counts them. Without this option they are an error, because such a link may be a class.
+// WithoutStrayFiles skips pictures that are in no class's folder, and broken links next to the folders
+// of the classes. A log line counts them. Without this option both are errors; a broken link may stand
+// for a class.
 func WithoutStrayFiles() FolderOption { return func(o *folderOptions) { o.SkipStray = true } }
 
 // WithContentFingerprint makes [Folder.Fingerprint] depend on the first and the last 4 kB of each file
 // instead of on its time of modification, so that a copy of a folder has the same fingerprint. The first
-// call of Fingerprint then opens and reads each file. It doesn't notice a change in the middle of a file
-// that leaves the file's size as it was.
+// call of Fingerprint then opens and reads each file. The fingerprint doesn't show a change in the
+// middle of a file that leaves the file's size as it was.
 func WithContentFingerprint() FolderOption { return func(o *folderOptions) { o.Content = true } }
 
 // OpenFolder lists the pictures of a folder, without opening them. It follows symbolic links to folders,

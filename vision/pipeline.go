@@ -63,10 +63,11 @@ func WithOrientation() Option {
 }
 
 // WithDamaged loads what can be decoded of JPEG and GIF files that are cut or damaged, as Pillow does
-// with LOAD_TRUNCATED_IMAGES. The rest is grey or, in a GIF file, has the palette's first colour. Without
-// this option a cut JPEG file is an error. So is a damaged one, unless the damage lies below everything
-// that a crop needs. Everything after the damage is grey in a baseline file. If scans of a progressive
-// file are missing, its blocks aren't smoothed, while Pillow smooths them.
+// with LOAD_TRUNCATED_IMAGES. The rest is grey or, in a GIF file, has the palette's first colour.
+// Without this option a cut JPEG file is an error. A damaged JPEG file is an error too, unless the
+// damage lies below everything that a crop needs. Everything after the damage is grey in a baseline
+// file. If scans of a progressive file are missing, its blocks aren't smoothed, while Pillow smooths
+// them.
 //
 // WithDamaged also loads PNG files whose end is missing but whose pixels are complete, and PNG files with
 // a wrong checksum.
@@ -83,8 +84,8 @@ func WithDamaged() Option {
 const DefaultMaxPixels = 89_478_485
 
 // WithMaxPixels sets how many pixels a picture may have. The default is [DefaultMaxPixels]. If a file's
-// header says that it has more pixels, or a side of more than 2²⁰, that is an error, before any memory is
-// allocated.
+// header says that the picture has more pixels, or a side of more than 2²⁰, that is an error, before any
+// memory is allocated.
 func WithMaxPixels(n int) Option {
 	return func(p *Pipeline) error {
 		if n < 1 || int64(n) > 1<<31 {
