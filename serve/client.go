@@ -38,9 +38,9 @@ const (
 	serviceConfig = `{"loadBalancingConfig": [{"round_robin": {}}]}`
 )
 
-// A Dataset is what one or several servers have. Its samples are loaded there. How many requests are under
-// way follows from the loader's workers; nwt.Tune finds their number. It is an nwt.SizedDataset if the
-// servers' dataset is one.
+// A Dataset is what one or several servers have. The servers load its samples. How many requests are
+// under way follows from the loader's number of workers; nwt.Tune finds this number. The Dataset is an
+// nwt.SizedDataset if the servers' dataset is one.
 type Dataset interface {
 	nwt.BatchDataset
 	nwt.Fingerprinter

@@ -55,20 +55,20 @@ func optionError(option string, value any, format string, args ...any) error {
 	return &nwt.ArgumentError{Name: "serve." + option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
-// WithLoader gives a server the options of nwt.NewLoader: batch size, order, workers, timeout,
-// retries. The rank and world of a request win over WithRank.
+// WithLoader gives a server the options of nwt.NewLoader: batch size, order, workers, timeout, retries.
+// The rank and world of a request take precedence over WithRank.
 func WithLoader(opts ...nwt.Option) ServerOption {
 	return serverOption(func(o *options) error { o.loader = append(o.loader, opts...); return nil })
 }
 
-// WithTuning has New find the worker count with nwt.Tune.
+// WithTuning makes New find the worker count with nwt.Tune.
 func WithTuning() ServerOption {
 	return serverOption(func(o *options) error { o.tune = true; return nil })
 }
 
-// WithSlots sets how many batches a server loads and sends at a time, 1 … 4096, 16 by default: this bounds
-// its memory. Further requests wait. Clients in shared memory may hold as many batches again, plus one for
-// each client that waits.
+// WithSlots sets how many batches a server loads and sends at a time: 1 … 4096, 16 by default. This
+// bounds the server's memory. Further requests wait. Clients in shared memory may hold the same number
+// of batches in addition, plus one for each client that waits.
 func WithSlots(n int) ServerOption {
 	return serverOption(func(o *options) error {
 		if o.slots = n; n < 1 || n > 4096 {
@@ -78,8 +78,8 @@ func WithSlots(n int) ServerOption {
 	})
 }
 
-// WithGrace sets how long a server whose context has ended may take to finish what it has begun, 0 … 1 h,
-// 10 s by default. Then it hangs up.
+// WithGrace sets how long a server whose context has ended may take to finish what it has begun, before
+// it hangs up: 0 … 1 h, 10 s by default.
 func WithGrace(d time.Duration) ServerOption {
 	return serverOption(func(o *options) error {
 		if o.grace = d; d < 0 || d > time.Hour {
@@ -131,7 +131,8 @@ func WithAbout(about map[string]any) ServerOption {
 }
 
 // WithPatience sets how long a client waits for a batch, whatever servers do meanwhile: a minute by
-// default, at least a millisecond. Then the epoch ends with an error that is temporary: see nwt.WithRetry.
+// default, at least a millisecond. If no batch has come by then, the epoch ends with a temporary error:
+// see nwt.WithRetry.
 func WithPatience(d time.Duration) ClientOption {
 	return clientOption(func(o *options) error {
 		if o.patience = d; d < time.Millisecond {
@@ -141,7 +142,7 @@ func WithPatience(d time.Duration) ClientOption {
 	})
 }
 
-// WithProxy has a client use the proxy that the environment names. By default it uses none.
+// WithProxy makes a client use the proxy that the environment names. By default it uses none.
 func WithProxy() ClientOption {
 	return clientOption(func(o *options) error { o.proxy = true; return nil })
 }

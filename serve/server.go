@@ -38,7 +38,7 @@ const (
 	maxStreams = 128              // calls of a connection at a time
 )
 
-// A Server tells which samples a batch holds, and loads it. It keeps no state about its clients.
+// A Server tells which samples a batch holds, and loads the batch. It keeps no state about its clients.
 type Server struct {
 	ds     nwt.Dataset
 	opts   *options
@@ -109,7 +109,7 @@ func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, er
 	return s, nil
 }
 
-// Result returns what tuning found; nil without WithTuning.
+// Result returns what tuning found, or nil without WithTuning.
 func (s *Server) Result() *nwt.Result { return s.result }
 
 // Workers returns how many samples are loaded at a time.
@@ -130,12 +130,12 @@ func (s *Server) Stats() Stats {
 	return Stats{s.batches.Load(), s.samples.Load(), s.bad.Load(), s.bytes.Load(), len(s.loading), int(s.holding.Load())}
 }
 
-// Serve answers until ctx ends. It then takes nothing new, finishes what it has begun within WithGrace,
-// and hangs up. It closes the listener. A server serves once.
+// Serve answers requests until ctx ends. It then takes no new ones, finishes those that it has begun,
+// within WithGrace, and hangs up. It closes the listener. A server serves once.
 //
-// Without a token, a TCP address lets everybody in who reaches it: on loopback, every user of this host.
-// A Unix socket by [Listen] or [WithShared] lets in its user and root; at @NAME, also others who know
-// the token.
+// Without a token, everybody who reaches a TCP address is let in: on loopback, every user of this host.
+// A Unix socket made by [Listen] or [WithShared] lets in the server's user and root. A socket at @NAME
+// also lets in others who know the token.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(maxTicket), grpc.WaitForHandlers(true),
