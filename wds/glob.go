@@ -18,10 +18,10 @@ import (
 // rest is a pattern of [path.Match], which knows *, ? and [a-z]. Folders, and files that systems leave
 // behind, such as ._a.tar, don't match.
 //
-// The names are in the order of the braces, and sorted for each pattern that these stand for. A file that
-// matches two patterns is named once.
+// The names are in the order of the patterns that the braces stand for, and sorted for each of these
+// patterns. A file that matches two patterns is named once.
 //
-// If a folder can't be read, Glob returns an error, after it has tried again if the error was temporary;
+// If a folder can't be read, Glob returns an error; if the error is temporary, Glob tries again first.
 // fs.Glob would silently leave the folder's files out. If one of the patterns that the braces stand for
 // matches no file, Glob returns [fs.ErrNotExist].
 func Glob(fsys fs.FS, pattern string) ([]string, error) {

@@ -43,8 +43,8 @@ func WriteIndex(w io.Writer, shards []Shard) error {
 // WithIndex sets the name of the index of the shards, a file in fsys. With it the stream is an
 // nwt.CountedStream: it can be resumed with any number of ranks. If the index doesn't say how many
 // samples a shard has, that is an error. A shard whose size differs from the index's can't be opened,
-// because the index is that of another version. If the index says that a shard has no samples, New opens
-// the shard to check.
+// because the index belongs to another version of the shard. If the index says that a shard has no
+// samples, New opens the shard to check.
 func WithIndex(name string) Option { return func(s *stream) { s.index = name } }
 
 // readIndex finds the stream's shards in its index.

@@ -17,8 +17,8 @@
 // wrote none. A shard that was cut or damaged ends with an error, and its last sample, which may lack
 // files, isn't delivered. The checksum of a compressed shard comes only at its end: if it is wrong,
 // samples that were delivered before may be wrong too. Tar itself has no checksum for the content of
-// files. If a key occurs again later in a shard, its files make another sample; the first time, a warning
-// is logged to [slog.Default]. This is checked for the first 100 000 keys of a shard.
+// files. If a key occurs again later in a shard, its files make another sample; the first time this
+// happens, a warning is logged to [slog.Default]. This is checked for the first 100 000 keys of a shard.
 //
 // Format: https://github.com/webdataset/webdataset
 package wds
