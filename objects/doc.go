@@ -14,10 +14,10 @@
 //	keys, err := objects.List(ctx, bucket, "train/", nil)
 //	ds, err := objects.New(bucket, keys, fields, decode)
 //
-// [New] has one sample per object. [Packed] has many samples in large objects, and finds them by
-// offset and length. A request takes tens of milliseconds and no CPU time. So the best count is tens of
-// workers, more than there are CPUs; nwt.Tune finds it. Package wds of nwt reads WebDataset's shards in a
-// bucket as a stream: give it the file system of [FS].
+// [New] has one sample per object. [Packed] has many samples in large objects, and finds them by offset
+// and length. A request takes tens of milliseconds and no CPU time. So the best number of workers is in
+// the tens, and greater than the number of CPUs; nwt.Tune finds it. Package wds of nwt reads
+// WebDataset's shards in a bucket as a stream: give it the file system of [FS].
 //
 // # Connections
 //
@@ -43,10 +43,10 @@
 //
 // Clients of object stores retry by themselves. If a request still fails, the error is an [*Error] with
 // the key. If another attempt may succeed, the error calls itself temporary, and the loader tries again:
-// see nwt.WithRetry. One such error is a connection that is cut in the middle of an object: clients leave
-// this case to their callers. Another one is a request that stalls, as requests to stores sometimes do:
-// it is given up and made again, see [WithStallTimeout]. After such an error, a shard that is read through
-// [FS] is opened again, and reading continues at the same place.
+// see nwt.WithRetry. One such error is a connection that is cut in the middle of an object: clients
+// leave this case to their callers. Another one is a request that stalls, as requests to stores
+// sometimes do: such a request is given up and made again, see [WithStallTimeout]. After such an error,
+// a shard that is read through [FS] is opened again, and reading continues at the same place.
 //
 // # Stores that aren't trusted
 //

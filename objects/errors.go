@@ -11,8 +11,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// An Error says that a sample couldn't be loaded, because its object couldn't be
-// read or because it couldn't be decoded.
+// An Error says that a sample couldn't be loaded, because its object couldn't be read or because the
+// sample couldn't be decoded.
 type Error struct {
 	Key    string
 	Offset int64 // of the sample in its object

@@ -74,8 +74,8 @@ const (
 // It returns an error if the store names a page or a key twice, or a key without the prefix or of more
 // than 64 KiB. If the keys take more than 4 GiB, that is an error too: then list several prefixes.
 //
-// The driver of a local folder, fileblob, leaves out folders that it can't read, and returns no error: List
-// can't know. For shards in a local folder, use os.DirFS and wds.Glob.
+// The driver of a local folder, fileblob, leaves out folders that it can't read, and returns no error,
+// so List can't notice it. For shards in a local folder, use os.DirFS and wds.Glob.
 //
 // Each page of 1000 keys is a request, and must wait for the request before it. All
 // ranks of a training must have the same list: if objects may be added meanwhile,

@@ -24,7 +24,8 @@ type Decode func(ctx context.Context, key string, data []byte, dst *nwt.Sample) 
 type Option func(*store)
 
 // WithMaxBytes sets how many bytes a sample may have. The default is 1 GiB. A larger object is an error
-// before it is read. If the store doesn't know its size, it is an error once the data exceeds the limit.
+// before it is read. If the store doesn't know an object's size, the object is an error once its data
+// exceeds the limit.
 func WithMaxBytes(n int64) Option { return func(s *store) { s.maxBytes = n } }
 
 // WithStallTimeout sets how long a request may wait for its answer, and then for each further byte. A

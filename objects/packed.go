@@ -55,7 +55,8 @@ func (x *Index) Len() int { return len(x.parts) }
 // they lie at most 64 KiB apart, it reads them in one request of up to 8 MiB. An epoch in the order of
 // the objects therefore needs fewer requests than a shuffled epoch.
 //
-// If an object's size or time of modification changes after its first part was read, reading it fails.
+// If an object's size or time of modification changes after its first part was read, reading the object
+// fails.
 func Packed(bucket *blob.Bucket, index *Index, fields []nwt.Field, decode Decode, opts ...Option) (nwt.BatchDataset, error) {
 	switch {
 	case index == nil || index.Len() == 0:
