@@ -1,11 +1,12 @@
-// Package packing packs documents of different lengths into rows of one length, for language models. [New]
-// packs the documents of a dataset, with almost no empty space; [NewStream] puts those of a stream one
-// after the other.
+// Package packing packs documents of different lengths into rows of one length, for language models.
+// [New] packs the documents of a dataset, with almost no empty space; [NewStream] puts the documents of
+// a stream one after the other.
 //
-// The documents' fields must be ragged in one dimension and, within a document, equally long. A row has the
-// same fields, and two of type [nwt.Int32]: "segment_ids" numbers the documents of the row from 1, and is 0
-// where the row is empty; "positions" counts the elements of each document from 0. If a document is cut, or
-// continues in the next row, each piece counts as a document, and the whole document is loaded anew for it.
+// The documents' fields must be ragged in one dimension and, within a document, equally long. A row has
+// the same fields, and two more of type [nwt.Int32]: "segment_ids" numbers the documents of the row from
+// 1, and is 0 where the row is empty; "positions" counts the elements of each document from 0. If a
+// document is cut, or continues in the next row, each piece counts as a document, and the whole document
+// is loaded anew for each piece.
 package packing
 
 import (
