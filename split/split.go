@@ -42,10 +42,10 @@ func Stratified(ds nwt.Dataset, seed uint64, class func(index int) int, shares .
 	return parts, nil
 }
 
-// Fold returns fold i of k, 0 ≤ i < k: the samples for validation, a k-th of all, and the samples for
-// training, all others. With the same seed, each sample is used for validation in exactly one of the
-// folds 0 … k−1. If class isn't nil, every fold has a k-th of each class, rounded up or down. k may be 2
-// up to the number of samples.
+// Fold returns fold i of k, 0 ≤ i < k. A k-th of the samples is for validation, and all others are for
+// training. With the same seed, each sample is used for validation in exactly one of the folds 0 … k−1.
+// If class isn't nil, every fold has a k-th of each class, rounded up or down. k may be from 2 up to the
+// number of samples.
 func Fold(ds nwt.Dataset, seed uint64, k, i int, class func(index int) int) (training, validation nwt.Dataset, err error) {
 	if err := check("Fold", ds, 1); err != nil {
 		return nil, nil, err
