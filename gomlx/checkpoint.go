@@ -19,8 +19,9 @@ const (
 
 // SaveCheckpoint writes the model and the progress of its training to a new folder in dir, and then
 // removes the previous checkpoint. The progress is an [nwt.State], a struct that holds one, or anything
-// else that encoding/json can write. The folder gets its name only when both are complete, so they belong
-// together even if the program is killed. Only one process may write to dir at a time.
+// else that encoding/json can write. The folder gets its name only when the model and the progress are
+// complete, so they belong together even if the program is killed. Only one process may write to dir at
+// a time.
 func SaveCheckpoint(store *model.Store, dir string, progress any) error {
 	text, err := json.Marshal(progress)
 	if err != nil {

@@ -100,7 +100,7 @@ func (d *DistributedDataset) ShortName() string { return d.data.ShortName() }
 // can resume from it.
 func (d *DistributedDataset) State() nwt.State { return d.data.State() }
 
-// Resume makes the next iteration the rest of the epoch that s is in.
+// Resume makes the next iteration yield the rest of the epoch that s is in.
 func (d *DistributedDataset) Resume(s nwt.State) { d.data.Resume(s) }
 
 // Strategy returns the strategy of the sharding.

@@ -19,10 +19,10 @@
 //
 // # Ownership
 //
-// The tensors of a batch belong to the code that gets the batch: GoMLX's trainer frees them after their
-// step. GoMLX can't make a tensor from memory that it doesn't own, so a batch is copied from its slot to
-// the backend's memory. After that the slot is free for the next batch, and you needn't retain or release
-// anything.
+// The tensors of a batch belong to the code that gets the batch: GoMLX's trainer frees them after the
+// step that uses them. GoMLX can't make a tensor from memory that it doesn't own, so a batch is copied
+// from its slot to the backend's memory. After that the slot is free for the next batch, and you needn't
+// retain or release anything.
 package gomlx
 
 import (
@@ -269,7 +269,7 @@ func (d *Dataset) State() nwt.State {
 	return d.state
 }
 
-// Resume makes the next iteration the rest of the epoch that s is in.
+// Resume makes the next iteration yield the rest of the epoch that s is in.
 func (d *Dataset) Resume(s nwt.State) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
