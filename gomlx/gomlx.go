@@ -259,9 +259,9 @@ func (d *Dataset) ShortName() string {
 	return string(r[:min(3, len(r))])
 }
 
-// State returns the state after the last batch that was delivered; Resume continues from it. Save it with
-// the model's checkpoint, in a train.Loop.OnStep. If d is wrapped in a GoMLX dataset that reads ahead,
-// the state is that of a later batch than the one that is trained on. nwt reads ahead by itself, so such
+// State returns the state after the last batch that was delivered; Resume continues from it. Save it
+// with the model's checkpoint, in a train.Loop.OnStep. If d is wrapped in a GoMLX dataset that reads
+// ahead, the state belongs to a later batch than the model trains on. nwt reads ahead by itself, so such
 // a wrapper isn't needed.
 func (d *Dataset) State() nwt.State {
 	d.mu.Lock()

@@ -95,8 +95,8 @@ func (d Choices) Point(x, y float32) (inX, inY float32, seen bool) {
 	return px, py, seenX && seenY
 }
 
-// Frames does what [Pipeline.Field] does, for n pictures, such as those of a clip: its shape is [n,
-// channels, height, width].
+// Frames does what [Pipeline.Field] does, for n pictures, such as the frames of a clip: the field's
+// shape is [n, channels, height, width].
 func (p *Pipeline) Frames(name string, n int) nwt.Field {
 	f := p.Field(name)
 	f.Shape = append([]int{n}, f.Shape...)

@@ -17,7 +17,7 @@
 //
 // [Pipeline.Load] makes new random choices at each call. To crop a picture and its mask, the frames of a
 // clip, or a stereo pair alike, load them with one [Choices], which works like a tuple in torchvision's
-// transforms.v2. It handles boxes and points too:
+// transforms.v2, and handles boxes and points too:
 //
 //	masks, err := pipeline.Masks(nwt.Uint8, 255)   // nearest pixels, no colours; 255 outside of the picture
 //	…

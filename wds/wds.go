@@ -44,7 +44,7 @@ import (
 // a dataset of the stream.
 //
 // load turns a record into a sample, under the rules of nwt.Dataset's Load. The record is valid only
-// during the call. New adds the names of shard and key to the errors of load.
+// during the call. New adds the shard's name and the key to the errors of load.
 //
 // Opening and reading end with the loader's context, even if a call of fsys hasn't returned by then. If
 // reading breaks off, the file is opened again, and reading continues at the same place, as nwt.WithRetry
