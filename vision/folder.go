@@ -61,8 +61,8 @@ func WithoutStrayFiles() FolderOption { return func(o *folderOptions) { o.SkipSt
 // middle of a file that leaves the file's size as it was.
 func WithContentFingerprint() FolderOption { return func(o *folderOptions) { o.Content = true } }
 
-// OpenFolder lists the pictures of a folder, without opening them. OpenFolder follows symbolic links to
-// folders, but lists each folder once per class.
+// OpenFolder lists the pictures of a folder, without opening them. It follows symbolic links to folders,
+// but lists each folder once per class.
 //
 // The order is torchvision's, and the same on each machine: classes by name; within a class, its folders
 // by path; within a folder, its files by name. Each folder directly in dir is a class and must have a
