@@ -24,10 +24,10 @@ const fileStall = 20 * time.Second
 // FS returns the objects of bucket as files, for package wds of nwt and for functions that take an
 // [fs.FS]. The part of a key before a "/" is the name of a folder.
 //
-// A *blob.Bucket is itself an fs.FS, but if it can't find out whether a file exists, it denies it. FS
-// passes on what the store said. [fs.ErrNotExist] means that the store knows no such object, and
-// [fs.ErrPermission] that it refuses to give it. All other errors that aren't known to be permanent are
-// temporary: see nwt.WithRetry. A request that brings nothing for 20 s is such an error.
+// A *blob.Bucket is itself an fs.FS, but if it can't find out whether a file exists, it says that there
+// is none. FS passes on what the store said. [fs.ErrNotExist] means that the store knows no such object,
+// and [fs.ErrPermission] that it refuses to give it. All other errors that aren't known to be permanent
+// are temporary: see nwt.WithRetry. A request that brings nothing for 20 s is such an error.
 //
 // Opening a file is one request, and reading a folder is one for each 1000 objects in it. Closing the
 // file ends the request. FS(nil) is nil.

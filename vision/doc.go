@@ -33,8 +33,8 @@
 //
 // Crops, resizes and flips are computed first, and become one resampling of the part of the picture that
 // is needed. A JPEG file is decoded only down to the crop's last row, and if it is a baseline file, only
-// the blocks in the crop become pixels. Planes are resampled before colours are converted. On amd64 CPUs
-// with AVX2, the inverse cosine transform, resampling and conversion to float32 or bytes are in
+// the blocks in the crop become pixels. JPEG planes are resampled before colours are converted. On amd64
+// CPUs with AVX2, the inverse cosine transform, resampling and conversion to float32 or bytes are in
 // assembly. Each worker keeps its decoders and buffers, so that a JPEG file costs no allocation, unless
 // it has unusual colours or is huge.
 //
@@ -46,7 +46,7 @@
 // # What decodes
 //
 // This package decodes JPEG files itself, baseline and progressive, with any colours. The levels of each
-// component are exactly libjpeg's. Lossless files, and files with arithmetic coding, are errors.
+// component are exactly libjpeg's. Lossless JPEG files, and files with arithmetic coding, are errors.
 //
 // Damaged codes are noticed only if they are invalid, or don't end where the picture does. In a test, 8
 // bytes of the codes of a photograph of 500 × 375 were overwritten before each of 2 000 random crops:
