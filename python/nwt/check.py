@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 import os
 import re
@@ -37,11 +36,7 @@ HINTS = {
 def unknown(where: str, names: Iterable[str]) -> None:
     """Raises TypeError if there are such arguments."""
     for name in names:
-        near = difflib.get_close_matches(
-            name, ("batch_size", "shuffle", "seed", "drop_last", "num_workers", "errors", "prefetch", "patience", "size", "train"), 1
-        )
-        hint = HINTS.get(name, f"did you mean {near[0]}?" if near else "")
-        raise TypeError(f"{where} has no argument {name!r}" + (f": {hint}" if hint else ""))
+        raise TypeError(f"{where} has no argument {name!r}" + (f": {HINTS[name]}" if name in HINTS else ""))
 
 
 def integer(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:

@@ -8,7 +8,6 @@ import json
 import logging
 import opcode
 import os
-import re
 import sys
 import threading
 import weakref
@@ -204,8 +203,6 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             except BaseException as error:
                 iteration.left = 0  # as a generator's
                 self._drop()
-                if isinstance(error, Error) and not self._errors and re.search(r"sample \d+ of epoch", str(error)):
-                    raise Error(f"{error} (errors=N leaves out up to N such samples per epoch)") from None
                 if self._closed == CLOSED and isinstance(error, Exception):  # by another thread
                     raise RuntimeError(CLOSED) from None
                 raise
@@ -250,7 +247,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
                 start, number, count = {"epoch": start["epoch"] + 1, "samples": 0}, 0, len(self)
             if number >= (1 if count is None else count):
                 return
-            self._asked.append((start, number, self._asking.ask(start, number, self._errors > 0)))
+            self._asked.append((start, number, self._asking.ask(start, number)))
             self._plan = start, number + 1, count
 
     def _leave_out(self, epoch: int, bad: list[dict[str, Any]]) -> None:
@@ -258,7 +255,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             self.bad += 1
             self._bad_of_epoch = n = self._bad_of_epoch + 1
             if n > self._errors:
-                raise Error(f"{n} bad samples in epoch {epoch}, and errors={self._errors}: sample {one['index']}: {one['error']}")
+                raise Error(f"bad sample number {n} of epoch {epoch}, and errors={self._errors}: sample {one['index']}: {one['error']}")
             if n % 10 ** (len(str(n - 1)) - 1) == 0:  # the first ten, then every tenth …
                 logger.warning("left out sample %d, number %d in epoch %d: %s", one["index"], n, epoch, one["error"])
 

@@ -128,7 +128,8 @@ class Server:
         chunk = call.read_chunk()
         answer = json.loads(bytes(chunk.app_metadata))
         fits(answer, about)
-        return arrays(chunk.data), answer["left"], json.dumps(answer["after"]), answer.get("bad") or []
+        bad = [{**one, "error": f"on server {answer['server']}: {one['error']}"} for one in answer.get("bad") or []]
+        return arrays(chunk.data), answer["left"], json.dumps(answer["after"]), bad
 
 
 class Servers:
@@ -240,8 +241,8 @@ class _Asking:
             thread.start()
         atexit.register(self.close)
 
-    def ask(self, state: dict[str, Any], number: int, partial: bool = False) -> Callable[[], Any]:
-        about, ticket = self._about, json.dumps({**state, **self._rank, "batch": number, "partial": partial}).encode()
+    def ask(self, state: dict[str, Any], number: int) -> Callable[[], Any]:
+        about, ticket = self._about, json.dumps({**state, **self._rank, "batch": number, "partial": True}).encode()
         return self.call(lambda server, seconds: server.get(ticket, about, self._begun, seconds))
 
     def call(self, what: Callable[[Server, float], Any]) -> Callable[[], Any]:

@@ -218,11 +218,11 @@ class _Asking:
         self._line = shared.connect(rank, world, shared.end())
         self._waits = 0  # for the batch that is waited for
 
-    def ask(self, state: dict[str, Any], number: int, partial: bool = False) -> Callable[[], Any]:
+    def ask(self, state: dict[str, Any], number: int) -> Callable[[], Any]:
         if state is not self._state:
             self._state, self._ticket = state, json.dumps({**state, **self._rank}).encode()[:-1]
         self._number += 1
-        ticket = b'%b, "batch": %d, "partial": %b}' % (self._ticket, number, b"true" if partial else b"false")
+        ticket = b'%b, "batch": %d, "partial": true}' % (self._ticket, number)
         self._asked[self._number] = ticket
         self._line.say(ASK, self._number, ticket)
         return functools.partial(self._take, self._number)

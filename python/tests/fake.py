@@ -32,7 +32,7 @@ class Asking:
     def __init__(self, transport, rank, world):
         self.transport, self.rank, self.world = transport, rank, world
 
-    def ask(self, state, number, partial=False):
+    def ask(self, state, number):
         one = self.transport
         one.asked.append((state["epoch"], state["samples"], number))
 
@@ -41,8 +41,6 @@ class Asking:
             begin = state["samples"] + number * step
             whole = np.array_split(np.arange(begin, min(begin + step, one.samples)), self.world)[self.rank]
             bad = [{"index": int(i), "position": int(i), "epoch": state["epoch"], "error": "torn"} for i in whole if i in one.bad]
-            if bad and not partial:
-                raise nwt.Error(f"sample {bad[0]['index']}: torn")
             index = np.array([i for i in whole if i not in one.bad], np.int64)
             after = min(begin + step, one.samples)
             arrays = {"image": np.zeros((len(index), 3, 2, 2), np.uint8), "label": index % 2, "index": index}

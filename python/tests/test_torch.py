@@ -191,8 +191,8 @@ class Pinned(unittest.TestCase):
         memory = np.zeros(1 << 16, np.uint8)
         ask, calls = fake.Asking.ask, []
 
-        def asked(asking, state, number, partial=False):
-            take = ask(asking, state, number, partial)
+        def asked(asking, state, number):
+            take = ask(asking, state, number)
 
             def taken():
                 arrays, *rest = take()
