@@ -43,8 +43,8 @@ func weigh(sp Space, seen []Series) evidence {
 		values[r] = e.add(s, drift, company)
 	}
 	e.mean, e.se = stat.Totals(values)
-	for load, r := loadOf(rows), 0; r < len(rows); r++ {
-		if r > 0 && e.counts[r-1] >= sp.CPUs && load.takes(rows[r-1].Blocks, e.mean[r-1]) {
+	for cpus, r := usersOf(rows), 0; r < len(rows); r++ {
+		if r > 0 && e.counts[r-1] >= sp.CPUs && cpus.takes(rows[r-1].Blocks, e.mean[r-1]) {
 			break
 		}
 		e.able = r + 1

@@ -157,7 +157,7 @@ func (Exhaustive) Next(sp Space, seen []Series) (Request, bool) {
 type search struct {
 	sp    Space
 	seen  map[int][]Block
-	load  load
+	users users
 	round int
 	best  float64       // nanoseconds per iteration of the fastest count, in its fastest window …
 	pace  float64       // … and in its median window, because cached data may have made a single window fast
@@ -165,7 +165,7 @@ type search struct {
 }
 
 func newSearch(sp Space, seen []Series) search {
-	s := search{sp: sp, seen: make(map[int][]Block, len(seen)), load: loadOf(seen), best: math.Inf(1), pace: math.Inf(1), left: math.MaxInt64}
+	s := search{sp: sp, seen: make(map[int][]Block, len(seen)), users: usersOf(seen), best: math.Inf(1), pace: math.Inf(1), left: math.MaxInt64}
 	if sp.Time > 0 {
 		s.left = sp.Left
 		if len(seen) == 0 {
@@ -254,66 +254,60 @@ func (s search) ceiling(first int) int {
 	return top
 }
 
-// demand returns the share of the CPUs that a count uses or waits for, and the part of it that is
-// waiting.
-func demand(blocks []Block) (wants, queued float64) {
-	weights := 0.0
+// usage returns the shares of the CPUs that a count used, and that its threads waited for in addition, and
+// the time of an iteration, over the windows in which these are known.
+func usage(blocks []Block) (cpu, queued, mean float64) {
+	spent, iterations := 0.0, 0.0
 	for _, b := range blocks {
 		if b.CPU > 0 {
-			weight := float64(max(b.Mean, 1)) * float64(max(b.Iterations, 1))
-			wants, queued, weights = wants+(b.CPU+b.Queued)*weight, queued+b.Queued*weight, weights+weight
+			n := float64(max(b.Iterations, 1))
+			took := n * float64(max(b.Mean, 1))
+			cpu, queued, spent, iterations = cpu+b.CPU*took, queued+b.Queued*took, spent+took, iterations+n
 		}
 	}
-	return wants / max(weights, 1), queued / max(weights, 1)
+	return cpu / max(spent, 1), queued / max(spent, 1), spent / max(iterations, 1)
 }
 
-// A load says what keeps the CPUs busy: others is the share of them that the process uses whether or not
-// batches are loaded, and batch is the CPU time of one batch, in nanoseconds of all CPUs together.
-type load struct{ others, batch float64 }
+// users says who uses the CPUs: others is the share that the process uses whether or not batches are loaded,
+// and batch is the CPU time of one batch, in nanoseconds of all CPUs together.
+type users struct{ others, batch float64 }
 
-// loadOf fits, by least squares, what counts of different speed show: a share of others + batch/mean. If
+// usersOf fits, by least squares, what counts of different speed show: a share of others + batch/mean. If
 // they don't differ enough, all of it is the batches'.
-func loadOf(seen []Series) (l load) {
-	var x, share []float64
+func usersOf(seen []Series) (u users) {
+	var rates, shares []float64
 	for _, s := range seen {
-		cpu, time, n := 0.0, 0.0, 0.0
-		for _, b := range s.Blocks {
-			if b.CPU > 0 {
-				spent := float64(max(b.Mean, 1)) * float64(max(b.Iterations, 1))
-				cpu, time, n = cpu+b.CPU*spent, time+spent, n+float64(max(b.Iterations, 1))
-			}
-		}
-		if time > 0 {
-			x, share = append(x, n/time), append(share, cpu/time)
+		if cpu, _, mean := usage(s.Blocks); mean > 0 {
+			rates, shares = append(rates, 1/mean), append(shares, cpu)
 		}
 	}
-	if len(x) < 2 || slices.Max(x) < apart*slices.Min(x) {
-		return load{batch: math.Inf(1)}
+	if len(rates) < 2 || slices.Max(rates) < apart*slices.Min(rates) {
+		return users{batch: math.Inf(1)}
 	}
-	n, sx, ss, sxx, sxs := float64(len(x)), 0.0, 0.0, 0.0, 0.0
-	for i, v := range x {
-		sx, ss, sxx, sxs = sx+v, ss+share[i], sxx+v*v, sxs+v*share[i]
+	n, r, s, rr, rs := float64(len(rates)), 0.0, 0.0, 0.0, 0.0
+	for i, rate := range rates {
+		r, s, rr, rs = r+rate, s+shares[i], rr+rate*rate, rs+rate*shares[i]
 	}
-	l.batch = max(0, (n*sxs-sx*ss)/(n*sxx-sx*sx))
-	l.others = (ss - l.batch*sx) / n
-	return l
+	u.batch = max(0, (n*rs-r*s)/(n*rr-r*r))
+	u.others = (s - u.batch*r) / n
+	return u
 }
 
-// loading reports whether most of the CPU time at mean per iteration is the batches'. If it isn't, other
-// goroutines of the process compute, and CPUs are no limit to loading, even if they are busy.
-func (l load) loading(mean float64) bool { return l.batch >= l.others*mean }
+// limit reports whether CPUs can be the limit of loading at mean per iteration: most of the CPU time is the
+// batches'. If it isn't, other goroutines of the process compute, and CPUs may be busy without limiting it.
+func (u users) limit(mean float64) bool { return u.batch >= u.others*mean }
 
 // limited reports whether CPUs are the limit at a count: it wants all of them, for loading. Then more
 // workers gain next to nothing.
 func (s search) limited(workers int, time func(workers int) float64) bool {
-	wants, _ := demand(s.seen[workers])
-	return wants >= busyCPU && s.load.loading(time(workers))
+	cpu, queued, _ := usage(s.seen[workers])
+	return cpu+queued >= busyCPU && s.users.limit(time(workers))
 }
 
 // takes reports whether more workers would be faster only because they take CPUs from other processes.
-func (l load) takes(blocks []Block, mean float64) bool {
-	wants, queued := demand(blocks)
-	return wants >= fullCPU && queued >= queuedCPU && l.loading(mean)
+func (u users) takes(blocks []Block, mean float64) bool {
+	cpu, queued, _ := usage(blocks)
+	return cpu+queued >= fullCPU && queued >= queuedCPU && u.limit(mean)
 }
 
 func (s search) quickest(workers int) float64 { return lowest(s.seen[workers]) }
