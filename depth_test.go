@@ -378,6 +378,7 @@ func TestMoreWorkersDoNotCutTheCallsOfABatchDatasetSmaller(t *testing.T) {
 	})
 }
 
+// A worker would look for ever for a claim of no place.
 func TestAWorkerClaimsAtLeastOnePlace(t *testing.T) {
 	for _, ds := range []nwt.Dataset{kit.EmptyDataset(4), kit.EmptyBatches{Dataset: kit.EmptyDataset(4)}} {
 		for _, workers := range []int{0, 1, 1024} {

@@ -192,7 +192,7 @@ type Claim[T any] struct {
 	From, To int
 }
 
-// Claim takes up to most places for a worker, and at least one, from the first batch that has any: the next
+// Claim takes up to most places for a worker, at least 1, from the first batch that has any: the next
 // places in the worker's lane or, if there are none, in another lane.
 func (r *Ring[T]) Claim(worker, most int) (c Claim[T], ok bool) {
 	if int32(worker) >= r.quota.Load() {
@@ -256,7 +256,7 @@ func (e *entry[T]) claim(seq uint64, worker, most int, limit uint64) (from, to i
 		case claimed: // the places came from an earlier lane, and this one has some left
 			return from, to, false
 		}
-		upto := min(place+max(most, 1), end)
+		upto := min(place+most, end)
 		if !e.lanes[i].CompareAndSwap(next, pack(seq, upto)) {
 			return 0, 0, false
 		}
