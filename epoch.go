@@ -39,7 +39,11 @@ func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Bat
 	if t != nil {
 		t.resume()
 		defer t.wake.Stop()
-		show = func() { r.turn.Lock(); defer r.turn.Unlock(); r.show() }
+		show = func() {
+			r.turn.Lock()
+			defer r.turn.Unlock()
+			r.show()
+		}
 	}
 	for more, batches := true, 1; more; batches++ {
 		b, err := r.advance()
@@ -166,7 +170,7 @@ func (l *engine) baseOfStream(s State) (int, error) {
 	case l.counted || s.Samples == 0:
 	case s.World == anyWorld:
 		return 0, optionError("State.World", s.World, "the state was taken of a CountedStream, and this stream isn't one, so its order is another: begin the next epoch, State{Epoch: %d}", s.Epoch+1)
-	case l.opts.isWholeEpoch(s.Samples, cmp.Or(s.World, l.opts.world)):
+	case l.isWhole(s, l.first):
 		return l.samplesOfEpoch(l.first), nil // the end of that epoch, also for other numbers of ranks
 	case s.World != 0 && s.World != l.opts.world:
 		return 0, optionError("State.World", s.World, "a stream's epoch can't go on with %d ranks, because each rank reads its own shards: "+
@@ -195,6 +199,14 @@ func (s *source) followDataset(known *ordering) (*ordering, error) {
 	return s.orderingOf("Dataset.Len", known.sampler, n)
 }
 
+// isWhole reports whether an epoch of an ordering ends with the samples of a state.
+func (l *engine) isWhole(s State, o *ordering) bool {
+	if l.streams() && !l.counted {
+		return l.opts.isWholeEpoch(s.Samples, cmp.Or(s.World, l.opts.world))
+	}
+	return s.Samples == o.order.N || o.order.Batches == 0 && o.order.Steps(s.Samples) == 0
+}
+
 // checkOrder returns an error if the state's positions now stand for other samples than before.
 // nothingLeft reports that nothing was left of the state's epoch, whatever has changed since.
 func (l *engine) checkOrder(s State, o *ordering) (nothingLeft bool, err error) {
@@ -215,10 +227,9 @@ func (l *engine) checkOrder(s State, o *ordering) (nothingLeft bool, err error) 
 			differ = append(differ, name)
 		}
 	}
-	whole := order.Identify(fmt.Sprint(s.Samples), "", "", "")
-	dropsRest := !l.streams() && o.order.Batches == 0 && o.order.Steps(s.Samples) == 0
+	was := order.Identify(fmt.Sprint(s.Samples), "", "", "") // an epoch of just these samples
 	switch {
-	case len(differ) > 0 && (!whole.Differs(then, order.Length) || dropsRest && !now.Differs(then, order.Length)):
+	case len(differ) > 0 && (!was.Differs(then, order.Length) || !now.Differs(then, order.Length) && l.isWhole(s, o)):
 		return true, nil
 	case len(differ) > 0:
 		return false, optionError("State.Order", nil, "the state was taken with %s (%s), so the rest of the epoch would be other samples: "+

@@ -207,11 +207,22 @@ func TestAStateAtTheEndOfAnEpochGoesOnWithWhateverHasChanged(t *testing.T) {
 			t.Fatal("nothing is left of the epoch")
 		}
 	}
-	rest := []nwt.Option{nwt.WithBatchSize(8), nwt.WithDropLast()}
-	s = stateAfter(t, 12, kit.Augmented(100), append(rest, nwt.WithShuffle(1))...)
-	times, err := resumed(t, s, kit.Augmented(100), append(rest, nwt.WithShuffle(2))...)
-	require.NoError(t, err, "WithDropLast leaves out what follows")
-	require.Len(t, times, 96)
+	for name, c := range map[string]struct {
+		ds  nwt.Dataset
+		opt nwt.Option
+	}{
+		"the last samples are dropped":         {kit.Augmented(100), nwt.WithDropLast()},
+		"a stream's epoch has so many":         {nwt.Streamed(kit.NewShelves(60, 60)), nwt.WithEpochSamples(96)},
+		"a counted stream's epoch has so many": {nwt.Streamed(kit.NewCounted(60, 60)), nwt.WithEpochSamples(96)},
+	} {
+		with := func(seed uint64) []nwt.Option {
+			return []nwt.Option{nwt.WithBatchSize(8), nwt.WithShuffle(seed), c.opt}
+		}
+		s := stateAfter(t, 12, c.ds, with(1)...)
+		times, err := resumed(t, s, c.ds, with(2)...)
+		require.NoError(t, err, name)
+		require.Len(t, times, 96, name)
+	}
 }
 
 // A part tells nothing by itself.
