@@ -107,6 +107,9 @@ func encode(schema *arrow.Schema, n int, columns [][]byte) (header []byte, body 
 	}
 	err = record.SerializeBody(&body)
 	size := 0
+	if n == 0 { // all samples are bad: the body has no pieces
+		at = make([]int, len(columns))
+	}
 	for _, piece := range body {
 		if len(at) < len(columns) && unsafe.SliceData(piece) == unsafe.SliceData(columns[len(at)]) {
 			at = append(at, size)
