@@ -85,6 +85,8 @@ def path(name: str, value: Any) -> str:
         raise TypeError(f"{name}={value!r:.200}: must be a path") from None
     if not text or "\0" in text:
         raise ValueError(f"{name}={value!r:.200}: must be a path")
+    if "://" in text:
+        raise ValueError(f"{name}={text!r:.200}: must be a path on this machine: copy or mount the files, or write a server in Go that reads the store")
     return text
 
 

@@ -152,6 +152,8 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         """Says which epoch comes next, or its rest after load_state_dict. Without it each iteration is the epoch after the one before."""
         epoch = check.integer("epoch", epoch, 0)
         if self._start["epoch"] != epoch or not self._start["samples"]:
+            if self._start["samples"]:
+                logger.warning("set_epoch(%d) discards the state that was loaded, in epoch %d: to resume, begin the loop there", epoch, self._start["epoch"])
             self._start = {"epoch": epoch, "samples": 0}
         self._state, self._left = self._start, 1
 

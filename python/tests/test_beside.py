@@ -131,6 +131,9 @@ class Folders(unittest.TestCase):
                 nwt.ImageFolder(wrong, program=program.program())
         with self.assertRaisesRegex(ValueError, "ImageFolder takes a folder"):
             nwt.Images(program.pictures())
+        for url in (lambda: nwt.ImageFolder("s3://bucket/train"), lambda: nwt.WebDataset("https://host/train-{000..146}.tar")):
+            with self.assertRaisesRegex(ValueError, "must be a path on this machine: copy or mount"):
+                url()
         for wrong in (lambda: nwt.Images(3), lambda: nwt.ImageFolder("x", classes=[]), lambda: nwt.ImageFolder("x", classes=[1])):
             with self.assertRaisesRegex(TypeError, "(paths=3: must be paths|must be names of folders, such as train.classes)"):
                 wrong()

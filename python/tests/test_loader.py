@@ -49,6 +49,18 @@ class Iterating(unittest.TestCase):
             self.assertEqual(fake.indices(other), WHOLE)
             self.assertEqual(other.state_dict(), {"epoch": 2, "samples": 0})
 
+    def test_choosing_another_epoch_than_the_loaded_one_is_logged(self):
+        loader = fake.loader()
+        loader.load_state_dict({"epoch": 2, "samples": 4})
+        with self.assertNoLogs("nwt", "WARNING"):
+            loader.set_epoch(2)
+        self.assertEqual(fake.indices(loader), WHOLE[1:])
+        loader.load_state_dict({"epoch": 2, "samples": 4})
+        with self.assertLogs("nwt", "WARNING") as logged:
+            loader.set_epoch(0)
+        self.assertIn("set_epoch(0) discards the state that was loaded, in epoch 2: to resume, begin the loop there", logged.output[0])
+        self.assertEqual(fake.indices(loader), WHOLE)
+
     def test_what_is_no_state_is_refused_and_changes_nothing(self):
         loader = fake.loader()
         loader.load_state_dict({"epoch": 2, "samples": 4})
