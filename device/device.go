@@ -1,5 +1,5 @@
-// Package device has the types for writers of an [nwt.Device]: a session, and the copies that it makes.
-// It is experimental, as that interface is.
+// Package device has the types that an implementation of [nwt.Device] needs: a session, and the copies
+// that the session makes. Like nwt.Device, the package is experimental.
 //
 // [nwt.Device]: https://pkg.go.dev/github.com/nwt-go/nwt#Device
 package device
@@ -9,8 +9,9 @@ package device
 // the next epoch opens another. At the end of an epoch, for whatever reason it ends, the loader waits for
 // the queued copies.
 type Session interface {
-	// Copy queues copies to device memory, records event at their end, and doesn't wait. It must not keep
-	// the slice parts; the memory that the parts point to stays valid.
+	// Copy queues copies to device memory, records event after them, and returns without waiting for them.
+	// It must not keep the slice parts. The memory that the parts point to stays valid until the copies
+	// have ended.
 	Copy(parts []Copy, event uintptr) error
 	// Wait blocks, without spinning, until the device has reached event.
 	Wait(event uintptr) error

@@ -1,5 +1,5 @@
-// Package folder makes a dataset from a folder of files, such as sounds, in which each subfolder is a
-// class. For pictures, use package vision.
+// Package folder makes a dataset from a folder of files, such as sound files, in which each subfolder is
+// a class. For pictures, use package vision.
 package folder
 
 import (
@@ -33,14 +33,15 @@ func WithClasses(names []string) Option {
 	return func(o *options) { o.Classes = append([]string{}, names...) }
 }
 
-// WithoutStrayFiles skips files that are in no class's folder, and links beside the classes that lead to
-// nothing. Without it, they are an error: such a link may be a class. A log line counts them.
+// WithoutStrayFiles skips files that are in no class's folder, and broken links next to the folders of
+// the classes. A log line counts them. Without this option both are errors; a broken link may stand for
+// a class.
 func WithoutStrayFiles() Option { return func(o *options) { o.SkipStray = true } }
 
-// WithContentFingerprint makes the dataset's fingerprint depend on the first and the last 4 kB of each file
-// instead of on its time of modification, so that a copy of a folder has the same fingerprint. The first
-// call of Fingerprint then opens and reads each file. A change in the middle of a file that leaves its size
-// as it was isn't noticed.
+// WithContentFingerprint makes the dataset's fingerprint depend on the first and the last 4 kB of each
+// file instead of on its time of modification, so that a copy of a folder has the same fingerprint. The
+// first call of Fingerprint then opens and reads each file. The fingerprint doesn't show a change in the
+// middle of a file that leaves the file's size as it was.
 func WithContentFingerprint() Option { return func(o *options) { o.Content = true } }
 
 // Open lists the files of a folder that have one of the extensions, such as ".wav", in lower or upper
@@ -77,8 +78,8 @@ func (f *Folder) Class(index int) int { return f.files.Class(index) }
 // Path returns the path of a file.
 func (f *Folder) Path(index int) string { return f.files.Path(index) }
 
-// Lengths calls length for each file, 32 at a time, and returns the results. They are for [nwt.Sized],
-// and for samplers that need lengths. The first error ends Lengths, and names the file.
+// Lengths calls length for each file, 32 at a time, and returns the results. [nwt.Sized] and some
+// samplers need them. Lengths ends at the first error, which names the file.
 func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, path string) (int, error)) ([]int, error) {
 	if length == nil {
 		return nil, &nwt.ArgumentError{Name: "folder.Folder.Lengths", Reason: "length is nil"}
@@ -106,10 +107,10 @@ func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, p
 	return lengths, nil
 }
 
-// Dataset makes a dataset of the files. load fills the fields of a sample from a file, under the rules of
-// [nwt.Dataset]; its errors needn't name the file. A field "class" of type Int64 follows these fields:
-// [nwt.ColumnOf] reads it. The dataset's fingerprint depends on names, sizes, times and classes of the
-// files: see [WithContentFingerprint].
+// Dataset makes a dataset of the files. load fills the fields of a sample from a file, under the rules
+// of [nwt.Dataset]; its errors needn't name the file. After these fields, each sample has a field
+// "class" of type Int64, which [nwt.ColumnOf] can read. The dataset's fingerprint depends on the names,
+// sizes, times and classes of the files; [WithContentFingerprint] replaces the times.
 func (f *Folder) Dataset(fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error) nwt.Dataset {
 	if load == nil {
 		load = func(context.Context, string, *nwt.Sample) error {

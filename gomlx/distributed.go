@@ -19,9 +19,8 @@ import (
 
 // A Sharding says how batches are divided among the devices of a backend.
 type Sharding struct {
-	// Spec shards the first axis of every input and label, the samples, over one or more
-	// axes of a mesh: distributed.BuildSpec(mesh).S("data").Done(). The mesh's other axes
-	// get copies.
+	// Spec shards the first axis of every input and label, the samples, over one or more axes of a mesh:
+	// distributed.BuildSpec(mesh).S("data").Done(). Along the mesh's other axes, the devices get copies.
 	Spec *distributed.ShardingSpec
 	// Strategy is distributed.AutoSharding by default.
 	Strategy distributed.Strategy
@@ -30,11 +29,12 @@ type Sharding struct {
 	Devices []compute.DeviceNum
 }
 
-// DistributedDataset makes the dataset on which GoMLX trains with several devices, in train.Loop.RunSteps
-// and train.Trainer.Eval. It is like [Adapter.Dataset], but each batch of the loader is divided into n
-// parts: part k is what rank k of n ranks would get with an n-th of the batch size. Each part is copied
-// straight to its device. A batch that can't be divided equally is an error, for example a short last
-// batch (see [nwt.WithDropLast]) or a batch that lacks its bad samples (see [nwt.WithErrorBudget]).
+// DistributedDataset makes the dataset on which GoMLX trains with several devices, in
+// train.Loop.RunSteps and train.Trainer.Eval. It is like [Adapter.Dataset], but each batch of the loader
+// is divided into n parts, as many as the sharding has along the samples: part k is what rank k of n
+// ranks would get with an n-th of the batch size. Each part is copied straight to its device. A batch
+// that can't be divided equally is an error, for example a short last batch (see [nwt.WithDropLast]) or
+// a batch that lacks its bad samples (see [nwt.WithErrorBudget]).
 //
 // If the sharding can't be used, the error joins an *[nwt.ArgumentError] for each reason.
 func (a *Adapter) DistributedDataset(ctx context.Context, name string, l *nwt.Loader, s Sharding) (*DistributedDataset, error) {
@@ -109,7 +109,8 @@ func (d *DistributedDataset) Strategy() distributed.Strategy { return d.sharding
 // DeviceAssignment returns the devices of the sharding.
 func (d *DistributedDataset) DeviceAssignment() []compute.DeviceNum { return d.sharding.Devices }
 
-// Iter yields only an error: a caller such as train.Loop.RunEpochs would train on one device.
+// Iter yields only an error, because a caller of Iter, such as train.Loop.RunEpochs, trains on one
+// device.
 func (d *DistributedDataset) Iter() iter.Seq2[train.Batch, error] {
 	return func(yield func(train.Batch, error) bool) {
 		yield(train.Batch{}, errors.New("gomlx: a DistributedDataset is for train.Loop.RunSteps and train.Trainer.Eval; RunEpochs trains on one device: give it an Adapter.Dataset"))

@@ -9,7 +9,7 @@
 //			if err != nil {
 //				return err
 //			}
-//			_, err = trial.TrainStep(batch) // of a trainer that is thrown away
+//			_, err = trial.TrainStep(batch) // trial is a trainer for tuning only
 //			return err
 //		}))
 //	…
@@ -103,7 +103,7 @@ var types = map[nwt.DType]dtypes.DType{
 }
 
 // New makes an adapter. If the backend is nil, the error is an *[nwt.ArgumentError]. If Labels names a
-// field that a loader doesn't have, asking for its batches fails.
+// field that a loader doesn't have, asking for that loader's batches fails.
 func New(c Config) (*Adapter, error) {
 	if c.Backend == nil {
 		return nil, &nwt.ArgumentError{Name: "gomlx.Config.Backend", Reason: "is nil: batches need a backend to be copied to"}
@@ -164,8 +164,8 @@ func same(a, b nwt.Field) bool {
 	return a.Name == b.Name && a.Type == b.Type && a.RaggedDims == b.RaggedDims && slices.Equal(a.Shape, b.Shape)
 }
 
-// Batch copies a batch to tensors on the backend. The tensors belong to the caller, and b isn't needed
-// any more. Use Batch with nwt.WithStep and in a training loop that you write; for GoMLX's loop see
+// Batch copies a batch to tensors on the backend. The tensors belong to the caller, who no longer needs
+// b. Use Batch with nwt.WithStep and in a training loop that you write; for GoMLX's loop see
 // [Adapter.Dataset].
 func (a *Adapter) Batch(b *nwt.Batch) (train.Batch, error) {
 	return a.part(b, 0, 1, a.config.Device)
@@ -215,9 +215,9 @@ func (a *Adapter) part(b *nwt.Batch, part, parts int, device compute.DeviceNum) 
 	return batch, nil
 }
 
-// Dataset makes the dataset on which GoMLX trains and evaluates. Every iteration is the next epoch,
-// beginning with epoch 0. ctx ends the iterations. The errors are those of [nwt.Loader.Epoch]: a second
-// iteration while one runs ends with [nwt.ErrBusy].
+// Dataset makes the dataset on which GoMLX trains and evaluates. Each iteration yields the next epoch,
+// beginning with epoch 0. When ctx ends, so do the iterations. The errors are those of
+// [nwt.Loader.Epoch]: a second iteration while one runs ends with [nwt.ErrBusy].
 //
 // The loader still belongs to the caller, who closes it when training is over.
 func (a *Adapter) Dataset(ctx context.Context, name string, l *nwt.Loader) *Dataset {
@@ -261,8 +261,8 @@ func (d *Dataset) ShortName() string {
 
 // State returns the state after the last batch that was delivered; Resume continues from it. Save it
 // with the model's checkpoint, in a train.Loop.OnStep. If d is wrapped in a GoMLX dataset that reads
-// ahead, the state belongs to a later batch than the model trains on. nwt reads ahead by itself, so such
-// a wrapper isn't needed.
+// ahead, the state belongs to a later batch than the one that the model trains on. nwt reads ahead by
+// itself, so such a wrapper isn't needed.
 func (d *Dataset) State() nwt.State {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -276,7 +276,8 @@ func (d *Dataset) Resume(s nwt.State) {
 	d.state, d.next = s, s
 }
 
-// Iter yields the batches of the next epoch. An iteration that is left early counts as an epoch.
+// Iter yields the batches of the next epoch. If you leave an iteration early, the one after it still
+// begins the next epoch.
 func (d *Dataset) Iter() iter.Seq2[train.Batch, error] { return iterate(d, d.adapter.Batch) }
 
 // iterate yields the result of from for each batch of d's next iteration.

@@ -29,19 +29,19 @@
 //
 //	nwt.workers                  goroutines that load samples
 //	nwt.prefetch_batches         batches that may be ahead of the one in use
-//	nwt.slots, nwt.slots_bytes   batches that have memory, and how much
+//	nwt.slots, nwt.slots_bytes   batches that have memory, and how much they have
 //	nwt.batches_retained         of these, retained past their iteration
-//	nwt.device_bytes             memory of the device that the loader has
+//	nwt.device_bytes             device memory that the loader has
 //	nwt.dataset_cache_bytes      memory of cached samples
 //	nwt.shuffle_window_bytes     memory of the records that a shuffle window mixes
 //
 // These are gauges:
 //
-//	nwt.sample_load_median  seconds that loading a sample took, since the loader was
-//	nwt.sample_load_p99     made
+//	nwt.sample_load_median  median seconds of loading a sample, since the loader was made
+//	nwt.sample_load_p99     99th percentile of this time
 //
-// OpenTelemetry's exporter to Prometheus gives them the same names as the package
-// github.com/nwt-go/nwt/prometheus, so the same queries work for both.
+// OpenTelemetry's exporter to Prometheus gives these metrics the same names as package
+// github.com/nwt-go/nwt/prometheus does, so the same queries work for both.
 package otel
 
 import (
@@ -56,9 +56,9 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// Register makes instruments for a loader's metrics, with the given attributes. They are read when the
-// meter's reader collects, which costs the loader nothing. After Close, the loader's last values are
-// exported until Unregister is called.
+// Register makes instruments for a loader's metrics, with the given attributes. The metrics are read
+// when the meter's reader collects, which costs the loader nothing. After Close, the loader's last
+// values are exported until Unregister is called.
 func Register(l *nwt.Loader, meter metric.Meter, attributes ...attribute.KeyValue) (metric.Registration, error) {
 	i := instruments{meter: meter, with: metric.WithAttributes(attributes...)}
 	i.counter("nwt.batches", "{batch}", "Batches delivered.",

@@ -21,9 +21,9 @@ type Moment struct {
 // SaveWaits writes a picture of a training run to path, in a format that [Save] knows. The moments are
 // snapshots of one loader, in the order of time; take them between two batches, at any intervals. The
 // upper panel shows the mean time per batch between two moments, divided into the part in which training
-// waited for data and the rest. The lower panel shows the workers and how many batches could be ahead of
-// the one in use. Moments without a batch between them are drawn as one; the time after the last batch is
-// left out.
+// waited for data and the rest. The lower panel shows the number of workers and how many batches could
+// be ahead of the one in use. If no batch came between two moments, they are drawn as one; the time
+// after the last batch is left out.
 func SaveWaits(moments []Moment, path string) error {
 	if len(moments) < 2 {
 		return fmt.Errorf("plot: SaveWaits: %d moments: must be at least 2", len(moments))

@@ -28,13 +28,13 @@
 //
 // These are gauges:
 //
-//	nwt_sample_load_median_seconds  of the time that loading a sample took, since
-//	nwt_sample_load_p99_seconds     the loader was made
+//	nwt_sample_load_median_seconds  median time of loading a sample, since the loader was made
+//	nwt_sample_load_p99_seconds     99th percentile of this time
 //	nwt_workers                     goroutines that load samples
 //	nwt_prefetch_batches            batches that may be ahead of the one in use
-//	nwt_slots, nwt_slots_bytes      batches that have memory, and how much
+//	nwt_slots, nwt_slots_bytes      batches that have memory, and how much they have
 //	nwt_batches_retained            of these, retained past their iteration
-//	nwt_device_bytes                memory of the device that the loader has
+//	nwt_device_bytes                device memory that the loader has
 //	nwt_dataset_cache_bytes         memory of cached samples
 //	nwt_shuffle_window_bytes        memory of the records that a shuffle window mixes
 //
@@ -60,9 +60,9 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// NewCollector makes a collector for a loader's metrics. It reads them when Prometheus asks for them,
-// which costs the loader nothing. After Close, the collector keeps the loader's last values until it is
-// unregistered.
+// NewCollector makes a collector for a loader's metrics. The collector reads the metrics when Prometheus
+// asks for them, which costs the loader nothing. After Close, the collector keeps the loader's last
+// values until it is unregistered.
 func NewCollector(l *nwt.Loader) prometheus.Collector { return collector{l} }
 
 type collector struct{ l *nwt.Loader }

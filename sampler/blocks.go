@@ -10,19 +10,19 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// LocallyShuffled visits each sample once per epoch. Its order suits files of blocks that are read or
+// LocallyShuffled visits each sample once per epoch. Its order suits files whose blocks are read or
 // decoded whole: row groups of Parquet, chunks of HDF5, a tar with an index. The blocks come in random
 // order; window is how many successive blocks are mixed with each other, sample by sample.
 //
-// A dataset that keeps the last 2 × window blocks for all workers together reads each block once per
-// epoch: while some workers still load the end of one window, others load the start of the next. Blocks
-// that are kept by [nwt.Scratch] belong to one worker, so each worker would read them again.
+// A dataset whose workers share a cache of the last 2 × window blocks reads each block once per epoch:
+// while some workers still load the end of one window, others load the start of the next. Blocks that
+// are kept by [nwt.Scratch] belong to one worker, so each worker would read them again.
 //
 // sizes is the number of samples in each block, in the order of the dataset: the first block is samples 0
 // … sizes[0]−1, and so on. A wider window costs memory and mixes better.
 //
 // The order of an epoch's blocks is computed when a position of the epoch is first asked for. The orders
-// of two epochs are kept, which takes 16 bytes per block.
+// of two epochs are kept; each takes 16 bytes per block.
 func LocallyShuffled(sizes []int, window int, seed uint64) (nwt.Sampler, error) {
 	var errs []error
 	if len(sizes) == 0 || len(sizes) > math.MaxInt32 {

@@ -11,29 +11,31 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Buckets says which samples [Bucketed] brings together. They are the samples of a step, which is one
-// batch on each rank. The order depends on Buckets as well as on the seed. So to resume an epoch, even
-// with another batch size or number of ranks, use the same Buckets as at its beginning. [nwt.NewLoader]
-// logs a warning if the loader's steps don't divide those of Buckets: its batches would mix lengths.
+// Buckets says which samples [Bucketed] brings together: those of a step, which is one batch on each
+// rank. The order depends on Buckets as well as on the seed. So to resume an epoch, even with another
+// batch size or number of ranks, use the same Buckets as at its beginning. [nwt.NewLoader] logs a
+// warning if a step of Buckets isn't a whole number of the loader's steps: the loader's batches would
+// mix lengths.
 type Buckets struct {
 	BatchSize int // samples per batch
 	World     int // number of ranks; 0 means 1
 	Window    int // how many steps are sorted together; 0 means 64
 }
 
-// Bucketed visits each of 0 … n−1 once per epoch, shuffled, but in such an order that the samples of a
-// batch have similar lengths and need little padding. length returns the length of a sample, in any unit.
+// Bucketed visits each of 0 … n−1 once per epoch, in random order, except that the samples of a batch
+// have similar lengths and so need little padding. length returns the length of a sample, in any unit.
 // Many goroutines call length, at least once per sample and epoch. It must be quick (a look-up, not a
 // load), and must always return the same length for the same sample.
 //
-// The epoch is shuffled as by [nwt.Shuffled] and cut into windows of Buckets.Window steps. Each window is
-// sorted by length and cut into steps again, and these steps are shuffled. A wider window means less
-// padding and less randomness: if one window holds the whole epoch, the same samples meet in every epoch.
-// The samples left over, too few for a step, come last and are not sorted, so a loader that drops them
-// doesn't always drop the longest.
+// The epoch is shuffled as by [nwt.Shuffled] and cut into windows of Buckets.Window steps. Each window
+// is sorted by length and then cut into steps, and the steps are shuffled. A wider window means less
+// padding and less randomness: if one window holds the whole epoch, a sample shares its batches only
+// with its neighbors in length. The samples left over, too few for a step, come last and are not sorted,
+// so a loader that drops them doesn't always drop the longest.
 //
 // A window is sorted when one of its positions is first asked for. This takes about 0.2 µs per sample.
-// Each rank sorts the samples of all ranks. Four windows are kept, which takes 8 bytes per sample.
+// Each rank sorts the samples of all ranks. Four windows are kept, which takes 8 bytes for each of their
+// samples.
 func Bucketed(n int, length func(index int) int, b Buckets, seed uint64) (nwt.Sampler, error) {
 	b.World = cmp.Or(b.World, 1)
 	b.Window = cmp.Or(b.Window, 64)

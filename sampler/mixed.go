@@ -12,19 +12,19 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Mixed draws n samples per epoch from the parts of a [nwt.Concat], by weights: text of
-// several languages, several corpora, easy samples before hard ones. In each phase
-// the share of part k is Weights[k] / Σ Weights.
+// Mixed draws n samples per epoch from the parts of a [nwt.Concat], by weights: text of several
+// languages, several corpora, easy samples before hard ones. In each phase of Mix.Phases, the share of
+// part k is Weights[k] / Σ Weights.
 //
-// Training is cut into blocks of Mix.Block positions. Each block has exactly the
-// share of every part, rounded by largest remainders, in random order. A weight that
-// rounds to 0 samples per block is an error: use a longer block. The last block of a
-// phase may be shorter.
+// Training is cut into blocks of Mix.Block positions. In each block, every part gets exactly its share
+// of the positions, rounded by the method of largest remainders, in random order. A weight above 0 that
+// rounds to 0 samples per block is an error: use a longer block. The last block of a phase may be
+// shorter.
 //
-// Each part has its own epochs. All its samples come once, shuffled, then all come again in another
-// order, and so on, however its share changes and whatever n is. The end of one such epoch may mix with
-// the start of the next, but only within a block. If two parts have the same weight, the samples of the
-// smaller part therefore come more often.
+// Each part has its own epochs: all its samples come once, shuffled, then all come again in another
+// order, and so on, however its share changes and whatever n is. So if two parts have the same weight,
+// the samples of the smaller part come more often. The end of one epoch of a part may mix with the start
+// of the next, but only within a block.
 //
 // The draws aren't stored: each position is computed, in about 0.2 µs.
 func Mixed(n int, m nwt.Mix, seed uint64) (nwt.Sampler, error) {

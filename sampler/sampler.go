@@ -1,16 +1,18 @@
-// Package sampler has samplers, orders of an epoch, for [nwt.WithSampler] or [nwt.Loader.SetSampler]:
+// Package sampler has samplers, which set the order of an epoch, for [nwt.WithSampler] or
+// [nwt.Loader.SetSampler]:
 //
 //   - [Weighted] and [WeightedWithoutReplacement] draw samples by weights.
 //   - [Bucketed] and [TokenBatches] bring samples of similar lengths together, in batches of
 //     a number of samples or of tokens.
 //   - [PerClass] makes batches of P classes × K samples.
-//   - [Mixed] draws from the parts of a [nwt.Concat], by weights that change as training goes on.
-//   - [LocallyShuffled] is for files of blocks that are read whole.
+//   - [Mixed] draws from the parts of a [nwt.Concat], by weights that may change as training goes on.
+//   - [LocallyShuffled] is for files whose blocks are read whole.
 //   - [Computed] uses the order that a function computes for an epoch.
 //   - [Select] applies any order to part of a dataset.
 //
-// Like every [nwt.Sampler] they are pure: an index depends on the seed, the epoch and the position alone.
-// Each bad argument is an error, an [nwt.ArgumentError]. At panics if a position is outside the epoch.
+// Like every [nwt.Sampler] they are pure: an index depends only on the seed, the epoch and the position.
+// If arguments are bad, the error is an *[nwt.ArgumentError], or joins several. At panics if a position
+// is outside the epoch.
 package sampler
 
 import (
@@ -26,13 +28,11 @@ func optionError(option string, value any, format string, args ...any) error {
 	return &nwt.ArgumentError{Name: "sampler." + option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
-// Select returns the order of s over part of a dataset: each k of s becomes indices[k].
-// Select(nwt.Shuffled(len(indices), seed), indices) shuffles the part; an index listed
-// twice comes twice. s must be an order of 0 … len(indices)−1; At panics if it
-// isn't.
+// Select returns the order of s over part of a dataset: each index k from s becomes indices[k].
+// Select(nwt.Shuffled(len(indices), seed), indices) shuffles the part; an index listed twice comes
+// twice. s must yield only 0 … len(indices)−1; for any other index, At panics.
 //
-// If s is a [nwt.BatchSampler], so is the result. The indices are copied. They must not be
-// negative.
+// If s is a [nwt.BatchSampler], so is the result. Select copies indices, which must not be negative.
 func Select(s nwt.Sampler, indices []int) (nwt.Sampler, error) {
 	var errs []error
 	if s == nil {
@@ -129,15 +129,15 @@ func nameOf(s nwt.Sampler) string {
 	return fmt.Sprintf("%T", s)
 }
 
-// Computed returns an order that a function computes for a whole epoch at once, n indices. It is for
-// repeated augmentation or a curriculum. An index may come more
-// than once; it is then augmented differently each time.
+// Computed returns an order of n indices, which a function computes for a whole epoch at once. It is for
+// repeated augmentation or a curriculum. An index may come more than once; its sample is then augmented
+// differently each time.
 //
 // The function must be pure: the same epoch always gives the same indices, on every rank and in every
-// run. It is called when a position of an epoch is first asked for, from any goroutine; other goroutines
-// that ask for the epoch wait meanwhile. The indices of two successive epochs are kept, so the function
-// must not write to a slice that it has returned. For an epoch whose indices are no longer kept it is
-// called again. If it returns more or fewer than n indices, every position of the epoch fails with a
+// run. Any goroutine may call it, when a position of an epoch is first asked for; other goroutines that
+// ask for the epoch wait meanwhile. The indices of two successive epochs are kept, so the function must
+// not write to a slice that it has returned. If the indices of an epoch are no longer kept, the function
+// is called again. If it returns more or fewer than n indices, every position of the epoch fails with a
 // *[nwt.LoadError].
 func Computed(n int, order func(epoch int) []int) (nwt.Sampler, error) {
 	var errs []error

@@ -148,8 +148,8 @@ func newAliasTable(weights []float64, heaviest int) []aliasColumn {
 // random sampling with a reservoir", 2006).
 //
 // An epoch is therefore computed as a whole, when one of its positions is first asked for. For a million
-// weights this takes about 0.2 s, and 16 MB during that time; all who ask for this epoch wait. Two
-// successive epochs are kept, which takes 4 bytes per draw, in addition to 16 bytes per weight.
+// weights this takes about 0.2 s, and 16 MB during that time; all goroutines that ask for this epoch
+// wait. Two successive epochs are kept; each takes 4 bytes per draw, in addition to 16 bytes per weight.
 func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (nwt.Sampler, error) {
 	if _, err := checkWeights("WeightedWithoutReplacement", weights, n); err != nil {
 		return nil, err

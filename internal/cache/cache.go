@@ -1,5 +1,5 @@
-// Package cache keeps the bytes of items outside the Go heap, within a bound, once they are loaded. A
-// kept item stays: it is never dropped for another.
+// Package cache keeps the bytes of loaded items outside the Go heap, up to a bound. A kept item is never
+// dropped for another.
 package cache
 
 import (

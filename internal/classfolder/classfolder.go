@@ -1,4 +1,4 @@
-// Package classfolder lists the files of a folder in which each folder is a class.
+// Package classfolder lists the files of a folder in which each subfolder is a class.
 package classfolder
 
 import (

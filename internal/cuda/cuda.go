@@ -1,7 +1,8 @@
 // Package cuda provides what a data loader needs from CUDA: page-locked memory, memory on a GPU, and
 // asynchronous copies from one to the other.
 //
-// It calls NVIDIA's driver, which need only be there at run time. How it does so depends on the build:
+// It calls NVIDIA's driver, which need only be there at run time. How it calls the driver depends on the
+// build:
 //
 //	with cgo            purego loads libcuda.so.1 when the first device is opened
 //	-tags cuda          gorgonia.org/cu, linked to the driver: for programs that

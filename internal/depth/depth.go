@@ -1,15 +1,16 @@
 // Package depth decides how many batches a loader has open beyond the fewest that it needs.
 //
-// These extra batches follow need. If workers are idle while training waits, or has waited lately, time
-// is lost: a slow sample delays the next batch, or the step pauses. An extra batch costs memory, so it is
-// opened only when enough time has been lost to pay its price:
+// The number of these extra batches follows the need for them. Time counts as lost while workers are
+// idle although training waits, or has waited lately. The cause may be a slow sample that delays the
+// next batch, or a step that pauses. An extra batch costs memory, so lost time must pay for it:
 //
 //   - Once as much time has been lost as it takes to fill new memory with a batch, one more batch is
 //     paid for. An eighth of all time may be lost without effect.
-//   - If half of the open batches were ready whenever training asked, for 320 batches in a row or
-//     twice as many as are open, half of the extra batches are given back, and half of the rest after
-//     half as many batches. (After 64, a loader that stalls once in a hundred batches would pay for the
-//     same batches again and again.)
+//   - If more than half of the open batches were ready each time that training asked, for 320 batches in
+//     a row, or for twice as many as are open if that is more, half of the extra batches are given back.
+//     After half as many further batches, half of the rest are given back, and so on. (With 64 instead
+//     of 320, a loader that stalls once in a hundred batches would pay for the same batches again and
+//     again.)
 package depth
 
 import (

@@ -1,6 +1,6 @@
 // Package devicecopy copies batches to a device, in order. A stage has a session of the device, the
-// buffers on the device, and the goroutine that copies. Its caller decides what a batch is, and when it
-// is loaded.
+// buffers on the device, and the goroutine that copies. The stage's caller decides what a batch is, and
+// when the batch is loaded.
 package devicecopy
 
 import (

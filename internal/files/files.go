@@ -1,8 +1,8 @@
 // Package files opens, locks and replaces files at paths that a user gave. Such a file may be anything
 // and belong to anybody, and several processes may want it.
 //
-// Nothing here waits for the other end of a FIFO. Only Replace overwrites a file: its
-// caller knows that the file is its own.
+// Nothing here waits for the other end of a FIFO. Only Replace overwrites a file: a caller of Replace
+// must know that the file is its own.
 package files
 
 import (

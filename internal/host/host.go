@@ -1,9 +1,9 @@
 // Package host reports facts about the machine and this process: memory in use and its peak over an
-// interval, what the control groups of a container leave, which CPUs count, and how busy they were over
-// an interval.
+// interval, the memory that the control groups of a container leave, which CPUs the process may use, and
+// how busy these CPUs were over an interval.
 //
-// Nothing here fails: a fact that isn't available is replaced by the next best one, and a note says which
-// and why.
+// Nothing here fails: a fact that isn't available is replaced by the next best one, and a note says
+// which fact is missing and why.
 package host
 
 import (

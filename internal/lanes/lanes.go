@@ -1,11 +1,11 @@
-// Package lanes defines an order without an end, for shards whose numbers of records are known. It says
-// which record is at which position, and which records a rank takes.
+// Package lanes defines an endless order of records, for shards whose numbers of records are known. It
+// says which record is at which position, and which records a rank takes.
 //
-// The order consists of passes over all records, one after the other. Position p is in lane p mod Lanes,
-// at offset p / Lanes, whatever the number of ranks. In each pass the records, in the order of its
-// shards, are cut into as many pieces as there are lanes; a piece has as many records as its lane has
-// positions in the pass. So a lane reads few shards, one after the other. Both the offsets and the
-// records of a lane are numbered through all passes.
+// The order consists of passes over all records, one after the other. The positions are divided into
+// lanes: position p is in lane p mod Lanes, at offset p / Lanes, whatever the number of ranks. In each
+// pass, the records, in the order of the pass's shards, are cut into pieces, one for each lane; a piece
+// has as many records as its lane has positions in the pass. So a lane reads few shards, one after the
+// other. Both the offsets and the records of a lane are numbered through all passes.
 package lanes
 
 import (

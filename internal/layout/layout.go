@@ -1,10 +1,10 @@
-// Package layout describes the memory of a batch: which columns a sample has, where the places of its
-// samples are, and how much of its place a sample fills. It knows neither loaders nor types.
+// Package layout describes the memory of a batch: which columns a sample has, where the place of each
+// sample is, and how much of this place the sample fills. It knows neither loaders nor types.
 //
 // Memory holds the samples column by column, and in each column place by place. All places of a column
 // have the same length. The first Free dimensions of a column may differ from sample to sample: they are
 // ragged. A smaller sample begins at index 0 of each dimension, so a sample with several ragged
-// dimensions fills its place in several runs.
+// dimensions fills several separate runs of its place.
 package layout
 
 import (

@@ -1,4 +1,5 @@
-// Package memlimit predicts how much memory a worker count needs, and refuses what is over a limit.
+// Package memlimit predicts how much memory a worker count needs, and refuses counts that need more than
+// a limit.
 package memlimit
 
 import (

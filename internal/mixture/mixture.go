@@ -1,5 +1,5 @@
-// Package mixture plans which part of a mixture each position of training draws from, and divides numbers
-// by shares.
+// Package mixture plans from which part of a mixture the sample at each position of training comes, and
+// divides numbers in proportion to shares.
 package mixture
 
 import (

@@ -1,4 +1,4 @@
-// Package oncelog remembers what was logged, so that it is logged once.
+// Package oncelog remembers what was logged, so that nothing is logged twice.
 package oncelog
 
 import "sync"

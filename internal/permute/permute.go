@@ -1,5 +1,5 @@
-// Package permute computes permutations of 0 … n−1 from keys, keys from seeds and epochs,
-// and keeps orders that cost too much to compute again for each position.
+// Package permute computes permutations of 0 … n−1 from keys, and the keys from seeds and epochs. It
+// also keeps orders that cost too much to compute again for each position.
 package permute
 
 import (

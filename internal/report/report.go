@@ -1,4 +1,4 @@
-// Package report says in sentences what a tuning found: the table that a person reads, why a count was
+// Package report puts into words what a tuning found: the table that a person reads, why a count was
 // chosen, what speaks against trusting the choice, and what to change.
 package report
 

@@ -1,4 +1,4 @@
-// Package retry knows which errors are temporary, and repeats calls that failed with one.
+// Package retry knows which errors are temporary, and repeats calls that failed with a temporary error.
 package retry
 
 import (

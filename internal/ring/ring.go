@@ -1,20 +1,20 @@
-// Package ring hands the places of batches to many workers, and the finished
-// batches, in order, to one consumer.
+// Package ring hands the places of batches to many workers, and hands the finished batches, in order, to
+// one consumer.
 //
-// A batch has a sequence number and a number of places, which lie in one lane or several. The owner opens
-// batches. Workers claim runs of places, batch by batch, several workers in one batch side by side, and
-// report them as done. The owner awaits the batch it wants.
+// A batch has a sequence number and a number of places, which lie in one lane or several. The owner
+// opens batches. Workers claim runs of places, batch by batch, and report them as done; several workers
+// may share one batch. The owner awaits the batch it wants.
 //
 //	owner    Open ──► limit                     Await ◄─┐      Halt, Reset
 //	                    │ claimable: cursor … limit     │
 //	workers             └─► Claim ──► … load … ──► Done ┘      Park
 //
-// A worker takes places from its own lane while there are any, then from the other lanes. So, batch after
-// batch, it writes to the part of the memory that its CPU has in its cache. No worker goes on to the next
-// batch before every place of the current one is claimed.
+// A worker takes places from its own lane while there are any, then from the other lanes. So, batch
+// after batch, a worker writes to the part of the batch's memory that is in its CPU's cache. No worker
+// goes on to the next batch before every place of the current one is claimed.
 //
-// Nothing here allocates after New, and no lock is taken while there is work: a
-// claim is one compare-and-swap, a report is one addition.
+// Nothing here allocates after New, and no lock is taken while there is work: a claim is one
+// compare-and-swap, and a report is one addition.
 package ring
 
 const (

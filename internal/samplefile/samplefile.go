@@ -1,6 +1,6 @@
-// Package samplefile keeps samples, which are bytes to it, in a file with checksums. A file is read by
-// many goroutines, written once, and replaced if it is damaged or has other contents. Any other file at
-// its path is moved out of the way, never overwritten.
+// Package samplefile keeps samples in a file with checksums; it treats samples as bytes. Such a file is
+// written once, read by many goroutines, and replaced if it is damaged or holds other samples than those
+// asked for. Any other file at its path is moved out of the way, never overwritten.
 package samplefile
 
 import (

@@ -1,5 +1,5 @@
-// Package search decides which worker counts to measure and which to choose. It works on figures alone,
-// and knows no loader and no clock.
+// Package search decides which worker counts to measure and which to choose. It works only on figures:
+// it knows neither loaders nor clocks.
 //
 //	Strategy.Next ──► a Request ──► the caller measures a Block ──► Strategy.Next …
 //	                                                            └──► Choose

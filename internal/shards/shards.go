@@ -1,7 +1,7 @@
 // Package shards reads shards side by side, each ahead of its turn, and delivers their records in an
 // order that depends only on the configuration, not on which shard is faster.
 //
-// A [Set] belongs to one goroutine. It has a shardReader for each shard that is read at once, which reads
+// A [Set] belongs to one goroutine. For each shard that is being read, it has a shardReader, which reads
 // ahead in its own goroutine:
 //
 //	shardReader    Open ──► Next ──► full ─┐                ┌─ empty ◄─ the caller's record
@@ -9,8 +9,8 @@
 //	Set            takes one record of each in turn ──► window of a shuffle ──► the caller
 //
 // The memory of records that are read ahead has a limit, the bound. Half of it is shared equally by the
-// shardReaders. The other half is for shardReaders whose turn comes next and whose record doesn't fit
-// into their share.
+// shardReaders. The other half is for a shardReader whose turn comes next but whose record doesn't fit
+// into its share.
 package shards
 
 import (

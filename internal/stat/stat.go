@@ -1,4 +1,4 @@
-// Package stat holds the statistics behind a choice.
+// Package stat holds the statistics behind the choice of a worker count.
 package stat
 
 import (

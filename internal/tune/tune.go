@@ -1,9 +1,9 @@
 // Package tune measures worker counts during one run: while something iterates over batches, a Tuner
-// changes the worker count and measures windows of the run. It knows no loader.
+// changes the worker count and measures windows of the run. The package doesn't know about loaders.
 //
 //	warming ──► measuring ──► warming … ──► over
 //	  │            └ a window               └ or watching, see runs.go
-//	  └ until the workers that are new have begun
+//	  └ until the new workers have begun
 package tune
 
 import (

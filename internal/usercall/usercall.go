@@ -1,4 +1,4 @@
-// Package usercall calls code of the program, and turns a panic in it, or the end of its goroutine, into
+// Package usercall calls code of the program. If this code panics or ends its goroutine, the caller gets
 // an error.
 package usercall
 

@@ -1,6 +1,6 @@
 // Package watch gives up calls of the program's code that take too long.
 //
-// A [Clock] shows to others the calls that one goroutine, its owner, makes. A [Watchdog] looks at many
+// A [Clock] shows the calls of one goroutine, its owner, to other goroutines. A [Watchdog] looks at many
 // clocks:
 //
 //	owner       idle ──Begin──► running ──Pause──► paused
@@ -9,9 +9,9 @@
 //	others      running or paused ──Look──► held ──► as it was
 //	                                          └────► lost, for ever
 //
-// A goroutine that looks at a call has it to itself: an owner whose call returns meanwhile waits. So
-// everything that the owner changes only between its calls stays unchanged, and the owner of a call that
-// was given up learns of that before it changes anything.
+// While a goroutine looks at a call, the call can't end: if it returns, the owner waits. So whatever the
+// owner changes only between calls stays unchanged during the look. If the call is given up, the owner
+// learns of that before it changes anything.
 package watch
 
 import "time"

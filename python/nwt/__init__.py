@@ -5,8 +5,9 @@
     for batch in train:
         batch["image"], batch["label"], batch["index"]  # uint8 [256, 3, 224, 224], int64 [256], int64 [256]
 
-nwt.torch.DataLoader makes a torch.utils.data.DataLoader of it. nwt.Images, nwt.Files, nwt.WebDataset
-and nwt.Tokens load from elsewhere, and nwt.Loader asks servers on other hosts.
+nwt.torch.DataLoader(train) is a torch.utils.data.DataLoader of these batches. nwt.Images,
+nwt.Files, nwt.WebDataset and nwt.Tokens load other data, and nwt.Loader asks servers on other
+hosts.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Servers of one's own, beside this process."""
+"""Loaders that start a server of their own on this host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TYPES = {"uint8": 1, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8}
 
 
 class Options(TypedDict, total=False):
-    """What all loaders with a server of their own take."""
+    """The options of all loaders with a server of their own."""
 
     batch_size: int
     shuffle: bool
@@ -47,7 +47,7 @@ class Options(TypedDict, total=False):
 
 
 class Pictures(Options, total=False):
-    """What becomes of pictures."""
+    """The options of loaders of pictures."""
 
     size: int | Sequence[int]
     train: bool
@@ -60,14 +60,16 @@ class Pictures(Options, total=False):
 class Local(Loader):
     """A loader with a server of its own: the program nwt-serve, which ends with close, or with this process.
 
-    batch_size=64: samples per batch, of this rank.
-    shuffle=False: whether each epoch has another order. seed=0, 0 … 2**64-1, decides it, and all that is
-        drawn at random: with the same seed, each run is the same.
-    drop_last=False: whether what doesn't fill a last batch is left out.
+    batch_size=64: samples per batch on this rank.
+    shuffle=False: whether samples are shuffled, in another order for each epoch.
+    seed=0: a number, 0 … 2**64-1, that decides the order and everything else that is random: with
+        the same seed, each run is the same.
+    drop_last=False: whether the last batch is left out if it isn't full.
     num_workers=0: how many samples are loaded at a time; 0: as many as this rank has CPUs.
-    tune=False: whether their number is measured at the start: some seconds, and kept in the user's cache
-        folder. `result` is the table.
-    program: the program, if it is neither in the wheel nor in PATH.
+    tune=False: whether the loader measures the best number of workers at the start, and ignores
+        num_workers. This takes some seconds. The number is kept in the user's cache folder, and
+        `result` is the table.
+    program: the path of nwt-serve, if it is neither in the wheel nor in PATH.
     errors=0, rank, world_size, prefetch=4 and patience=60.0 are those of Loader.
     """
 
@@ -103,7 +105,10 @@ class Local(Loader):
 
     @functools.cached_property
     def files(self) -> list[str]:
-        """The file of each sample: files[batch["index"][0]] is that of a batch's first. Empty where a sample is no file."""
+        """The file of each sample: files[batch["index"][0]] is the file of a batch's first sample.
+
+        The list is empty if samples aren't files.
+        """
         self._check()
         return self._program.files()
 
@@ -116,7 +121,7 @@ class Local(Loader):
 
 
 def _pictures(kind: str, options: dict[str, Any]) -> Flags:
-    """The flags of what becomes of pictures, without their options."""
+    """Takes the options of pictures out of options, and returns them as flags."""
     size = options.pop("size", 224)
     sides = list(size) if hasattr(size, "__len__") else [size, size]
     if len(sides) != 2:
@@ -152,13 +157,16 @@ def _classes(names: Sequence[str] | None) -> list[str]:
 class ImageFolder(Local):
     """The pictures of a folder with one folder per class, as torchvision's ImageFolder lists them.
 
-    batch["image"] is uint8 [n, 3, height, width], batch["label"] int64 [n], the class's number in
-    `classes`, and batch["index"] int64 [n], the sample's number: files[index] is its file.
+    batch["image"] is uint8 [n, 3, height, width]. batch["label"], int64 [n], is the number of each
+    sample's class in `classes`. batch["index"], int64 [n], is the number of each sample:
+    files[index] is its file.
     size: pixels, one number or (height, width).
-    train: whether a part is cropped at random, of the shares scale of the picture's area and the
-        ratios ratio of width to height, mirrored with probability flip, and its colours changed by
-        color_jitter, as in torchvision: one number, or brightness, contrast, saturation and hue.
-        Otherwise the middle is taken.
+    train: whether a random part of each picture is taken, as in torchvision; otherwise the middle
+        is. The next four arguments are only for train=True.
+    scale: from, to: the part's share of the picture's area.
+    ratio: from, to: the part's width / height.
+    flip: the probability that the part is mirrored.
+    color_jitter: how much colours change: one number, or brightness, contrast, saturation and hue.
     classes: the names of the classes in the order of their numbers, such as train.classes.
     batch_size, shuffle, seed, drop_last, num_workers, tune, errors, rank, world_size, prefetch, patience
         and program are those of nwt.beside.Local.
@@ -171,10 +179,11 @@ class ImageFolder(Local):
 
 
 class Images(Local):
-    """Pictures by their paths, in this order.
+    """Pictures from a list of paths: sample number i is paths[i].
 
-    batch["image"] is uint8 [n, 3, height, width], and batch["index"] int64 [n]: labels[batch["index"]]
-    are yours. size, train, scale, ratio, flip and color_jitter are as in ImageFolder.
+    batch["image"] is uint8 [n, 3, height, width], and batch["index"] int64 [n]. If labels is your
+    array of labels, labels[batch["index"]] are the labels of the batch.
+    The other arguments are as in ImageFolder, without classes.
     """
 
     def __init__(self, paths: Iterable[Path], **options: Unpack[Pictures]) -> None:
@@ -185,11 +194,11 @@ class Images(Local):
 
 
 class Files(Local):
-    """The bytes of files of any kind: of those of a folder with one folder per class, or by their paths.
+    """The bytes of files of any kind, from a folder with one folder per class or a list of paths.
 
-    batch["data"] is uint8 [n, longest], with the lengths in batch["data.len0"], batch["index"] int64
-    [n], and of a folder batch["label"] int64 [n].
-    extensions: of a folder, which files are taken, such as [".wav", ".flac"]; by default all.
+    batch["data"] is uint8 [n, longest], and batch["data.len0"] has the lengths. batch["index"] is
+    int64 [n]. If paths is a folder, batch["label"] is int64 [n].
+    extensions: which files of a folder are taken, such as [".wav", ".flac"]; by default all.
     classes: as in ImageFolder.
     """
 
@@ -202,11 +211,14 @@ class Files(Local):
 
 
 class WebDataset(Local):
-    """The pictures in tar shards in WebDataset's format, each by its number, so that any order and any number of ranks can be had.
+    """The pictures in tar shards in WebDataset's format.
 
-    batch["image"] is uint8 [n, 3, height, width], batch["index"] int64 [n], and batch["label"] int64
-    [n] if the samples have .cls files. shards: paths, one with braces, such as train-{000..146}.tar,
-    or a list; not compressed. The other arguments are as in ImageFolder.
+    The pictures have numbers, so any order and any number of ranks is possible.
+    batch["image"] is uint8 [n, 3, height, width], and batch["index"] int64 [n]. If the samples have
+    .cls files, batch["label"] is int64 [n].
+    shards: one path, with braces if there are several shards, such as train-{000..146}.tar, or a
+        list of paths. The shards must not be compressed.
+    The other arguments are as in ImageFolder, without classes.
     """
 
     def __init__(self, shards: Path | Iterable[Path], **options: Unpack[Pictures]) -> None:
@@ -217,9 +229,10 @@ class WebDataset(Local):
 class Tokens(Local):
     """Windows of files that hold nothing but tokens.
 
-    batch["tokens"] is int64 [n, length + 1]: inputs are [:, :-1], targets [:, 1:]; and batch["index"]
-    int64 [n]. A file's windows begin length tokens apart; what doesn't fill one is left out.
-    dtype: uint8, uint16, int32, uint32 or int64, little-endian.
+    batch["tokens"] is int64 [n, length + 1]: the inputs are [:, :-1], and the targets are [:, 1:].
+    batch["index"] is int64 [n]. A file's windows begin length tokens apart; tokens at the end of a
+    file that don't fill a window are left out.
+    dtype: the type of a token in the files: uint8, uint16, int32, uint32 or int64, little-endian.
     """
 
     def __init__(self, files: Path | Iterable[Path], *, length: int = 1024, dtype: str = "uint16", **options: Unpack[Options]) -> None:
@@ -232,7 +245,7 @@ class Tokens(Local):
 
 
 def find() -> str:
-    """The program of the wheel, or another nwt-serve."""
+    """The path of the wheel's nwt-serve, or of one in PATH."""
     name = "nwt-serve.exe" if sys.platform == "win32" else "nwt-serve"
     own = os.path.join(os.path.dirname(__file__), "bin", name)
     found = own if os.path.exists(own) else shutil.which(name)
@@ -245,7 +258,7 @@ def find() -> str:
 
 
 class _Program:
-    """The program nwt-serve, until close or until this process ends."""
+    """Runs the program nwt-serve until close is called or this process ends."""
 
     def __init__(self, program: str, flags: Flags) -> None:
         self.token, self._came, self._starts = os.urandom(16).hex(), -1, 0  # what had come when it was started last, and how often since
@@ -256,7 +269,7 @@ class _Program:
         self.close: Callable[[], object] = lambda: None
 
     def start(self) -> dict[str, Any]:
-        """What the program tells once it serves."""
+        """Starts the program, and returns what the program reports once it serves."""
         said = tempfile.TemporaryFile()
         # a session of its own: Ctrl-C is for this process
         process = subprocess.Popen([self._program, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=self._folder, start_new_session=True)
@@ -280,7 +293,7 @@ class _Program:
         return self.told
 
     def files(self) -> list[str]:
-        """The paths that follow."""
+        """The paths that follow the program's report."""
         assert self.process.stdout
         return [os.fsdecode(one) for one in self.process.stdout.read().split(b"\0")[:-1]]
 
@@ -295,7 +308,10 @@ class _Program:
         return f"nwt-serve has ended, {'by signal' if status < 0 else 'with status'} {abs(status)}" + (f": {said}" if said else "")
 
     def again(self, came: int) -> str | None:
-        """Starts the program if it has ended, but not for ever if nothing comes of it."""
+        """Starts the program again if it has ended, at most three times without a batch in between.
+
+        Returns why the program doesn't run, or None if it runs.
+        """
         if not (why := self.ended()) or self._said.closed:
             return why
         self._starts = self._starts + 1 if came == self._came else 1
@@ -312,7 +328,7 @@ class _Program:
 
 
 def _arguments(flags: Flags) -> bytes:
-    """Flags as the program reads them from stdin."""
+    """The flags in the form in which the program reads them from stdin."""
     lines = []
     for name, value in flags.items():
         texts = (

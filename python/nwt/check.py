@@ -1,4 +1,4 @@
-"""Arguments, checked under the names that they have in Python."""
+"""Checks arguments. The errors name them as they are named in Python."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HINTS = {
 
 
 def unknown(where: str, names: Iterable[str]) -> None:
-    """Raises TypeError if there are such arguments."""
+    """Raises TypeError for the first of names, the arguments that where doesn't have."""
     for name in names:
         raise TypeError(f"{where} has no argument {name!r}" + (f": {HINTS[name]}" if name in HINTS else ""))
 
@@ -68,7 +68,7 @@ def number(name: str, value: Any, low: float, high: float) -> float:
 
 
 def numbers(name: str, value: Any, count: int, low: float, high: float) -> list[float]:
-    """As many numbers as count."""
+    """A list of count numbers."""
     try:
         several = list(value)
     except TypeError:
@@ -91,7 +91,7 @@ def path(name: str, value: Any) -> str:
 
 
 def paths(name: str, value: Any) -> list[str]:
-    """Some paths. A single one with braces, such as train-{000..146}.tar, is as many as they say."""
+    """A list of at least one path. A path with braces, such as train-{000..146}.tar, is several."""
     if not isinstance(value, (os.PathLike, Iterable)):
         raise TypeError(f"{name}={value!r:.200}: must be paths")
     if isinstance(value, (str, bytes, os.PathLike)):
@@ -130,7 +130,7 @@ def token(value: Any) -> str | None:
 
 
 def state(value: Any) -> dict[str, Any]:
-    """A state of an epoch, as state_dict tells it."""
+    """A state of an epoch, as state_dict returns it."""
     if not isinstance(value, Mapping) or not {"epoch", "samples"} <= value.keys() or not isinstance(value.get("order", ""), str):
         raise ValueError(f"state={value!r:.200}: must be what state_dict returned, with epoch and samples")
     try:

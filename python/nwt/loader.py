@@ -1,4 +1,4 @@
-"""A loader whose batches servers load."""
+"""A loader that gets its batches from servers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNPACK = opcode.opmap["UNPACK_SEQUENCE"]
 
 
 class Batch(dict[str, npt.NDArray[Any]]):
-    """The arrays of a batch, by name. It is a dict, and tells who unpacks it what to write."""
+    """A dict of a batch's arrays. Unpacking it is an error that says what to write instead."""
 
     def __iter__(self) -> Iterator[str]:
         caller = sys._getframe(1)
@@ -43,7 +43,7 @@ class Batch(dict[str, npt.NDArray[Any]]):
 
 
 def _known_to_jax() -> None:
-    """Has JAX take a Batch as it takes a dict."""
+    """Makes JAX treat a Batch as it treats a dict."""
     if (jax := sys.modules.get("jax")) and Batch not in _in_jax:
         _in_jax.add(Batch)
         jax.tree_util.register_pytree_node(Batch, lambda b: (list(b.values()), tuple(b.keys())), lambda names, values: Batch(zip(names, values)))
@@ -55,20 +55,23 @@ _in_jax: set[type] = set()
 class Loader(contextlib.AbstractContextManager["Loader"]):
     """The batches of one rank, loaded by servers (nwt-serve).
 
-    addresses: host:port or unix:PATH, one or a list; if a name has several hosts, all are asked. All
-        servers must serve the same batches; those that die are asked again, and may come back.
-        shared:PATH, the shared memory of a server on this host, must be the only address.
-    rank, world_size: which part of each step's samples comes here, of how many; by default what
-        torchrun, MPI or Slurm have set in the environment, else everything.
-    token: what the servers' -token-file has.
-    tls: True, or the file of the servers' root certificates.
-    proxy: whether the environment's proxies are asked for servers on other hosts.
+    addresses: one address, host:port or unix:PATH, or a list of them; if a host name stands for
+        several hosts, all are asked. All servers must serve the same batches. A server that dies is
+        asked again, so it may come back. shared:PATH, the shared memory of a server on this host,
+        must be the only address.
+    rank, world_size: the number of this process, from 0, and how many processes train together.
+        Of each step's samples, this loader gets the part of its rank. By default they are what
+        torchrun, MPI or Slurm have set in the environment; if nothing is set, this loader gets all
+        samples.
+    token: the token in the servers' -token-file.
+    tls: True, or the path of a file with root certificates, if the servers use TLS.
+    proxy: whether servers on other hosts are reached through the environment's proxies.
     errors: how many samples per epoch may be bad: they are left out, logged, and counted in `bad`.
     prefetch: how many batches are asked for ahead of the one in use.
-    patience: for how many seconds without an answer servers are asked again.
+    patience: how many seconds the loader keeps asking servers that don't answer.
 
-    A batch is a dict of arrays, the first dimension of each being its samples. An array is the
-    caller's own. A field NAME that is ragged has its lengths in NAME.len0, NAME.len1 …
+    A batch is a dict of arrays; the first dimension of each array is the number of samples. You may
+    keep an array and write to it. A ragged field NAME has its lengths in NAME.len0, NAME.len1 …
     """
 
     def __init__(
@@ -129,7 +132,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         return Servers(self._where, token=self._token, tls=self._tls, proxy=self._proxy, patience=self._patience, ended=ended)
 
     def _place(self, rank: int, world_size: int) -> None:
-        """Becomes another rank."""
+        """Makes this loader the loader of another rank."""
         about = self._transport.describe(rank, world_size)
         self._drop()
         self.rank, self.world_size, self._batches = rank, world_size, int(about["batches"])
@@ -145,11 +148,16 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         return {name: number for number, name in enumerate(self.classes)}
 
     def __len__(self) -> int:
-        """The batches of an epoch."""
+        """The number of batches in an epoch."""
         return self._batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch comes next, or its rest after load_state_dict. Without it each iteration is the epoch after the one before."""
+        """Sets the epoch of the next iteration.
+
+        If load_state_dict has loaded a state in this epoch, the iteration is the rest of the epoch;
+        a state in another epoch is discarded. Without set_epoch, each iteration is the epoch after
+        the previous one.
+        """
         epoch = check.integer("epoch", epoch, 0)
         if self._start["epoch"] != epoch or not self._start["samples"]:
             if self._start["samples"]:
@@ -158,14 +166,17 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self._state, self._left = self._start, 1
 
     def state_dict(self) -> State:
-        """Where training stands: after the last batch that came, or at the epoch that was chosen. Some integers, for JSON."""
+        """The state after the last batch that came, or at the start of the epoch that was set.
+
+        It is a small dict that JSON can hold.
+        """
         state: State = dict(self._state) if isinstance(self._state, dict) else json.loads(self._state)
         return state if self._left else {"epoch": state["epoch"] + 1, "samples": 0}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Has the next iteration go on after a state, which may be of another number of ranks.
+        """Makes the next iteration go on after a state, even one of another number of ranks.
 
-        Raises ValueError if it is something else, and then changes nothing.
+        Raises ValueError if the argument isn't a state, and then changes nothing.
         """
         start = check.state(state)
         if start["samples"] >= self.num_samples:  # the epoch was over
@@ -174,7 +185,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self._left = 1
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches of the next epoch, or the rest of one. It begins with the first next()."""
+        """The batches of the next epoch, or of the rest of one. It begins with the first next()."""
         self._check()
         return _Iteration(self)
 
@@ -218,7 +229,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         raise StopIteration
 
     def _rest(self) -> int:
-        """The batches of the next iteration."""
+        """The number of batches in the next iteration."""
         if not self._start["samples"]:
             return len(self)
         self._ask_anew()
@@ -242,7 +253,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self._plan = start, 0, whole
 
     def _fill(self) -> None:
-        """Asks ahead, across the end of an epoch too."""
+        """Asks for batches ahead, also across the end of an epoch."""
         while len(self._asked) < self._prefetch:
             start, number, count = self._plan
             if number == count:
@@ -279,15 +290,18 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             raise RuntimeError(f"this loader is of process {self._pid} and doesn't survive a fork: make one in each process, or start them by spawn")
 
     def _ended(self) -> str | None:
-        """Why no server will answer any more."""
+        """Why no server will answer any more; None if one may."""
         return None
 
     def _mapped(self, whole: npt.NDArray[Any]) -> Callable[[], None] | None:
-        """Called with memory that batches lie in. What it returns is called before the memory goes."""
+        """Called with new memory of batches.
+
+        If it returns a function, that function is called before the memory is freed.
+        """
         return self._pin(whole) if self._pin else None
 
     def close(self) -> None:
-        """Ends the connections. Batches that came remain as they are."""
+        """Ends the connections. The batches that came before stay valid."""
         if self._closed is None and os.getpid() == self._pid:
             self._closed = CLOSED
             self._drop()
@@ -305,7 +319,10 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that doesn't keep its loader: one that is forgotten ends at once, without the garbage collector."""
+    """Wraps a method without a reference to its loader.
+
+    So a loader that nobody uses ends at once, without the garbage collector.
+    """
     of = weakref.WeakMethod(method)
     return lambda *args: method(*args) if (method := of()) else None
 

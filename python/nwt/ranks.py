@@ -1,4 +1,4 @@
-"""Which of the processes that train together this one is."""
+"""The rank of this process among those that train together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAUNCHERS = (
 
 
 def place(rank: int | None, world_size: int | None, environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """The rank and the number of ranks: those given, or those of the launcher's environment."""
+    """The rank and the number of ranks: those given, or those that a launcher has set."""
     if (rank is None) != (world_size is None):
         raise ValueError(f"rank={rank}, world_size={world_size}: give both, or neither")
     if rank is not None and world_size is not None:

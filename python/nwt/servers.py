@@ -1,4 +1,4 @@
-"""Servers that are asked over Arrow Flight, and what they answer as NumPy arrays."""
+"""Asks servers for batches over Arrow Flight, and makes NumPy arrays of their answers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Memory:
-    """A buffer that nobody else has: its array may be written to."""
+    """A buffer that nothing else uses, so its array may be written to."""
 
     def __init__(self, buffer: Any) -> None:
         self.buffer = buffer  # kept as long as the array is
@@ -57,7 +57,7 @@ class _Memory:
 
 
 def arrays(record: Any) -> dict[str, npt.NDArray[Any]]:
-    """The columns of a record batch, by name, in place."""
+    """The columns of a record batch as arrays, by name, without copies."""
     batch = {}
     for field, column in zip(record.schema, record.columns, strict=True):
         shape = tuple(getattr(field.type, "shape", ()))
@@ -67,13 +67,13 @@ def arrays(record: Any) -> dict[str, npt.NDArray[Any]]:
 
 
 def reason(error: BaseException) -> str:
-    """What the server said, without what Arrow and gRPC say around it."""
+    """What the server said, without what Arrow and gRPC add to it."""
     text = str(error).split("gRPC client debug context")[0].split(". Client context")[0]
     return text.split("with message: ")[-1].strip(" .")
 
 
 def location(address: str, tls: Any) -> str:
-    """Where gRPC finds an address."""
+    """The URI of an address, for gRPC."""
     if address.startswith("unix:"):
         path = address[len("unix:") :]
         if not path or path.startswith("@"):
@@ -92,7 +92,7 @@ def _flight() -> Any:
 
 
 class Server:
-    """One address."""
+    """The server at one address."""
 
     def __init__(self, address: str, token: str | None, tls: Any, proxy: bool) -> None:
         self.address, self.under_way = address, 0
@@ -121,7 +121,10 @@ class Server:
         return about
 
     def get(self, ticket: bytes, about: dict[str, Any], begun: Callable[[Any], None], seconds: float) -> Any:
-        """What asking.ask's call returns. begun gets the call, so that it can be cancelled."""
+        """A batch, how many batches follow, the state after the batch, and its bad samples.
+
+        begun gets the call, so that it can be cancelled.
+        """
         call = self.client.do_get(self._flight.Ticket(ticket), self._options(seconds))
         _live.add(call)
         begun(call)
@@ -133,7 +136,7 @@ class Server:
 
 
 class Servers:
-    """Servers of the same batches. Any number of threads may ask them."""
+    """Servers that serve the same batches. Any number of threads may ask them."""
 
     def __init__(
         self,
@@ -167,7 +170,7 @@ class Servers:
         return _Asking(self, rank, world, ahead)
 
     def ask(self, what: Callable[[Server, float], Any], stopped: threading.Event) -> Any:
-        """Calls what with one server after another until one answers, first those with least to do."""
+        """Calls what with one server after another, the least busy first, until one answers."""
         end = time.monotonic() + self._patience
         last: str | None = None
         while True:
@@ -183,7 +186,7 @@ class Servers:
                     server.under_way -= 1
 
     def _take(self, stopped: threading.Event, end: float, last: str | None) -> tuple[Server, float]:
-        """A server that answers, as far as is known, and how many seconds it has."""
+        """A server that answers, as far as is known, and how many seconds it has for its answer."""
         with self._changed:
             while True:
                 left = end - time.monotonic()
@@ -205,7 +208,7 @@ class Servers:
                 self._changed.wait(min(left, 0.1))
 
     def _revive(self, server: Server) -> None:
-        """Asks a server until it answers, for as long as somebody may wait for it."""
+        """Asks a server until it answers, as long as a caller may be waiting for it."""
         end, wait, why, answers = time.monotonic() + self._patience, 0.01, None, False
         while not answers and not why and time.monotonic() < end and not self._closed.wait(wait):
             wait = min(2 * wait, 1)
@@ -227,7 +230,7 @@ class Servers:
 
 
 class _Asking:
-    """Some requests at a time, each in a thread. The threads end with close, or with the program."""
+    """Makes several requests at a time, in threads that end with close or with the program."""
 
     def __init__(self, servers: Servers, rank: int, world: int, threads: int) -> None:
         self._servers, self._about = servers, servers.about

@@ -1,4 +1,4 @@
-"""A server of this host, whose batches lie in memory that both processes have mapped."""
+"""A server on this host, whose batches lie in memory that both processes have mapped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALIVE_EVERY, SILENT = 5, 10  # seconds: how often a server is asked whether it l
 
 
 class Shared:
-    """The server at a Unix socket, or at a name that begins with @."""
+    """The server at a Unix socket: at a path, or at a name that begins with @."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class Shared:
         return _Asking(self, rank, world)
 
     def close(self) -> None:
-        """Ends nothing: each asking has a connection of its own."""
+        """Does nothing: each _Asking closes its own connection."""
 
     def connect(self, rank: int, world: int, end: float) -> _Line:
-        """A connection. Asks again while there is none."""
+        """Returns a connection. Tries again until there is one, or until end."""
         while True:
             line = _Line(self, max(0.001, min(SILENT, end - time.monotonic())))
             try:
@@ -86,7 +86,7 @@ class Shared:
 
 
 class _Line:
-    """A connection, and the memory that came by it. What fails is an OSError."""
+    """A connection, and the memory that came over it. A failed connection is an OSError."""
 
     def __init__(self, of: Shared, seconds: float) -> None:
         self._of, self._undo = of, contextlib.ExitStack()
@@ -140,7 +140,7 @@ class _Line:
             self._socket.close()  # hear says so
 
     def ready(self, seconds: float) -> bool:
-        """Whether something comes in so many seconds."""
+        """Whether something comes within so many seconds."""
         while self._free:
             self.say(RELEASE, file := self._free.popleft())
             del self._given[file]
@@ -168,7 +168,7 @@ class _Line:
         return taken
 
     def batch(self, where: bytes, layout: bytes, after: bytes, bad: bytes) -> Any:
-        """What an answer says, its arrays in place."""
+        """What an answer says. Its arrays stay where they are, in the shared memory."""
         file, left = map(int, where.split())
         if file not in self._memory:
             fd = self._files.popleft()
@@ -189,7 +189,7 @@ class _Line:
         return batch, left, after, [] if bad == b"[]" else json.loads(bad)
 
     def kept(self) -> int:
-        """Batches that came and aren't free again."""
+        """How many batches came and are still in use."""
         return len(self._given) - len(self._free)
 
 
@@ -206,7 +206,7 @@ def _proof(token: str, who: str, nonces: str) -> str:
 
 
 class _Asking:
-    """What is asked by one connection, without a thread."""
+    """Asks for batches over one connection, without a thread."""
 
     def __init__(self, shared: Shared, rank: int, world: int) -> None:
         self._shared, self._rank = shared, {"rank": rank, "world": world, "version": VERSION}

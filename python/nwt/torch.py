@@ -1,4 +1,4 @@
-"""A torch.utils.data.DataLoader of any loader of nwt."""
+"""A torch.utils.data.DataLoader over any loader of nwt."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ logger = logging.getLogger("nwt")
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """The batches of a loader of nwt as tensors, for a training loop or a trainer.
 
-    fields: the names of a tuple's tensors, such as ("image", "label"); or other names for those of a
-        dict, such as {"pixel_values": "image"}. By default it is a dict of all.
-    pin_memory: whether memory is page-locked, where there is a GPU. Shared memory is registered
-        once, and not copied.
-    device: where tensors are sent; by default they stay.
+    fields: with ("image", "label"), a batch is a tuple of these tensors. With
+        {"pixel_values": "image"}, it is a dict in which the tensor "image" is named "pixel_values".
+        By default it is a dict of all tensors under their own names.
+    pin_memory: whether tensors are in page-locked memory, if there is a GPU. Shared memory is
+        registered with the GPU's driver once, and not copied.
+    device: where tensors are sent; by default they stay on the host.
 
-    A tensor is the batch's memory. The ranks of torch.distributed count, unless the loader has others.
+    A tensor that stays on the host shares the memory of the batch, unless pinning has copied it.
+    If torch.distributed is initialized, it sets the rank, unless the loader was given a rank.
     """
 
     _is_accelerate_prepared = True  # Accelerate would divide the batches among the ranks again
@@ -56,14 +58,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._length: int | None = None  # of a resumed epoch
 
     def __len__(self) -> int:
-        """The batches of an epoch; of one that was resumed, those before and after it."""
+        """The number of batches in an epoch.
+
+        For a resumed epoch, it counts the batches before the state and after it.
+        """
         self._join()
         if self._resumed and self._length is None:
             self._length = self._count + self.loader._rest()
         return len(self.loader) if self._length is None else self._length
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch comes next. After load_state_dict the state's comes, whatever a trainer counts."""
+        """Sets the next epoch. After load_state_dict it stays the state's, whatever is set."""
         if not self._resumed:
             self.loader.set_epoch(epoch)
         elif self.loader.state_dict()["epoch"] != epoch:
@@ -80,7 +85,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self._tensors(iter(self.loader))
 
     def _join(self) -> None:
-        """Takes the rank that torch.distributed has."""
+        """Takes the rank of torch.distributed, unless the loader was given one."""
         if self.loader._given or not torch.distributed.is_available() or not torch.distributed.is_initialized():
             return
         place = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -129,7 +134,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
 
 class _Samples(torch.utils.data.IterableDataset[Any]):
-    """What a DataLoader has as its dataset: it tells how many samples there are, and their classes."""
+    """The dataset of a DataLoader. It says how many samples there are, and their classes."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader, self.classes, self.class_to_idx = loader, loader.classes, loader.class_to_idx
@@ -142,7 +147,10 @@ class _Samples(torch.utils.data.IterableDataset[Any]):
 
 
 class _Registered:
-    """Shared memory that the GPU's driver knows. A batch in it is kept until the GPU has copied it."""
+    """Shared memory that is registered with the GPU's driver.
+
+    A batch in this memory is kept until the GPU has copied the batch.
+    """
 
     def __init__(self, loader: Loader) -> None:
         self._held: collections.deque[tuple[Any, Batch]] = collections.deque()
@@ -168,7 +176,7 @@ class _Registered:
         return any(begin <= tensor.data_ptr() < end for begin, end in self._known.items())
 
     def hold(self, batch: Batch) -> None:
-        """Keeps a batch until the GPU has done what it was given so far."""
+        """Keeps a batch until the GPU has done all the work that was queued before this call."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
         self._held.append((event, batch))

@@ -1,4 +1,4 @@
-"""What every way to a server has in common."""
+"""What is the same for all ways to reach a server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ VERSION = 2  # of what clients and servers say to each other
 
 
 class Error(RuntimeError):
-    """What a server has answered instead of a batch, or that none answers."""
+    """A server has answered with an error instead of a batch, or no server answers."""
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The dtype of an element type. NumPy has no bfloat16: its bits are uint16."""
+    """The dtype of an element type. NumPy has no bfloat16, so its bits are given as uint16."""
     return np.dtype({"bfloat16": "uint16"}.get(name.lower(), name.lower()))
 
 
@@ -25,7 +25,7 @@ def speaks(who: str, version: Any) -> None:
 
 
 def fits(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """Raises an error unless two servers have the same batches."""
+    """Raises an error unless two servers serve the same batches."""
     for what, is_ in (("data", "dataset"), ("order", "order")):
         if one[what] != other[what]:
             raise Error(
@@ -34,7 +34,7 @@ def fits(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def described(about: Any) -> dict[str, Any]:
-    """A server's description, checked."""
+    """Checks a server's description, and returns it."""
     if not isinstance(about, dict) or not about.get("server"):
         raise Error("this isn't an nwt server")
     speaks(f"server {about['server']}", about.get("version", 1))

@@ -1,4 +1,4 @@
-// Package photos finds images for trying programs.
+// Package photos finds images with which to try programs.
 package photos
 
 import (

@@ -1,6 +1,6 @@
-// Package cudatest gives tests a CUDA driver without a GPU: a library in C that the real code loads. Its
-// streams run late, it checks calls strictly, and it fails on demand; its rules are at the beginning of
-// fakecuda/fakecuda.c.
+// Package cudatest gives tests a CUDA driver without a GPU: a library in C that the real code loads. The
+// library's streams run late, it checks calls strictly, and it fails on demand; fakecuda/fakecuda.c
+// begins with its rules.
 package cudatest
 
 import (

@@ -1,5 +1,6 @@
-// Package kit has what the tests of several packages under internal/loadertest, or of root, share: datasets,
-// streams and devices that do as they are told, and what is asked of every loader.
+// Package kit has what the tests of package nwt and of the packages in internal/loadertest share:
+// datasets, streams and devices whose behavior a test sets, and functions that run loaders and look at
+// their batches.
 package kit
 
 import (
