@@ -261,7 +261,7 @@ class _Program:
     """Runs the program nwt-serve until close is called or this process ends."""
 
     def __init__(self, program: str, flags: Flags) -> None:
-        self.token, self._came, self._starts = os.urandom(16).hex(), -1, 0  # what had come when it was started last, and how often since
+        self.token, self._came, self._starts = os.urandom(16).hex(), 0, 1  # what had come when it was started last, and how often since
         self._program, self._folder, self._flags = program, os.getcwd(), {"listen": "127.0.0.1:0", "token": self.token, **flags}
         if sys.platform == "linux":
             self._flags["shared"] = f"@nwt-{os.urandom(16).hex()}"
@@ -314,10 +314,9 @@ class _Program:
         """
         if not (why := self.ended()) or self._said.closed:
             return why
-        self._starts = self._starts + 1 if came == self._came else 1
+        self._starts, self._came = self._starts + 1 if came == self._came else 1, came
         if self._starts > 3:
-            return f"{why} (it was started {self._starts} times without loading a batch)"
-        self._came = came
+            return f"{why} (it was started 3 times without loading a batch)"
         logger.warning("starting it again: %s", why)
         self.close()
         try:

@@ -285,6 +285,26 @@ class Programs(unittest.TestCase):
                 list(batches)
         at.with_name("moved-" + at.name).rename(at)
 
+    def test_one_that_dies_three_times_without_a_batch_is_told(self):
+        for taken in (0, 3):
+            with self.subTest(taken), pictures(batch_size=1, prefetch=1) as loader, self.assertLogs("nwt"):
+                own, batches, starts = loader._program, iter(loader), []
+                for _ in range(taken):
+                    next(batches)
+
+                def start(real=own.start, own=own, starts=starts):
+                    starts.append(real())
+                    own.process.kill()
+                    own.process.wait()
+                    return starts[-1]
+
+                own.start = start
+                own.process.kill()
+                own.process.wait()
+                with self.assertRaisesRegex(nwt.Error, "by signal 9 .it was started 3 times without loading a batch"):
+                    list(batches)
+                self.assertEqual(len(starts), 3 if taken else 2)
+
     def test_a_pickled_loader_opens_anew_in_another_process(self):
         with pictures(shuffle=True) as loader:
             next(iter(loader))
