@@ -324,7 +324,7 @@ func (h *hand) gather(end int) (ok bool) {
 	return true
 }
 
-// LoadSample loads one sample as if it were at position index of epoch 0, with seed 0. It retries
+// LoadSample loads sample number index, as if it had this position in epoch 0, with seed 0. It retries
 // temporary errors as [WithRetry] does by default. The sample stays valid. The errors are *[LoadError]
 // and those of [NewLoader].
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {

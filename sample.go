@@ -82,8 +82,8 @@ func (c *common) column(field int) *layout.Column {
 	return &c.mem.Columns[field]
 }
 
-// Shape returns the shape of a field's place: that of the longest sample allowed or, with a
-// [SizedDataset], of the batch's longest. A smaller sample begins at index 0 of each dimension. The slice
+// Shape returns the shape of a field's place, which fits the longest sample allowed or, with a
+// [SizedDataset], the batch's longest. A smaller sample begins at index 0 of each dimension. The slice
 // must not be changed.
 func (s *Sample) Shape(field int) []int { return s.column(field).Dims }
 
@@ -426,6 +426,6 @@ type record = shards.Item[Record]
 // A Record is one record of a shard. The loader reuses it: Next gets it with the contents that an earlier
 // call left in it.
 type Record struct {
-	Data  []byte // append to Data[:0] to reuse its memory; the limit of reading ahead counts only Data
+	Data  []byte // append to Data[:0] to reuse its memory; the limit of reading ahead ignores Value
 	Value any    // anything else
 }

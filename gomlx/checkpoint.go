@@ -54,9 +54,9 @@ func SaveCheckpoint(store *model.Store, dir string, progress any) error {
 	return nil
 }
 
-// LoadCheckpoint reads what [SaveCheckpoint] last wrote to dir: the model into store, and the progress
-// into the variable that progress points to. It reports whether there was a checkpoint; if there was
-// none, store and progress stay unchanged.
+// LoadCheckpoint reads what [SaveCheckpoint] last wrote to dir. It puts the model into store, and the
+// progress into the variable that progress points to. It reports whether there was a checkpoint; if
+// there was none, store and progress stay unchanged.
 func LoadCheckpoint(store *model.Store, dir string, progress any) (found bool, err error) {
 	all, _, err := checkpoints(dir)
 	if err != nil || len(all) == 0 {

@@ -19,7 +19,7 @@ import (
 
 // A Sharding says how batches are divided among the devices of a backend.
 type Sharding struct {
-	// Spec shards the first axis of every input and label, the samples, over one or more axes of a mesh:
+	// Spec shards the samples, the first axis of every input and label, over one or more axes of a mesh:
 	// distributed.BuildSpec(mesh).S("data").Done(). Along the mesh's other axes, the devices get copies.
 	Spec *distributed.ShardingSpec
 	// Strategy is distributed.AutoSharding by default.
@@ -30,11 +30,11 @@ type Sharding struct {
 }
 
 // DistributedDataset makes the dataset on which GoMLX trains with several devices, in
-// train.Loop.RunSteps and train.Trainer.Eval. It is like [Adapter.Dataset], but each batch of the loader
-// is divided into n parts, as many as the sharding has along the samples: part k is what rank k of n
-// ranks would get with an n-th of the batch size. Each part is copied straight to its device. A batch
-// that can't be divided equally is an error, for example a short last batch (see [nwt.WithDropLast]) or
-// a batch that lacks its bad samples (see [nwt.WithErrorBudget]).
+// train.Loop.RunSteps and train.Trainer.Eval. It is like [Adapter.Dataset], but divides each batch of
+// the loader into n equal parts; n is the number of shards that Spec makes of the samples. Part k has
+// the samples that rank k of n ranks would get with 1/n of the batch size. Each part is copied straight
+// to its device. A batch that can't be divided equally is an error, for example a short last batch (see
+// [nwt.WithDropLast]) or a batch that lacks its bad samples (see [nwt.WithErrorBudget]).
 //
 // If the sharding can't be used, the error joins an *[nwt.ArgumentError] for each reason.
 func (a *Adapter) DistributedDataset(ctx context.Context, name string, l *nwt.Loader, s Sharding) (*DistributedDataset, error) {

@@ -1,8 +1,8 @@
 // Package serve loads batches on other hosts, and feeds a trainer in any language.
 //
 // The contents of a batch depend only on (seed, epoch, position). So a client asks for a batch by its
-// number, any server can answer, and a server keeps no state: servers may be killed, added and
-// replaced while training goes on, and each sample still comes once, in order.
+// number; any server can answer, and none keeps any state. Servers may be killed, added and
+// replaced while training goes on: each sample still comes once, in order.
 //
 // A [Server] speaks Arrow Flight. [Open] makes a dataset of one server or several: give this dataset to
 // nwt.NewLoader or nwt.Tune, as any other. Programs in other languages ask for whole batches by

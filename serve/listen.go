@@ -16,8 +16,8 @@ const (
 	maxConns  = 1024 // connections of a server
 )
 
-// Listen listens at host:port or unix:PATH. Only the server's user and root can reach a socket, whatever
-// the umask. A socket that a killed server has left is replaced.
+// Listen listens at host:port or unix:PATH. Only root, and the user who runs the server, can reach a
+// socket, whatever the umask. A socket that a killed server left behind is replaced.
 func Listen(address string) (net.Listener, error) {
 	path, ok := strings.CutPrefix(address, "unix:")
 	switch {

@@ -67,8 +67,8 @@ func WithTuning() ServerOption {
 }
 
 // WithSlots sets how many batches a server loads and sends at a time: 1 … 4096, 16 by default. This
-// bounds the server's memory. Further requests wait. Clients in shared memory may hold the same number
-// of batches in addition, plus one for each client that waits.
+// bounds the server's memory. Further requests wait. Clients that use shared memory may together hold as
+// many batches again, plus one for each client that waits.
 func WithSlots(n int) ServerOption {
 	return serverOption(func(o *options) error {
 		if o.slots = n; n < 1 || n > 4096 {
@@ -158,8 +158,8 @@ func WithToken(token string) Option {
 	})
 }
 
-// WithTLS encrypts connections: the configuration has a server's certificates or a client's roots. By
-// default nothing is encrypted.
+// WithTLS encrypts connections. A server's configuration has its certificates; a client's has the root
+// certificates that it trusts, or none for those of the system. By default nothing is encrypted.
 func WithTLS(c *tls.Config) Option {
 	return option(func(o *options) error {
 		if o.tls = c; c == nil {

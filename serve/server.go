@@ -117,12 +117,12 @@ func (s *Server) Workers() int { return s.work }
 
 // Stats is what a server has done since it was made.
 type Stats struct {
-	Batches int64 // answers; a client's request is a batch, or a part of one
-	Samples int64 // loaded, the bad ones among them
+	Batches int64 // requests answered, each with a batch or a part of one
+	Samples int64 // of the batches, bad samples included
 	Bad     int64 // samples that could not be loaded
 	Bytes   int64 // of the batches
 	Loading int   // batches that are being loaded or sent
-	Held    int   // batches that clients in shared memory have
+	Held    int   // batches in shared memory that clients have, or are about to get
 }
 
 // Stats returns what the server has done.
@@ -130,12 +130,12 @@ func (s *Server) Stats() Stats {
 	return Stats{s.batches.Load(), s.samples.Load(), s.bad.Load(), s.bytes.Load(), len(s.loading), int(s.holding.Load())}
 }
 
-// Serve answers requests until ctx ends. It then takes no new ones, finishes those that it has begun,
-// within WithGrace, and hangs up. It closes the listener. A server serves once.
+// Serve answers requests until ctx ends. It then takes no new ones, finishes those that it has begun if
+// WithGrace leaves the time, and hangs up. It closes the listener. A server serves once.
 //
 // Without a token, everybody who reaches a TCP address is let in: on loopback, every user of this host.
-// A Unix socket made by [Listen] or [WithShared] lets in the server's user and root. A socket at @NAME
-// also lets in others who know the token.
+// A Unix socket made by [Listen] or [WithShared] lets in root, and the user who runs the server. A
+// socket at @NAME also lets in others who know the token.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(maxTicket), grpc.WaitForHandlers(true),

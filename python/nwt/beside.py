@@ -163,8 +163,8 @@ class ImageFolder(Local):
     size: pixels, one number or (height, width).
     train: whether a random part of each picture is taken, as in torchvision; otherwise the middle
         is. The next four arguments are only for train=True.
-    scale: from, to: the part's share of the picture's area.
-    ratio: from, to: the part's width / height.
+    scale: the least and the greatest share of the picture's area that the part has.
+    ratio: the least and the greatest width / height of the part.
     flip: the probability that the part is mirrored.
     color_jitter: how much colours change: one number, or brightness, contrast, saturation and hue.
     classes: the names of the classes in the order of their numbers, such as train.classes.
@@ -230,8 +230,8 @@ class Tokens(Local):
     """Windows of files that hold nothing but tokens.
 
     batch["tokens"] is int64 [n, length + 1]: the inputs are [:, :-1], and the targets are [:, 1:].
-    batch["index"] is int64 [n]. A file's windows begin length tokens apart; tokens at the end of a
-    file that don't fill a window are left out.
+    batch["index"] is int64 [n]. In a file, a window begins every `length` tokens; tokens at the end
+    of a file that don't fill a window are left out.
     dtype: the type of a token in the files: uint8, uint16, int32, uint32 or int64, little-endian.
     """
 

@@ -34,7 +34,7 @@ HINTS = {
 
 
 def unknown(where: str, names: Iterable[str]) -> None:
-    """Raises TypeError for the first of names, the arguments that where doesn't have."""
+    """Raises TypeError if there are `names`, which are arguments that `where` doesn't have."""
     for name in names:
         raise TypeError(f"{where} has no argument {name!r}" + (f": {HINTS[name]}" if name in HINTS else ""))
 
@@ -68,7 +68,7 @@ def number(name: str, value: Any, low: float, high: float) -> float:
 
 
 def numbers(name: str, value: Any, count: int, low: float, high: float) -> list[float]:
-    """A list of count numbers."""
+    """Returns `value` as a list of numbers, as many as `count` says."""
     try:
         several = list(value)
     except TypeError:

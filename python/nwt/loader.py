@@ -154,9 +154,9 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next iteration.
 
-        If load_state_dict has loaded a state in this epoch, the iteration is the rest of the epoch;
-        a state in another epoch is discarded. Without set_epoch, each iteration is the epoch after
-        the previous one.
+        If the state that load_state_dict has loaded is in this epoch, the iteration is the rest of
+        the epoch; a state in another epoch is discarded. Without set_epoch, each iteration is the
+        epoch after the previous one.
         """
         epoch = check.integer("epoch", epoch, 0)
         if self._start["epoch"] != epoch or not self._start["samples"]:
@@ -166,7 +166,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self._state, self._left = self._start, 1
 
     def state_dict(self) -> State:
-        """The state after the last batch that came, or at the start of the epoch that was set.
+        """The state after the last batch, or what set_epoch or load_state_dict set since.
 
         It is a small dict that JSON can hold.
         """
@@ -174,7 +174,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         return state if self._left else {"epoch": state["epoch"] + 1, "samples": 0}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next iteration go on after a state, even one of another number of ranks.
+        """Makes the next iteration go on after `state`, which may be of another number of ranks.
 
         Raises ValueError if the argument isn't a state, and then changes nothing.
         """

@@ -123,7 +123,7 @@ class Server:
     def get(self, ticket: bytes, about: dict[str, Any], begun: Callable[[Any], None], seconds: float) -> Any:
         """A batch, how many batches follow, the state after the batch, and its bad samples.
 
-        begun gets the call, so that it can be cancelled.
+        `begun` is called with the call to the server, so that the call can be cancelled.
         """
         call = self.client.do_get(self._flight.Ticket(ticket), self._options(seconds))
         _live.add(call)
@@ -170,7 +170,7 @@ class Servers:
         return _Asking(self, rank, world, ahead)
 
     def ask(self, what: Callable[[Server, float], Any], stopped: threading.Event) -> Any:
-        """Calls what with one server after another, the least busy first, until one answers."""
+        """Calls `what` with one server after another, the least busy first, until one answers."""
         end = time.monotonic() + self._patience
         last: str | None = None
         while True:

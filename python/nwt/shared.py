@@ -58,7 +58,7 @@ class Shared:
         """Does nothing: each _Asking closes its own connection."""
 
     def connect(self, rank: int, world: int, end: float) -> _Line:
-        """Returns a connection. Tries again until there is one, or until end."""
+        """Returns a connection. Tries until the time is `end`, and then raises Error."""
         while True:
             line = _Line(self, max(0.001, min(SILENT, end - time.monotonic())))
             try:

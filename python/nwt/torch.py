@@ -68,7 +68,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return len(self.loader) if self._length is None else self._length
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the next epoch. After load_state_dict it stays the state's, whatever is set."""
+        """Sets the next epoch. After load_state_dict it does nothing: the state's epoch is next."""
         if not self._resumed:
             self.loader.set_epoch(epoch)
         elif self.loader.state_dict()["epoch"] != epoch:
