@@ -15,8 +15,8 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Subset returns the samples of ds at indices, which it copies, in their order. A sample that occurs
-// twice is augmented differently each time.
+// Subset returns the samples of ds at the indices, in their order. It copies the slice. A sample that
+// occurs twice is augmented differently each time.
 func Subset(ds Dataset, indices []int) (Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
@@ -38,7 +38,7 @@ func Subset(ds Dataset, indices []int) (Dataset, error) {
 // A SubsetDataset is part of another dataset, as [Subset] and [Split] return it.
 type SubsetDataset interface {
 	Dataset
-	Index(i int) int // index of sample i in the other dataset; it panics if i isn't 0 … Len−1
+	Index(i int) int // index of sample i in the other dataset; panics unless 0 ≤ i < Len
 }
 
 type subset struct {
@@ -285,8 +285,8 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 // LoadPart loads a sample of ds for a Load that puts several samples together in dst, as mixup, a mosaic
 // or package packing does. The part has dst's Rand, Position and Epoch. It is valid until the next call
 // for the same ds, which reuses the part's memory. ds must be comparable, as pointers are. As with
-// [Scratch], only the goroutine that was called to load dst may call LoadPart. Make these datasets, at
-// most 64, before Load, not in it.
+// [Scratch], only the goroutine that was called to load dst may call LoadPart. Make ds before Load, not in
+// it. Parts may come from at most 64 datasets.
 func LoadPart(ctx context.Context, ds Dataset, index int, dst *Sample) (*Sample, error) {
 	kept, err := Scratch(dst, func() (*parts, error) { return &parts{}, nil })
 	if err != nil {
@@ -345,9 +345,8 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 // length), so that the loader needn't clear the place first. If the promise is broken, elements that
 // aren't written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's
 // Folder make this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets
-// do. Any other dataset makes it by a method WritesAll(asked Dataset) bool, which returns whether asked,
-// the dataset in use, is its receiver. So a type that embeds the receiver, and has a Load of its own,
-// promises nothing.
+// do. Any other dataset makes it by a method WritesAll(asked Dataset) bool. asked is the dataset in use;
+// return whether it is the receiver. So a type that embeds yours and has its own Load promises nothing.
 func WritesAll(ds Dataset) Dataset {
 	if ds == nil || bool(overwrites(ds)) {
 		return ds
@@ -383,8 +382,9 @@ func (d *promised) parts() []Dataset    { return []Dataset{d.Dataset} }
 func (d *promised) Fingerprint() string { return fingerprint(d.Dataset) }
 
 // Split cuts a dataset into random parts. The same seed gives the same parts. The shares, one per part,
-// must be above 0 and add up to 1; no part may be empty. A part is a [SubsetDataset], and a
-// [BatchDataset] or a [SizedDataset] if ds is. Package split divides by classes, and into folds.
+// must be above 0 and add up to 1; no part may be empty. A part is a [SubsetDataset]; if ds
+// is a [BatchDataset] or a [SizedDataset], so is each part. Package split divides by classes, and into
+// folds.
 func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {

@@ -28,7 +28,7 @@ type BatchDataset interface {
 	LoadMany(ctx context.Context, indices []int, dst []*Sample) error
 }
 
-// NewDataset makes a dataset of n samples. load is its method Load, and must follow the rules of
+// NewDataset makes a dataset of n samples. Its method Load calls load, which must follow the rules of
 // [Dataset].
 func NewDataset(n int, fields []Field, load func(ctx context.Context, index int, dst *Sample) error) Dataset {
 	return &funcDataset{n: n, fields: fields, load: load}
@@ -291,7 +291,7 @@ type SizedDataset interface {
 	Sizes(index int, sizes []int)
 }
 
-// Sized makes a [SizedDataset] of ds. sizes is its method Sizes.
+// Sized makes a [SizedDataset] of ds. Its method Sizes calls sizes.
 func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
 	_, _, err := checkIndexed(ds)
 	switch {
@@ -336,8 +336,8 @@ func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index 
 }
 
 // A Fingerprinter is a [Dataset], [Stream] or [Sampler] that can say what its samples or its order depend
-// on, such as the names, sizes and times of its files; "" means unknown. Equal fingerprints mean the same
-// samples, in this run and in later ones. Fingerprint must be quick, or remember its result.
+// on, such as the names, sizes and times of its files. Fingerprint returns "" if unknown; it
+// must be quick, or remember its result. Equal fingerprints mean the same samples, in this run and later.
 //
 // If a dataset's fingerprint has changed, [Precompute] makes its file anew. If the fingerprint of a
 // dataset or sampler has changed, [Loader.Resume] in mid-epoch returns an error. Datasets that this

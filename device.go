@@ -10,7 +10,7 @@ import (
 )
 
 // CUDA returns the NVIDIA GPU with the given number, from 0, or [ErrNoDevice] if there is none. It needs
-// NVIDIA's driver; without cgo it also needs the build tag nwt_purego; with the tag cuda it needs the
+// NVIDIA's driver. A build without cgo needs the tag nwt_purego; a build with the tag cuda needs the
 // toolkit. If there is a GPU but the build had neither cgo nor nwt_purego, another error says so.
 func CUDA(ordinal int) (Device, error) {
 	dev, err := cuda.Open(ordinal)
@@ -41,7 +41,7 @@ type Device interface {
 	Open() (device.Session, error) // opens a loader's session, its queue of copies
 }
 
-// Host returns the default device. There, a batch is used where it was loaded.
+// Host returns the default device: batches stay where they were loaded.
 func Host() Device { return hostDevice{} }
 
 type hostDevice struct{}
