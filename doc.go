@@ -37,7 +37,7 @@
 //
 // Order, augmentation and resume points depend only on (seed, epoch, position in the epoch), never on
 // the worker count or on timing. Memory depends on how many batches are loaded ahead. Loading a batch
-// allocates nothing, except what a stream's reader allocates, and a few small slices for a [Subset],
-// [Split], [Zip] or [Concat] of BatchDatasets. A bad sample, a panic in Load or a call that hangs
-// becomes an error that names the sample; all batches before it come first.
+// allocates nothing; only a stream's reader may, and a [Subset], [Split], [Zip] or [Concat] of
+// BatchDatasets makes a few small slices. A bad sample, a panic in Load or a call that hangs becomes an
+// error that names the sample; all batches before it come first.
 package nwt

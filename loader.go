@@ -222,8 +222,8 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 }
 
 // Resume yields the rest of an epoch; for a state after the last batch it yields nothing. The worker
-// count, the batch size and the world size may differ from those of the state, except the world size of
-// a stream that isn't a [CountedStream]. If the length, seed, sampler or the dataset's fingerprint (see
+// count and the batch size may differ from those of the state. So may the world size; for a stream, only
+// if it is a [CountedStream]. If the length, seed, sampler or the dataset's fingerprint (see
 // [Fingerprinter]) differs, Resume returns an error that says which. Everything else about the dataset
 // must be unchanged.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
@@ -255,8 +255,8 @@ func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*
 // Fields returns the layout of one sample, as the dataset declares it.
 func (l *Loader) Fields() []Field { return cloneFields(l.layout.fields) }
 
-// Len returns the number of batches per epoch on this rank, or −1 for a stream without [WithEpochSamples]
-// that isn't a [CountedStream].
+// Len returns the number of batches per epoch on this rank, or −1 if a stream is neither a
+// [CountedStream] nor has [WithEpochSamples].
 func (l *Loader) Len() int {
 	switch {
 	case l.ordering.Load().order.N != endless:
@@ -303,7 +303,7 @@ func (l *Loader) Stats() Stats {
 	return s
 }
 
-// Result returns how tuning found the worker count, or nil if it hasn't.
+// Result returns what tuning found. It is nil before that, and without tuning.
 func (l *Loader) Result() *Result {
 	return l.found.Load()
 }

@@ -43,14 +43,14 @@ func (r *Result) trial(workers int) Trial {
 // A Result is what [Tune] found. In JSON durations are whole nanoseconds.
 type Result struct {
 	Workers       int           `json:"workers"`       // the choice: the fewest workers within Alpha of the fastest, as far as could be measured
-	Fastest       int           `json:"fastest"`       // the count with the shortest time, of those that may be chosen, were measured at least twice, and are known to ± 50 %
+	Fastest       int           `json:"fastest"`       // the fastest count that may be chosen. Counts that were measured only once, or not to ± 50 %, are left out if there are others
 	Trials        []Trial       `json:"trials"`        // one per worker count measured, ascending, except counts that memory rules out
-	Alpha         time.Duration `json:"alpha_ns"`      // the difference that the choice ignores, over Iterations iterations
+	Alpha         time.Duration `json:"alpha_ns"`      // the difference that the choice ignores, in the total time of Iterations iterations
 	Iterations    int           `json:"iterations"`    // the number of iterations over which Alpha and Trial.Total accumulate
 	Repeatability float64       `json:"repeatability"` // the share of runs that would choose the same, 0 … 1; 0: not known. It doesn't say whether the choice is right
 
 	Floor    time.Duration `json:"floor_ns"`            // time of an iteration without waiting and copying
-	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // ascending: counts that take too much memory, or are faster only by taking CPUs from other programs; count 0 also with WithTimeout and for a stream
+	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // ascending: counts that take too much memory, or that are faster only because they take CPUs from other programs; for a stream and with WithTimeout, count 0 too
 
 	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" if a loader tuned itself
 	Device     string `json:"device"`
@@ -82,7 +82,7 @@ type Hardware struct {
 	Logical    int     `json:"logical"`  // CPUs of the machine, hyper-threads included
 	Physical   int     `json:"physical"` // cores of the machine
 	Affinity   int     `json:"affinity"` // logical CPUs that the process may run on
-	Quota      float64 `json:"quota"`    // how many CPUs' time the container may use; 0: no quota
+	Quota      float64 `json:"quota"`    // CPU time that the container may use, in CPUs; 0: no quota
 	GOMAXPROCS int     `json:"gomaxprocs"`
 	Memory     int64   `json:"memory"` // of the machine, in bytes
 }
@@ -104,7 +104,7 @@ func (h Hardware) String() string {
 // A Trial holds what was measured at one worker count.
 type Trial struct {
 	Workers    int           `json:"workers"`
-	Iterations int           `json:"iterations"` // how many were measured; those of the warm-up count only if there was no time for more
+	Iterations int           `json:"iterations"` // how many iterations were measured: those after the workers have warmed up, if that doesn't take too long
 	Mean       time.Duration `json:"mean_ns"`    // mean time of an iteration: wait + transfer (+ step, if there is one)
 	Low        time.Duration `json:"low_ns"`     // Low … High is the 95 % interval of Mean, after removing drift that all counts share
 	High       time.Duration `json:"high_ns"`
@@ -120,8 +120,8 @@ type Trial struct {
 	Copy      time.Duration `json:"copy_ns,omitempty"`   // mean time of the copy to the device, hidden or not
 	Bandwidth float64       `json:"bandwidth,omitempty"` // of the copies, in bytes per second
 
-	FirstBatch time.Duration `json:"first_batch_ns"` // until the first batch, WithWorkerInit included; set only for the count that was measured first
-	Prefetch   int           `json:"prefetch"`       // the most batches ahead of the one in use during the trial
+	FirstBatch time.Duration `json:"first_batch_ns"` // time until the first batch came, WithWorkerInit included; set only for the count that was measured first
+	Prefetch   int           `json:"prefetch"`       // the largest prefetch during the trial, in batches
 	Memory     int64         `json:"memory"`         // bytes that the process needs, without file pages and idle heap; 0: not known
 	PeakRSS    int64         `json:"peak_rss"`       // of the process, in bytes, file pages included
 	PeakExact  bool          `json:"peak_exact"`     // the kernel reported PeakRSS
@@ -130,7 +130,7 @@ type Trial struct {
 	// Shares of the CPUs, 0 … 1. If the host has several ranks, they are shares of this rank's CPUs.
 	CPU          float64 `json:"cpu"`           // used by this process, its garbage collector included
 	CollectorCPU float64 `json:"collector_cpu"` // used by its garbage collector
-	OtherCPU     float64 `json:"other_cpu"`     // used by everything else; the share during all of Tune if this count was measured too briefly; −1: not known
+	OtherCPU     float64 `json:"other_cpu"`     // used by everything else; if this count was measured too briefly, by everything else during all of Tune; −1: not known
 
 	queued float64 // that its threads waited for; 0 if not known
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// Place returns the place of the sample, for a dataset that loads it elsewhere: see package batchserver.
+// Place says which sample this is, for a dataset that has a server load it: see package batchserver.
 func (s *Sample) Place() batchserver.Place {
 	outer := s
 	for outer.outer != nil {
@@ -24,8 +24,8 @@ func (s *Sample) Place() batchserver.Place {
 
 // Serving returns a source that loads the loader's batches for other processes: see package batchserver.
 // The source has as many workers as the loader, at least one, and memory of its own. It reports each bad
-// sample, whatever [WithErrorBudget] says. Serving fails for a device, with [WithUnordered], and for a
-// stream, which has no sample by index.
+// sample, whatever [WithErrorBudget] says. Serving fails with a device, [WithUnordered] or a stream: a
+// stream has no sample by index.
 func (l *Loader) Serving() (batchserver.Source, error) {
 	var err error
 	switch o := l.opts; {

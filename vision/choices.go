@@ -103,10 +103,10 @@ func (p *Pipeline) Frames(name string, n int) nwt.Field {
 	return f
 }
 
-// Companion makes a pipeline for other pictures of the same samples, which [Choices.Load] loads. These
-// pictures are cropped, resized and mirrored like the pictures of p. Then transforms, which may only
-// change colours and values, replace those of p. The new pipeline has the options of p, unless opts
-// change them.
+// Companion makes a pipeline for [Choices.Load], which loads other pictures of the same samples. These
+// pictures are cropped, resized and mirrored like the pictures of p. In place of p's other transforms,
+// those in the argument transforms are applied; they may only change colours and values. The new
+// pipeline has the options of p, unless opts change them.
 func (p *Pipeline) Companion(transforms []Transform, opts ...Option) (*Pipeline, error) {
 	b := &Pipeline{dtype: p.dtype, layout: p.layout, orient: p.orient, damaged: p.damaged, maxPixels: p.maxPixels}
 	b.root = p.drawer()

@@ -15,9 +15,9 @@
 //
 // # Several pictures of a sample
 //
-// [Pipeline.Load] makes new random choices at each call. To crop a picture and its mask, the frames of a
-// clip, or a stereo pair alike, load them with one [Choices], which works like a tuple in torchvision's
-// transforms.v2, and handles boxes and points too:
+// [Pipeline.Load] makes new random choices at each call. To crop several pictures alike, such as a
+// picture and its mask, the frames of a clip, or a stereo pair, load them with one [Choices]. It works
+// like a tuple in torchvision's transforms.v2, and handles boxes and points too:
 //
 //	masks, err := pipeline.Masks(nwt.Uint8, 255)   // nearest pixels, no colours; 255 outside of the picture
 //	…
@@ -32,8 +32,8 @@
 // # What is fast about it
 //
 // Crops, resizes and flips are computed first, and become one resampling of the part of the picture that
-// is needed. A JPEG file is decoded only down to the crop's last row, and if it is a baseline file, only
-// the blocks in the crop become pixels. JPEG planes are resampled before colours are converted. On amd64
+// is needed. A JPEG file is decoded only down to the crop's last row. Of a baseline file, only the
+// blocks in the crop become pixels. JPEG planes are resampled before colours are converted. On amd64
 // CPUs with AVX2, the inverse cosine transform, resampling and conversion to float32 or bytes are in
 // assembly. Each worker keeps its decoders and buffers, so that a JPEG file costs no allocation, unless
 // it has unusual colours or is huge.
@@ -48,9 +48,10 @@
 // This package decodes JPEG files itself, baseline and progressive, with any colours. The levels of each
 // component are exactly libjpeg's. Lossless JPEG files, and files with arithmetic coding, are errors.
 //
-// Damaged codes are noticed only if they are invalid, or don't end where the picture does. In a test, 8
-// bytes of the codes of a photograph of 500 × 375 were overwritten before each of 2 000 random crops:
-// 109 crops were errors. The others loaded, with wrong pixels if the damage was in the crop.
+// Damage to the codes of a JPEG file's pixels is noticed only if a code becomes invalid, if the codes
+// end before the picture does, or if a restart marker isn't where it must be. In a test, 8 bytes of the
+// codes of a photograph of 500 × 375 were overwritten before each of 2 000 random crops: 109 crops were
+// errors. The others loaded, with wrong pixels if the damage was in the crop.
 //
 // A JPEG file is whole if it has the codes of all its pixels; a file of several scans must have all bits
 // of all coefficients. Bytes between its segments, before a restart marker or after the last row are
@@ -63,9 +64,9 @@
 // orientation says, as in Pillow. docs/photographs.md lists the kinds of files that Pillow loads and
 // this package doesn't.
 //
-// Of an animation, the first picture is used. If this picture is smaller than the frame, the rest is
-// black; in a GIF file the rest has the transparent colour or, if there is none, the first colour of the
-// palette, as in Pillow. If the picture extends beyond a GIF file's screen, the screen grows.
+// Of an animation, the first picture is used. If this picture doesn't fill the file's canvas, the rest
+// is black. In a GIF file, the rest has the transparent colour or, if there is none, the first colour of
+// the palette, as in Pillow. If the picture extends beyond a GIF file's canvas, the canvas grows.
 //
 // 16-bit grey pictures keep all levels, as in torchvision's to_dtype: floats get level / 65535, Uint16
 // gets the level. Only the upper eight bits are used in three cases: for Uint8 fields, after transforms

@@ -32,9 +32,9 @@ type folderOptions struct {
 	image, class string // the names of the fields
 }
 
-// WithFieldNames sets the names of the fields, by default "image" and "class". With other names, two
-// folders can be put side by side by [nwt.Zip]. Each folder then makes its own random choices; to crop
-// pictures alike, use [Pipeline.Choose].
+// WithFieldNames sets the names of the fields, by default "image" and "class". If two folders have
+// different names for their fields, [nwt.Zip] can put them side by side. Each folder then makes its own
+// random choices; to crop pictures alike, use [Pipeline.Choose].
 func WithFieldNames(image, class string) FolderOption {
 	return func(o *folderOptions) { o.image, o.class = image, class }
 }
@@ -44,8 +44,9 @@ func WithFieldNames(image, class string) FolderOption {
 func WithEmptyClasses() FolderOption { return func(o *folderOptions) { o.KeepEmpty = true } }
 
 // WithClasses gives classes their numbers: names[0] is class 0. For validation, pass the Classes of the
-// training folder: otherwise a class that one folder lacks changes the numbers of all later ones. A folder
-// that isn't among names is an error; a name without a folder or without pictures is fine.
+// training folder: otherwise, if one folder lacks a class, all later classes have other numbers in that
+// folder. A folder that isn't among names is an error; a name without a folder or without pictures is
+// fine.
 func WithClasses(names []string) FolderOption {
 	return func(o *folderOptions) { o.Classes = append([]string{}, names...) }
 }

@@ -63,11 +63,11 @@ func WithOrientation() Option {
 }
 
 // WithDamaged loads what can be decoded of JPEG and GIF files that are cut or damaged, as Pillow does
-// with LOAD_TRUNCATED_IMAGES. The rest is grey or, in a GIF file, has the palette's first colour.
-// Without this option a cut JPEG file is an error. A damaged JPEG file is an error too, unless the
-// damage lies below everything that a crop needs. Everything after the damage is grey in a baseline
-// file. If scans of a progressive file are missing, its blocks aren't smoothed, while Pillow smooths
-// them.
+// with LOAD_TRUNCATED_IMAGES. The rest is grey or, in a GIF file, has the palette's first colour. In a
+// baseline JPEG file, everything after the damage is grey. If scans of a progressive file are missing,
+// its blocks aren't smoothed, while Pillow smooths them. Without this option a cut JPEG file is an
+// error. Damage that is noticed in a JPEG file is an error too, unless it lies below the rows that a
+// crop needs.
 //
 // WithDamaged also loads PNG files whose end is missing but whose pixels are complete, and PNG files with
 // a wrong checksum.
