@@ -90,9 +90,9 @@ func (b *Batch) Len() int { return b.size }
 // Number returns the number of the batch in its epoch, from 0.
 func (b *Batch) Number() int { return b.number }
 
-// Last reports whether the batch is the last of its epoch on this rank, judging by positions: if all
-// later samples turn out to be bad, it is never true. If a stream's length isn't known, it is true only
-// for a short batch, and never with [WithUnordered]. Last returns false in [WithBatchTransform].
+// Last reports whether the batch is the last of its epoch on this rank, judging by positions: if only
+// bad samples follow, Last is false. If a stream's length isn't known, Last is true only for a short
+// batch, and never with [WithUnordered]. Last returns false in [WithBatchTransform].
 func (b *Batch) Last() bool { return b.last }
 
 // Epoch returns the epoch that the batch belongs to.
@@ -186,8 +186,8 @@ func (b *Batch) Lens(field, dim int) []int32 {
 }
 
 // Retain keeps the batch valid until Release, past the next iteration and the loader's Close. If more
-// than 64 batches are retained, the epoch may end with [ErrRetained]. Retain panics if the batch has
-// gone back to the loader and its memory holds no other batch yet; after that only [WithChecks] notices.
+// than 64 batches are retained, the epoch may end with [ErrRetained]. On a batch that has gone back to
+// the loader, Retain panics while its memory holds no other batch; after that only [WithChecks] notices.
 func (b *Batch) Retain() {
 	if b.refs.Add(1) == 1 {
 		b.refs.Add(-1)

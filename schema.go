@@ -39,7 +39,7 @@ func ValuesOf[T Element](samples []*Sample, field int) []T {
 	return elements[T](samples[0].mem.Places(field, samples[0].place, len(samples)))
 }
 
-// A Schema declares fields by [AddField], whose columns read and write them.
+// A Schema lists fields; [AddField] adds one and returns its [Column].
 type Schema struct {
 	fields []Field
 }

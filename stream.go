@@ -20,10 +20,10 @@ import (
 type Stream interface {
 	Fields() []Field // the layout of one sample, which must not change
 	Shards() int     // the number of shards, at least one for each rank unless it is a [CountedStream]; a loader asks once
-	// Open begins to read a shard, 0 ≤ shard < Shards. After a temporary error of Open or of the reader it is
-	// called again as [WithRetry] says, and for up to a minute if too many files are open. The records that
-	// the shard has already given are passed over: they must be the same each time. After any other error of
-	// Open the shard counts as one bad sample.
+	// Open begins to read a shard, 0 ≤ shard < Shards. After a temporary error of Open or of the reader,
+	// the loader calls Open again, as [WithRetry] says; while too many files are open, it tries for a
+	// minute. The shard must give the same records again: those already read are dropped. After any other
+	// error of Open the shard counts as one bad sample.
 	Open(ctx context.Context, shard int) (ShardReader, error)
 	Load(ctx context.Context, r *Record, dst *Sample) error // makes a sample of a record, under the rules for Load of a [Dataset]
 }
@@ -51,9 +51,9 @@ type Skipper interface {
 // shards in each epoch, and mixes samples within [WithShuffleWindow]. [Sample.Index] is the position in
 // this order, over all ranks. The order is the same at every worker count.
 //
-// Each rank needs a shard, and without [WithEpochSamples] ranks may have different numbers of batches. A
-// [CountedStream] has neither limit. Up to 256 records per shard are read ahead, at most about 256 MiB
-// of Data in all.
+// Each rank needs a shard, and without [WithEpochSamples] ranks may have different numbers of batches.
+// Neither is true of a [CountedStream]. Up to 256 records per shard are read ahead, at most about 256
+// MiB of Data in all.
 func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
 type streamDataset struct {
@@ -167,9 +167,9 @@ type Phase struct {
 	Weights []float64 // one per part, in any unit; with 0 a part is left out
 }
 
-// MixedStreams makes a dataset of several streams of the same fields, mixed by weights: in each block of
-// Mix.Block samples of a rank, every part has exactly its share. It needs [WithEpochSamples]. A
-// [CountedStream] continues where the epoch before ended, if the number of ranks is the same. Any other
+// MixedStreams makes a dataset of several streams with the same fields, mixed by weights: in every block
+// of Mix.Block samples on a rank, each stream has exactly its share. It needs [WithEpochSamples]. A
+// [CountedStream] continues where its last epoch ended, if the number of ranks is the same. Any other
 // stream starts from its beginning in each epoch, and again if it ends within an epoch. Make epochs
 // long, otherwise the end of a longer stream is never read. A [ShardError] numbers the shards of all
 // streams one after the other.
@@ -209,9 +209,9 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 // NewStream makes a stream of two functions. read yields the records of a shard, in its own goroutine,
 // until ctx ends; an error ends the shard. load makes a sample of a record, under the rules of [Dataset].
 //
-// A []byte is copied, so read may reuse it; any other R must stay as it is until load has seen it.
-// Resume reads the records that it passes over: if that is slow, let read yield only their places, and
-// let load read them. A type that embeds the stream and has a method Records is a [CountedStream].
+// A []byte is copied, so read may reuse it; any other record must stay as it is until load has seen it.
+// Resume reads the records that it passes over. If that is slow, yield only each record's place, and
+// fetch the record in load. A type that embeds the stream and has a method Records is a [CountedStream].
 func NewStream[R any](fields []Field, shards int, read func(ctx context.Context, shard int) iter.Seq2[R, error], load func(ctx context.Context, r R, dst *Sample) error) Stream {
 	return &funcStream[R]{slices.Clone(fields), shards, read, load}
 }
@@ -295,8 +295,8 @@ func (f *funcReader[R]) Close() error {
 // ranks: all ranks have the same number of batches, [Loader.Resume] works with any number of ranks, and
 // there may be more ranks than shards. With [WithEpochSamples] an epoch begins where the one before
 // ended, so no record comes again before every record has come once. If a shard has too few or too many
-// records, the difference becomes bad samples, with a *[ShardError]. [WithInterleave] counts shards over
-// all ranks. With [MixedStreams] the number of ranks can change only between epochs.
+// records, the difference becomes bad samples, with a *[ShardError]. [WithInterleave] counts the shards
+// that all ranks together read. With [MixedStreams] the number of ranks can change only between epochs.
 type CountedStream interface {
 	Stream
 	Records(shard int) int // returns the number of records of a shard, 0 ≤ shard < Shards, or −1 if it isn't known; then the loader ignores all counts of the stream. A shard with 0 records isn't opened. A loader asks once

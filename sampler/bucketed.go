@@ -11,11 +11,11 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Buckets says which samples [Bucketed] brings together: those of a step, which is one batch on each
-// rank. The order depends on Buckets as well as on the seed. So to resume an epoch, even with another
-// batch size or number of ranks, use the same Buckets as at its beginning. [nwt.NewLoader] logs a
-// warning if a step of Buckets isn't a whole number of the loader's steps: the loader's batches would
-// mix lengths.
+// Buckets says how many samples of similar lengths [Bucketed] brings together. They make up a step,
+// which is one batch on each rank. The order depends on Buckets as well as on the seed. So to resume an
+// epoch, even with another batch size or number of ranks, use the same Buckets as at its beginning.
+// [nwt.NewLoader] logs a warning if a step of Buckets isn't one or more whole steps of the loader, whose
+// batches would then mix lengths.
 type Buckets struct {
 	BatchSize int // samples per batch
 	World     int // number of ranks; 0 means 1

@@ -12,19 +12,19 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Mixed draws n samples per epoch from the parts of a [nwt.Concat], by weights: text of several
-// languages, several corpora, easy samples before hard ones. In each phase of Mix.Phases, the share of
-// part k is Weights[k] / Σ Weights.
+// Mixed draws n samples per epoch from the parts of a [nwt.Concat], by weights. So it can mix languages
+// or corpora, or bring easy samples before hard ones. In each phase of Mix.Phases, the share of part k
+// is Weights[k] / Σ Weights.
 //
 // Training is cut into blocks of Mix.Block positions. In each block, every part gets exactly its share
 // of the positions, rounded by the method of largest remainders, in random order. A weight above 0 that
 // rounds to 0 samples per block is an error: use a longer block. The last block of a phase may be
 // shorter.
 //
-// Each part has its own epochs: all its samples come once, shuffled, then all come again in another
-// order, and so on, however its share changes and whatever n is. So if two parts have the same weight,
-// the samples of the smaller part come more often. The end of one epoch of a part may mix with the start
-// of the next, but only within a block.
+// Each part has its own epochs, whatever n and its share are: all its samples come once, shuffled, then
+// all come again in another order, and so on. So if two parts have the same weight, the samples of the
+// smaller part come more often. The end of one epoch of a part may mix with the start of the next, but
+// only within a block.
 //
 // The draws aren't stored: each position is computed, in about 0.2 µs.
 func Mixed(n int, m nwt.Mix, seed uint64) (nwt.Sampler, error) {

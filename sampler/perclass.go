@@ -15,20 +15,21 @@ import (
 // maxClasses bounds the numbers of classes.
 const maxClasses = 1 << 24
 
-// PerClass makes batches of P classes × K samples for metric learning: P is classes, and K is each. No
-// class comes twice in a batch. No sample does either, unless its class has fewer samples than each; a
-// log line of [slog.Default] counts such classes. labels has the class of each index, 0 or more. An
-// epoch has about as many samples as the dataset.
+// PerClass makes batches of P classes × K samples for metric learning. P is the parameter classes, and K
+// is the parameter each. No class comes twice in a batch. No sample does either, unless its class has
+// fewer than K samples; a log line of [slog.Default] counts such classes. labels has the class of each
+// index, 0 or more. An epoch has about as many samples as the dataset.
 //
-// How often a class comes is proportional to its weight, but a class comes at most once per batch. So
-// you can make a class that the model confuses come more often. weights has a number for each class: 0
-// leaves the class out. If weights is nil, all classes weigh the same. Each time that a class comes, it
-// comes with other samples, until too few are left; then its samples are shuffled again.
+// How often a class comes is proportional to its weight, but a class comes at most once per batch. So if
+// the model confuses a class, give this class a larger weight: it then comes more often. weights has a
+// number for each class; 0 leaves the class out. If weights is nil, all classes weigh the same. Each
+// time that a class comes, it comes with other samples, until too few are left; then its samples are
+// shuffled again.
 //
-// The sampler is a [nwt.BatchSampler]: WithBatchSize must be at least classes × each. With several
-// ranks, the ranks may have to divide a batch among them in the last step; [nwt.WithDropLast] leaves
-// such a step out. To change the weights, call SetSampler between epochs, and save the weights with the
-// model. Two successive epochs are kept; each takes 4 bytes per sample.
+// The sampler is a [nwt.BatchSampler]: WithBatchSize must be at least P × K. If the last step has fewer
+// batches than there are ranks, several ranks share a batch; [nwt.WithDropLast] leaves such a step out.
+// To change the weights, call SetSampler between epochs, and save the weights with the model. Two
+// successive epochs are kept; each takes 4 bytes per sample.
 func PerClass(labels []int, classes, each int, weights []float64, seed uint64) (nwt.Sampler, error) {
 	s := &perClass{classes: classes, each: each, seed: seed, last: len(labels) - 1}
 	if err := errors.Join(s.group(labels, weights), s.checkSize(len(labels))); err != nil {

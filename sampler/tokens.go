@@ -16,7 +16,8 @@ type Tokens struct {
 	// of the longest.
 	Max int
 	// MaxSamples is how many samples a batch may have; 0 means as many as Max allows. WithBatchSize must be
-	// at least the number of samples in the largest batch; if MaxSamples is set, that number is enough.
+	// at least the number of samples in the largest batch. If MaxSamples is set, a batch size of MaxSamples
+	// is enough.
 	MaxSamples int
 	// Window is how many batches of similar lengths are mixed with each other; 0 means a 32nd of the
 	// epoch's batches, but at least 4 and at most 64.

@@ -143,9 +143,9 @@ func newAliasTable(weights []float64, heaviest int) []aliasColumn {
 // never drawn, so at least n weights must be above 0. Otherwise the same rules hold for weights as in
 // [Weighted].
 //
-// Each index gets the key −ln(u) / weight, where u is a hash of (seed, epoch, index). The indices with
-// the n smallest keys, in ascending order of the keys, are the epoch (Efraimidis and Spirakis, "Weighted
-// random sampling with a reservoir", 2006).
+// Each index gets the key −ln(u) / weight, where u is a hash of (seed, epoch, index). The epoch consists
+// of the n indices with the smallest keys, in ascending order of the keys (Efraimidis and Spirakis,
+// "Weighted random sampling with a reservoir", 2006).
 //
 // An epoch is therefore computed as a whole, when one of its positions is first asked for. For a million
 // weights this takes about 0.2 s, and 16 MB during that time; all goroutines that ask for this epoch
