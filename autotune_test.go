@@ -375,15 +375,16 @@ func TestALoaderThatTunesItselfUsesTheCPUsThatAreLeft(t *testing.T) {
 				{name: "waiting for longer", wait: 4 * time.Millisecond, compute: time.Millisecond},
 				{name: "beside a step", wait: time.Millisecond, compute: time.Millisecond, step: 0.8},
 			} {
-				run := func(t *testing.T, batches int, opts ...nwt.Option) (l *nwt.Loader, perBatch float64) {
+				run := func(t *testing.T, batches int, opts ...nwt.Option) (workers int, perBatch float64) {
 					synctest.Test(t, func(t *testing.T) {
 						m := nwt.NewVirtualMachine(cpus)
-						l = kit.NewLoader(t, w.dataset(m, seed), append(opts, nwt.WithMaxWorkers(8*cpus), kit.Silent, m.Option())...)
+						l := kit.NewLoader(t, w.dataset(m, seed), append(opts, nwt.WithMaxWorkers(8*cpus), kit.Silent, m.Option())...)
 						step := time.Duration(w.step * float64(32*w.compute) / float64(cpus))
 						perBatch = float64(train(t, l, batches, func() { time.Sleep(step) })) / float64(batches)
+						workers = l.Workers()
 						require.NoError(t, l.Close())
 					})
-					return l, perBatch
+					return workers, perBatch
 				}
 				t.Run(fmt.Sprintf("%d CPUs, %s", cpus, w.name), func(t *testing.T) {
 					best, at := 1e18, 0
@@ -393,9 +394,9 @@ func TestALoaderThatTunesItselfUsesTheCPUsThatAreLeft(t *testing.T) {
 						}
 					}
 					for _, start := range []int{cpus / 2, cpus, cpus + cpus/2} {
-						l, took := run(t, batches, nwt.WithAutoWorkers(), nwt.WithWorkers(start))
+						workers, took := run(t, batches, nwt.WithAutoWorkers(), nwt.WithWorkers(start))
 						slower = append(slower, took/best-1)
-						t.Logf("from %d: now %d, %.1f %% slower than the best, %d", start, l.Workers(), 100*(took/best-1), at)
+						t.Logf("from %d: now %d, %.1f %% slower than the best, %d", start, workers, 100*(took/best-1), at)
 					}
 				})
 			}
