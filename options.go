@@ -244,9 +244,9 @@ func WithInterleave(shards int) Option {
 
 const defaultWindow = 1024
 
-// WithShuffleWindow sets among how many records of a stream, 1 … 2²⁴, [WithShuffle] mixes. The default
-// is 1024. The order depends on it. The records are kept in memory: 1024 records of 4 MB take 4 GB.
-// Taking more than an eighth of the memory left is logged as a warning; see [Stats].WindowBytes.
+// WithShuffleWindow sets the size of the window of a stream that [WithShuffle] mixes: 1 … 2²⁴ records.
+// The default is 1024. The order depends on it. The records are kept in memory: 1024 records of 4 MB
+// take 4 GB. Taking over an eighth of the memory left is logged as a warning: see [Stats].WindowBytes.
 func WithShuffleWindow(samples int) Option {
 	return func(o *options) error { o.window = samples; return between("WithShuffleWindow", samples, 1, 1<<24) }
 }
@@ -264,11 +264,11 @@ func WithEpochSamples(n int) Option {
 func (o *options) shardsAtOnce() int { return cmp.Or(o.interleave, 4) }
 
 // WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch, by default 0. After
-// [Loader.Resume] as many may be bad again. Batches that lack samples are smaller. A batch with no
-// sample left is skipped; with several ranks such a batch ends the epoch with an error. An unreadable
-// remainder of a stream's shard counts as one bad sample. The first ten bad samples are logged, then
-// every tenth, every hundredth and so on: see [Loader.BadSamples]. An error whose method EndsEpoch()
-// bool returns true doesn't make a sample bad, but ends the epoch.
+// [Loader.Resume] the count of bad samples begins anew. Batches that lack samples are smaller. A batch
+// with no sample left is skipped; with several ranks such a batch ends the epoch with an error. An
+// unreadable remainder of a stream's shard counts as one bad sample. The first ten bad samples are
+// logged, then every tenth, every hundredth and so on: see [Loader.BadSamples]. An error whose method
+// EndsEpoch() bool returns true doesn't make a sample bad, but ends the epoch.
 func WithErrorBudget(maxBad int) Option {
 	return func(o *options) error { o.maxBad = maxBad; return between("WithErrorBudget", maxBad, 0, math.MaxInt32) }
 }
@@ -312,7 +312,7 @@ func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 }
 
 // WithLogger sets where log lines go. The default is [slog.Default]. l's handler must not call [Tune] or
-// [Precompute] on the file that a line is about.
+// [Precompute] with the file that its line is about.
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) error {
 		o.log = l
@@ -325,9 +325,9 @@ func WithDevice(d Device) Option {
 	return func(o *options) error { o.device = d; return errorIf(d == nil, "WithDevice", nil, "the device is nil") }
 }
 
-// WithAlpha sets the difference that [Tune] ignores between the times of two worker counts, each for as
-// many iterations as [WithIterations] says. d must be at least 0. The default is 0.5 s, kept between 1 %
-// and 2 % of the fastest count's time, and at least 5 µs per batch.
+// WithAlpha sets alpha. [Tune] ignores this difference between the times that two worker counts take for
+// as many iterations as [WithIterations] says. d must be at least 0. The default is 0.5 s, but at least
+// 1 % and at most 2 % of the fastest count's time, and never below 5 µs per batch.
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
@@ -335,7 +335,7 @@ func WithAlpha(d time.Duration) Option {
 	}
 }
 
-// WithRelativeAlpha sets alpha as a share of the fastest count's time, 0 … 1: see [WithAlpha].
+// WithRelativeAlpha sets the alpha of [WithAlpha] as a share, 0 … 1, of the fastest count's time.
 func WithRelativeAlpha(share float64) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: math.MaxInt64, Share: share}
@@ -343,15 +343,15 @@ func WithRelativeAlpha(share float64) Option {
 	}
 }
 
-// WithIterations sets over how many batches, 1 … 1 000 000, [Tune] measures each worker count that it
-// may choose. If batch times vary, it measures more. The default is 100, but fewer if batches are slow,
-// and more if they are fast.
+// WithIterations sets how many batches [Tune] measures, 1 … 1 000 000, for each worker count that it may
+// choose. If batch times vary, it measures more. The default is 100, but fewer if batches are slow, and
+// more if they are fast.
 func WithIterations(n int) Option {
 	return func(o *options) error { o.iterations = n; return between("WithIterations", n, 1, 1_000_000) }
 }
 
-// WithMaxWorkers sets the highest worker count that [Tune] tries, 0 … 1024. By default Tune tries up to
-// two workers per CPU that the process may use, and more as long as more workers are faster and CPUs are
+// WithMaxWorkers sets how many workers [Tune] tries at most, 0 … 1024. By default Tune tries up to two
+// workers per CPU that the process may use, and more as long as more workers are faster and CPUs are
 // idle.
 func WithMaxWorkers(n int) Option {
 	return func(o *options) error { o.most = n; return between("WithMaxWorkers", n, 0, maxWorkers) }
@@ -386,11 +386,11 @@ func WithProgress(f func(Progress)) Option {
 
 // WithResultCache keeps the result of [Tune] in the file at path, under a name for the dataset. The next
 // Tune uses the result if hardware, device, fields and options are the same, and if a few batches are as
-// large and as slow as the file says, within a factor of two. A result that Tune wasn't sure of is used
-// for one day. If fewer than 80 % of runs would choose the same, or if other programs kept CPUs busy,
-// the result is used for ten minutes, enough for the processes of one job. If several processes call
-// Tune at once, one tunes and the others wait. If the file can't be used, Tune logs that and tunes.
-// Functions that Tune calls must not call Tune with the same file.
+// large and as slow as the file says, within a factor of two. Tune measures anew after one day if fewer
+// than 90 % of runs would choose the same, or memory was short. It does so after ten minutes, enough for
+// the processes of one job, if fewer than 80 % would, or other programs kept CPUs busy. If processes
+// call Tune at once, one tunes and the others wait. If the file is unusable, Tune logs that and tunes.
+// Functions that Tune calls must not call it with the same file.
 func WithResultCache(path, name string) Option {
 	return func(o *options) error {
 		o.results, o.resultName = path, name
@@ -423,16 +423,16 @@ var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 // WithRetry sets how many times, 0 … 100, a sample is loaded again if its error is temporary; the
 // default is 3. The wait before the first repetition is 10 ms by default, and doubles each time.
 // [WithTimeout] bounds all loads and waits of a sample together. After a temporary error of Open, Next
-// or Skip the shard is opened again, and read on from where it failed; here [WithTimeout] bounds each
-// call by itself, but not the waits. The last error says how many attempts there were.
+// or Skip the shard is opened again, and reading goes on at the same place. [WithTimeout] bounds each of
+// these calls by itself, but not the waits. The last error says how many attempts there were.
 //
-// An error is temporary if it is a timeout, or if its method Temporary() bool, as [Retryable] adds it,
-// returns true; if that returns false, the error is not temporary. Of errors without the method these
-// are temporary: connections that were reset, refused or broken off; networks and hosts that can't be
-// reached; [io.ErrUnexpectedEOF]; ESTALE and EIO of a network file system. An error with a method
-// HTTPStatusCode() int is temporary if that returns 408, 429 or 5xx, or if its method ErrorCode() string
-// returns an S3 code for a passing condition, such as ExpiredToken. Package objects, which knows that it
-// reads a store, retries after other errors too.
+// An error is temporary if it is a timeout, or if it has a method Temporary() bool that returns true:
+// [Retryable] adds one. If the method returns false, the error is not temporary. Of errors without the
+// method these are temporary: connections that were reset, refused or broken off; networks and hosts
+// that can't be reached; [io.ErrUnexpectedEOF]; ESTALE and EIO of a network file system. An error with a
+// method HTTPStatusCode() int is temporary if the method returns 408, 429 or 5xx, or if the error's
+// method ErrorCode() string returns an S3 code for a passing condition, such as ExpiredToken. Package
+// objects, which knows that it reads a store, retries after other errors too.
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
 		o.retry = retry.Policy{Times: times, Wait: wait, Asked: true}
@@ -440,9 +440,9 @@ func WithRetry(times int, wait time.Duration) Option {
 	}
 }
 
-// Temporary reports whether an error is temporary, as [WithRetry] judges it. known is false if err
-// doesn't show that; then only code that knows where err comes from can decide. For a nil error it
-// returns false, true.
+// Temporary reports whether an error is temporary, as [WithRetry] judges it. If err doesn't show that,
+// Temporary returns false, false: then only code that knows err's origin can decide. For nil it returns
+// false, true.
 func Temporary(err error) (temporary, known bool) {
 	if err == nil {
 		return false, true

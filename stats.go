@@ -27,13 +27,13 @@ type Stats struct {
 	SlotBytes           int64 // bytes of that memory
 	Retained            int   // batches retained past their iteration
 	DatasetBytes        int64 // bytes of memory of cached samples (see [Cached])
-	WindowBytes         int64 // bytes of Data in a stream's shuffle window now
+	WindowBytes         int64 // bytes that the records in a stream's shuffle window have now (their Data)
 
 	elapsed time.Duration // since the loader was made
 }
 
-// Since returns what the loader has done since an earlier snapshot. The figures for memory, prefetch and
-// workers, and Load's times, are those of s.
+// Since returns what the loader has done since an earlier snapshot. Memory, prefetch, workers and Load's
+// times are those of s, not differences.
 func (s Stats) Since(earlier Stats) Stats {
 	ready := s.Occupancy*float64(s.Batches) - earlier.Occupancy*float64(earlier.Batches)
 	s.Batches, s.Samples, s.Bad = s.Batches-earlier.Batches, s.Samples-earlier.Samples, s.Bad-earlier.Bad

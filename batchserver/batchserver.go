@@ -8,8 +8,8 @@ package batchserver
 
 import "context"
 
-// A Place says which sample to load, for which position of which epoch. Apart from the dataset, a sample
-// depends on nothing else, so another process can load the same sample.
+// A Place says which sample to load, for which position of which epoch. A sample depends only on its
+// Place and on the dataset, so another process can load the same sample.
 type Place struct {
 	Index    int // index of the sample in its dataset
 	Position int // position in the epoch, over all ranks
@@ -17,7 +17,8 @@ type Place struct {
 	Key      uint64 // seeds Sample.Rand; derived from the loader's seed
 }
 
-// A State says how far an epoch has come. It converts to and from nwt.State, which describes the fields.
+// A State says how far an epoch has come. nwt.State has the same fields, and describes them: each type
+// converts to the other.
 type State struct {
 	Epoch   int
 	Samples int
@@ -32,21 +33,22 @@ type Source interface {
 
 	// Places appends to dst the places of one batch. The batch is one of those that Loader.Resume would
 	// yield from state s on a rank of a world: number 0 is the first of them. If s is the end of an epoch,
-	// they are the batches of the next epoch. after is the state after the batch, and left is how many
-	// batches of its epoch follow on each rank. The errors are those of Resume; it is also an error if
-	// rank, world or number is out of range.
+	// the batches are those of the next epoch. The result after is the state after the batch; the result
+	// left is how many batches of the same epoch then follow on each rank. The errors are those of Resume;
+	// it is also an error if rank, world or number is out of range.
 	Places(dst []Place, rank, world int, s State, number int) (places []Place, after State, left int, err error)
 
 	// Load loads the samples of places, which must all have the same epoch and key. It uses as many workers
 	// as the loader has, and the loader's WithTimeout, WithRetry and WithBatchTransform. Bad samples are
-	// left out of the batch; for each of them, bad has a *nwt.LoadError. err is an error of the whole
-	// batch: places can't be used, ctx has ended, the source is closed, there is no memory, or
-	// WithWorkerInit or WithBatchTransform has failed. If ctx ends, the context of the dataset's calls ends
-	// too. Don't change places later, even after Load has returned an error.
+	// left out of the batch; the result bad has a *nwt.LoadError for each of them. The result err says why
+	// the whole batch failed: places can't be used, ctx has ended, the source is closed, there is no
+	// memory, or WithWorkerInit or WithBatchTransform has failed. If ctx ends, the context of the dataset's
+	// calls ends too. Don't change the slice places later, even after Load has returned an error.
 	//
-	// The batch lies in memory from alloc, which must be page-aligned or at least aligned to 64 bytes.
-	// After Release, free gets this memory back; if a call of the dataset that writes to the memory hangs,
-	// free gets it only after that call has returned. If alloc is nil, the memory is the source's own.
+	// The batch lies in memory that the function alloc returns, page-aligned or at least aligned to 64
+	// bytes. After Release, the source calls free with this memory; if a call of the dataset that writes to
+	// the memory hangs, the source calls free only after that call has returned. If alloc is nil, the
+	// memory is the source's own.
 	Load(ctx context.Context, places []Place, alloc func(size int) ([]byte, error), free func(mem []byte) error) (b Batch, bad []error, err error)
 
 	// Close ends all calls of Load, and waits until no worker is left. Batches may be released before or

@@ -27,8 +27,8 @@ type options struct{ classfolder.Options }
 func WithEmptyClasses() Option { return func(o *options) { o.KeepEmpty = true } }
 
 // WithClasses gives classes their numbers: names[0] is class 0. For validation, pass the Classes of the
-// training folder: otherwise a class that one folder lacks changes the numbers of all later ones. A folder
-// that isn't among names is an error; a name without a folder or without files is fine.
+// training folder: otherwise, in a folder that lacks a class, all later classes have other numbers. A
+// folder that isn't among names is an error; a name without a folder or without files is fine.
 func WithClasses(names []string) Option {
 	return func(o *options) { o.Classes = append([]string{}, names...) }
 }
@@ -45,9 +45,9 @@ func WithoutStrayFiles() Option { return func(o *options) { o.SkipStray = true }
 func WithContentFingerprint() Option { return func(o *options) { o.Content = true } }
 
 // Open lists the files of a folder that have one of the extensions, such as ".wav", in lower or upper
-// case. Without extensions it lists all files. It doesn't open the files. The order, the classes, the
-// treatment of links, the names that are skipped, and the log line about files that are passed over are the
-// same as in vision.OpenFolder. If ctx ends, so does the listing.
+// case. Without extensions it lists all files. It doesn't open the files. These are the same as in
+// vision.OpenFolder: the order, the classes, the treatment of links, the names that are skipped, and the
+// log line about files that are passed over. If ctx ends, so does the listing.
 func Open(ctx context.Context, dir string, extensions []string, opts ...Option) (*Folder, error) {
 	o := options{classfolder.Options{Package: "folder", Extensions: extensions}}
 	for i, opt := range opts {
@@ -110,7 +110,8 @@ func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, p
 // Dataset makes a dataset of the files. load fills the fields of a sample from a file, under the rules
 // of [nwt.Dataset]; its errors needn't name the file. After these fields, each sample has a field
 // "class" of type Int64, which [nwt.ColumnOf] can read. The dataset's fingerprint depends on the names,
-// sizes, times and classes of the files; [WithContentFingerprint] replaces the times.
+// sizes, times and classes of the files; with [WithContentFingerprint] it depends on some of their bytes
+// instead of the times.
 func (f *Folder) Dataset(fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error) nwt.Dataset {
 	if load == nil {
 		load = func(context.Context, string, *nwt.Sample) error {

@@ -28,10 +28,10 @@ import (
 // Each object is checked once in the life of the returned bucket: when a list first names it, when its
 // attributes are asked for, or when it is first read, whichever comes first. The kept data is used only
 // if the object's size, time of modification, and MD5 or ETag are the same. A store's answers to reads
-// give only the size, and the time of modification to the second. So if an object was modified less than
-// a minute before Cached was called, or later, its attributes are also compared after each request for
-// it. A list through the returned bucket checks again all objects that it names, 1000 with each request;
-// so pass the returned bucket to [List] too. An object costs about 50 bytes of memory.
+// give only the size, and the time of modification to the second. So if an object was modified after
+// Cached was called, or less than a minute before, its attributes are also compared after each request
+// for the object. A list through the returned bucket checks again all objects that it names, 1000 with
+// each request; so pass the returned bucket to [List] too. An object costs about 50 bytes of memory.
 //
 // The cache never makes a read fail: whatever is missing, damaged or can't be kept is read from bucket.
 // If something can't be kept, one line in [log/slog.Default] says so.

@@ -51,8 +51,8 @@
 // # Stores that aren't trusted
 //
 // [WithMaxBytes] bounds the size of objects, and every request ends with its context or with
-// nwt.WithTimeout. Two things are left to the program's HTTP client. It can bound the pages of a list,
-// which drivers read into memory as a whole: let it wrap each body in [net/http.MaxBytesReader]. And it
-// can compare Content-Range with the range that was asked for. gocloud.dev's S3 driver doesn't, so it
-// accepts bytes of another range if their number is right.
+// nwt.WithTimeout. Two things are left to the program's HTTP client. First, drivers read each page of a
+// list into memory as a whole: to bound the page's size, let the client wrap each body in
+// [net/http.MaxBytesReader]. Second, the client can compare Content-Range with the range that was asked
+// for. gocloud.dev's S3 driver doesn't, so it accepts bytes of another range if their number is right.
 package objects

@@ -29,8 +29,8 @@ const fileStall = 20 * time.Second
 // and [fs.ErrPermission] that it refuses to give it. All other errors that aren't known to be permanent
 // are temporary: see nwt.WithRetry. A request that brings nothing for 20 s is such an error.
 //
-// Opening a file is one request, and reading a folder is one for each 1000 objects in it. Closing the
-// file ends the request. FS(nil) is nil.
+// Opening a file takes one request. Reading a folder takes one request for each 1000 objects in it.
+// Closing the file ends the request. FS(nil) is nil.
 func FS(bucket *blob.Bucket) fs.FS {
 	if bucket == nil {
 		return nil

@@ -29,7 +29,7 @@ type part struct {
 }
 
 // Add appends a sample: length bytes, at most 2³²−1, from offset on in the object that key names.
-// [Packed] reports parts that are impossible.
+// [Packed] returns an error if offset or length is negative or too large.
 func (x *Index) Add(key string, offset, length int64) {
 	if x.bad == nil && (offset < 0 || length < 0 || length > math.MaxUint32 || offset > math.MaxInt64-length) {
 		x.bad = argument("Index.Add", key, "%d bytes at %d: the offset must be at least 0, the length 0 … %d", length, offset, uint32(math.MaxUint32))

@@ -18,8 +18,8 @@ import (
 // rest is a pattern of [path.Match], which knows *, ? and [a-z]. Folders, and files that systems leave
 // behind, such as ._a.tar, don't match.
 //
-// The names are in the order of the patterns that the braces stand for, and sorted for each of these
-// patterns. A file that matches two patterns is named once.
+// Braces stand for several patterns. The names that match the first of these come first, sorted, then
+// those that match the second, and so on. A file that matches two patterns is named once.
 //
 // If a folder can't be read, Glob returns an error; if the error is temporary, Glob tries again first.
 // fs.Glob would silently leave the folder's files out. If one of the patterns that the braces stand for

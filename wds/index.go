@@ -19,7 +19,7 @@ import (
 type Shard struct {
 	Name    string `json:"url"` // relative to the folder of the index
 	Samples int    `json:"nsamples"`
-	Bytes   int64  `json:"filesize"` // size of the file, compressed if the file is
+	Bytes   int64  `json:"filesize"` // size of the file; of a compressed file, its compressed size
 }
 
 type index struct {
@@ -162,8 +162,8 @@ func (s *stream) fresh(shard int, file fs.File) error {
 	return err
 }
 
-// Index reads shards, which are named as for [New], and returns their entries in an index for
-// [WithIndex]. The index must be written to the root of fsys.
+// Index reads shards, named as for [New], and returns their entries for [WriteIndex]. To use the index
+// with [WithIndex], write it to the root of fsys.
 func Index(ctx context.Context, fsys fs.FS, shards []string, opts ...Option) (all []Shard, err error) {
 	made, err := New(fsys, shards, nil, func(context.Context, *Record, *nwt.Sample) error { return nil }, append(opts, WithIndex(""))...)
 	if err != nil {
@@ -196,7 +196,8 @@ func Index(ctx context.Context, fsys fs.FS, shards []string, opts ...Option) (al
 }
 
 // Shard returns the shard's entry in an index, once the Writer is closed. If the Writer's output is
-// compressed, set Bytes to the file's size, or to 0: then [WithIndex] doesn't check it.
+// compressed, set Bytes to the size of the compressed file. With Bytes = 0, [WithIndex] doesn't check
+// the size.
 func (w *Writer) Shard(name string) Shard { return Shard{name, w.samples, w.out.n} }
 
 // A counter counts the bytes that are written.
