@@ -246,7 +246,8 @@ const defaultWindow = 1024
 
 // WithShuffleWindow sets the size of the window of a stream that [WithShuffle] mixes: 1 … 2²⁴ records.
 // The default is 1024. The order depends on it. The records are kept in memory: 1024 records of 4 MB
-// take 4 GB. Taking over an eighth of the memory left is logged as a warning: see [Stats].WindowBytes.
+// take 4 GB. If they take more than an eighth of the memory left, a warning is logged: see
+// [Stats].WindowBytes.
 func WithShuffleWindow(samples int) Option {
 	return func(o *options) error { o.window = samples; return between("WithShuffleWindow", samples, 1, 1<<24) }
 }
