@@ -20,9 +20,10 @@ import (
 
 // Precompute keeps the samples of ds in a file at path: the first run loads and writes them, later runs
 // map the file into memory. The file is written anew if it is damaged or the fields, the number of
-// samples, version or the fingerprint (see [Fingerprinter]) have changed. Put whatever else the samples
-// depend on into version. A file at path that Precompute didn't write is first moved to path.foreign. A
-// sample that is damaged in the file, or was left out under [WithErrorBudget], is loaded from ds.
+// samples, version or the fingerprint (see [Fingerprinter]) have changed. The argument version names
+// whatever else the samples depend on. A file at path that isn't Precompute's is first moved to
+// path.foreign. A sample that is damaged in the file, or was left out under [WithErrorBudget], is loaded
+// from ds.
 //
 // All samples are tried, even if some are bad. If more are bad than [WithErrorBudget] allows, or if the
 // run is interrupted, the samples loaded so far stay in path.partial, and the next call loads the rest.
@@ -86,7 +87,7 @@ func (p *Precomputed) sizes() func(index int, sizes []int) { return sizesOf(p.ds
 
 func (p *Precomputed) WritesAll(asked Dataset) bool { return asked == Dataset(p) }
 
-// Load copies a sample from the file. After Close its error is [os.ErrClosed].
+// Load copies a sample from the file. After Close it returns [os.ErrClosed].
 func (p *Precomputed) Load(ctx context.Context, index int, dst *Sample) error {
 	there, err := p.file.Read(dst.worker, index, func(packed []byte) (sum uint32, err error) {
 		if rest, err := dst.unpack(packed); err != nil || len(rest) > 0 {

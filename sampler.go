@@ -14,8 +14,8 @@ import (
 )
 
 // A Sampler defines the order of an epoch; package sampler has more samplers. It may be a
-// [BatchSampler], [SamplerFiller], [BoundedSampler] or [SortingSampler]. It is an error if a method has
-// the name of one of theirs, but other types.
+// [BatchSampler], [SamplerFiller], [BoundedSampler] or [SortingSampler]. A method with one of their
+// methods' names but other types is an error.
 type Sampler interface {
 	Len() int            // the number of positions in an epoch; it must not change
 	At(epoch, i int) int // returns the dataset index at position i, 0 ≤ i < Len(), always the same; many goroutines call it at once
@@ -27,11 +27,11 @@ type BatchSampler interface {
 	Sampler
 	Batches() int               // the number of batches in an epoch, 1 … Len(); it must not change
 	Start(epoch, batch int) int // returns the position at which a batch begins, 0 < batch < Batches(); many goroutines call it at once
-	Largest() int               // the number of samples in the largest batch, 1 if not known; WithBatchSize must be at least that
+	Largest() int               // the number of samples in the largest batch, 1 if not known; WithBatchSize must not be less
 }
 
 // A BoundedSampler knows the highest index that it visits. If the dataset lacks that index, the loader
-// finds this before loading; with any other sampler, while loading.
+// fails before it loads a sample. With any other sampler, it finds a missing index only while loading.
 type BoundedSampler interface {
 	Sampler
 	LastIndex() int // returns the highest index that any epoch visits, −1 if not known
@@ -267,7 +267,7 @@ const endless = order.Endless
 // Rank is the place of this process among those that train together.
 type Rank struct {
 	Rank, World           int    // number of this process, from 0, and how many processes there are
-	LocalRank, LocalWorld int    // the same among the ranks of this host; 0 of 1 if the launcher doesn't set it
+	LocalRank, LocalWorld int    // number of this process among those of this host, and how many they are; 0 and 1 if the launcher doesn't say
 	Source                string // the launcher: "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes" or "none"
 	Vars                  string // the variables that were read, with up to 200 characters of each value: "WORLD_SIZE=8 RANK=3 …"
 }

@@ -19,11 +19,11 @@ type Moment struct {
 }
 
 // SaveWaits writes a picture of a training run to path, in a format that [Save] knows. The moments are
-// snapshots of one loader, in the order of time; take them between two batches, at any intervals. The
-// upper panel shows the mean time per batch between two moments, divided into the part in which training
-// waited for data and the rest. The lower panel shows the number of workers and how many batches could
-// be ahead of the one in use. If no batch came between two moments, they are drawn as one; the time
-// after the last batch is left out.
+// snapshots of one loader, in order of time; take them between two batches, at any intervals. The upper
+// panel shows the mean time per batch between two moments, divided into the part in which training
+// waited for data and the rest. The lower panel shows the number of workers, and the prefetch: how many
+// batches may be loaded ahead of the one in use. A moment is left out if no batch came since the moment
+// before it, so the time after the last batch isn't drawn.
 func SaveWaits(moments []Moment, path string) error {
 	if len(moments) < 2 {
 		return fmt.Errorf("plot: SaveWaits: %d moments: must be at least 2", len(moments))
