@@ -201,8 +201,8 @@ func WithDropLast() Option {
 	return func(o *options) error { o.dropLast = true; return nil }
 }
 
-// WithRank makes the loader load the part of one rank among world ranks, 0 ≤ rank < world ≤ 2²⁰. The
-// ranks load disjoint parts of the epoch, in the same number of batches; a rank repeats samples of
+// WithRank makes the loader load one rank's part. world is the number of ranks: 0 ≤ rank < world ≤ 2²⁰.
+// The ranks load disjoint parts of the epoch, in the same number of batches; a rank repeats samples of
 // another rank only if fewer samples are left than there are ranks. [BatchSampler] and [Streamed]
 // describe exceptions. WithRank doesn't say how many ranks share this host, so CPUs aren't divided among
 // them, and one log line says so: see [WithRankFromEnv].

@@ -41,8 +41,9 @@ type ShardReader interface {
 type Skipper interface {
 	ShardReader
 	// Skip passes over at most the next n records, n ≥ 1, and returns how many it has passed over. If
-	// that is 0, the loader reads one record by Next. The errors are those of Next: [io.EOF] itself if no
-	// record is left; any other error ends the shard, and must occur at the record where Next would fail.
+	// that is 0, the loader reads one record with Next. If no record is left, the error is [io.EOF] itself.
+	// Any other error ends the shard. A record that Next couldn't read must not be passed over: Skip stops
+	// before it, and fails if it is the next one.
 	Skip(ctx context.Context, n int) (skipped int, err error)
 }
 

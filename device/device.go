@@ -10,8 +10,7 @@ package device
 // the queued copies.
 type Session interface {
 	// Copy queues copies to device memory, records event after them, and returns without waiting for them.
-	// It must not keep the slice parts. The memory that the parts point to stays valid until the copies
-	// have ended.
+	// It must not keep the slice parts. The copied memory stays valid until the copies have ended.
 	Copy(parts []Copy, event uintptr) error
 	// Wait blocks, without spinning, until the device has reached event.
 	Wait(event uintptr) error

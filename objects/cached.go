@@ -20,18 +20,20 @@ import (
 	"gocloud.dev/gcerrors"
 )
 
-// Cached wraps a bucket, and keeps the data that is read of its objects in the folder dir: whole objects
-// or parts, in blocks of 16 KiB, each with a checksum. The argument bytes bounds the size of all files
-// in dir together, however many processes use dir at once, provided it is at least 8 MiB for each of
-// their workers. The data that was read longest ago is removed first. Give each bucket its own folder.
+// Cached wraps a bucket. Whatever is read from its objects, whole or in part, is kept in the folder dir,
+// in blocks of 16 KiB, each with a checksum. All files in dir together take at most as many bytes as
+// the argument bytes says, even if several processes use dir at once. It must be at least 8 MiB for each
+// worker of these processes; otherwise the files may take more. The data that was read longest ago is
+// removed first. Give each bucket its own folder.
 //
 // Each object is checked once in the life of the returned bucket: when a list first names it, when its
 // attributes are asked for, or when it is first read, whichever comes first. The kept data is used only
 // if the object's size, time of modification, and MD5 or ETag are the same. A store's answers to reads
 // give only the size, and the time of modification to the second. So if an object was modified after
 // Cached was called, or less than a minute before, its attributes are also compared after each request
-// for the object. A list through the returned bucket checks again all objects that it names, 1000 with
-// each request; so pass the returned bucket to [List] too. An object costs about 50 bytes of memory.
+// for the object. A list through the returned bucket checks again all objects that it names. It checks
+// 1000 with each request, so pass the returned bucket to [List] too. An object costs about 50 bytes of
+// memory.
 //
 // The cache never makes a read fail: whatever is missing, damaged or can't be kept is read from bucket.
 // If something can't be kept, one line in [log/slog.Default] says so.

@@ -14,8 +14,8 @@ type maskOf struct{ outside int }
 
 // Masks makes a pipeline for the masks of p's pictures, which [Choices.Load] loads. Masks are cropped,
 // resized and mirrored like the pictures, and keep their values. A mask must be grey, or have a palette:
-// then its values are the indices of the colours in the palette. Outside of the picture, a mask has the
-// value of the argument outside.
+// then its values are the indices of the colours in the palette. A crop that reaches beyond the picture
+// has the value of the argument outside there.
 //
 // t is Uint8, Uint16, Int32, Int64 or Float32. A value that a Uint8 can't hold is an error. The
 // result has the shape [height, width].

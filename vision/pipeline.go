@@ -114,7 +114,7 @@ type Pipeline struct {
 	made      string // names the transforms that it was made from
 }
 
-// New makes a pipeline that applies the transforms in this order. Transforms of geometry must come first,
+// New makes a pipeline that applies the transforms in the order given. Transforms of geometry must come first,
 // and one of them must fix the size of the result. Transforms of colour must follow, and then Normalize
 // and RandomErasing. The error joins an *[nwt.ArgumentError] for each problem.
 func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
