@@ -40,10 +40,9 @@ type ShardReader interface {
 // the state, and ranks that share a shard read and drop each other's records.
 type Skipper interface {
 	ShardReader
-	// Skip passes over at most the next n records, n ≥ 1, and returns how many it has passed over. If
-	// that is 0, the loader reads one record with Next. If no record is left, the error is [io.EOF] itself.
-	// Any other error ends the shard. A record that Next couldn't read must not be passed over: Skip stops
-	// before it, and fails if it is the next one.
+	// Skip passes over at most the next n records, n ≥ 1, and returns how many. If that is 0, the loader
+	// reads one record with Next. If no record is left, the error is [io.EOF] itself; any other error ends
+	// the shard. Skip must not pass over a record that Next can't read: it fails if that record is next.
 	Skip(ctx context.Context, n int) (skipped int, err error)
 }
 
