@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -122,6 +123,17 @@ func TestATuningThatFailsIsNotKept(t *testing.T) {
 }
 
 // Memory that is left today isn't what was left when a result was kept.
+func TestADatasetThatFailsIsAnErrorWithoutAKeptResult(t *testing.T) {
+	path, ds, failing := filepath.Join(t.TempDir(), "tuning.json"), kit.Sleeping(1000, time.Millisecond), errors.New("failing")
+	require.False(t, kept(t, path, "a", ds).Cached)
+	broken := nwt.NewDataset(1000, ds.Fields(), func(context.Context, int, *nwt.Sample) error { return failing })
+	synctest.Test(t, func(t *testing.T) {
+		r, err := nwt.Tune(t.Context(), broken, virtual, nwt.WithMaxWorkers(2), nwt.WithIterations(20), nwt.WithResultCache(path, "a"), kit.Silent)
+		require.ErrorIs(t, err, failing)
+		require.Nil(t, r)
+	})
+}
+
 func TestAKeptChoiceMustFitIntoTheMemoryOfToday(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 8 << 20 // a batch; with more workers there are more of them

@@ -108,8 +108,11 @@ func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
 	r, saved := t.recall(t.limit, file, key)
 	if r != nil {
 		holds, err := t.confirm(ctx, file, r)
-		if holds || err != nil {
-			return r, err
+		if err != nil {
+			return nil, err
+		}
+		if holds {
+			return r, nil
 		}
 	}
 	if ctx.Err() != nil {
