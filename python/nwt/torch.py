@@ -26,7 +26,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         By default it is a dict of all tensors under their own names.
     pin_memory: whether tensors are in page-locked memory, if there is a GPU. Shared memory is
         registered with the GPU's driver once, and not copied.
-    device: where tensors are sent; by default they stay on the host.
+    device: where tensors are sent; by default they stay on the host. If you send them yourself with
+        non_blocking=True, do so on the current stream of the current device, or wait for the copy
+        before you take the next batch.
 
     A tensor that stays on the host shares the memory of the batch, unless pinning has copied it.
     If torch.distributed is initialized, it sets the rank, unless the loader was given a rank.
@@ -103,7 +105,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         elif self._length is None:
             len(self)
         self._resumed = False
-        memory = _Registered(loader) if self.pin_memory and torch.cuda.is_available() else None
+        memory = _Registered(loader, self.device) if self.pin_memory and torch.cuda.is_available() else None
         try:
             for batch in batches:
                 self._count += 1
@@ -152,7 +154,8 @@ class _Registered:
     A batch in this memory is kept until the GPU has copied the batch.
     """
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, device: torch.device | str | None) -> None:
+        self._device = device if device is not None and torch.device(device).type == "cuda" else None  # None: the current one
         self._held: collections.deque[tuple[Any, Batch]] = collections.deque()
         self._known = loader.__dict__.setdefault("_registered", {})  # end by address
         if loader._pin is None:
@@ -178,7 +181,7 @@ class _Registered:
     def hold(self, batch: Batch) -> None:
         """Keeps a batch until the GPU has done all the work that was queued before this call."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))
         self._held.append((event, batch))
         while self._held and (len(self._held) > 2 or self._held[0][0].query()):
             self._held.popleft()[0].synchronize()

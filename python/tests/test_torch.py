@@ -162,7 +162,7 @@ class Driver:
     """Stands for CUDA's: what is registered, and events that are over once somebody waits for them."""
 
     def __init__(self):
-        self.registered, self.waited = {}, 0
+        self.registered, self.waited, self.streams = {}, 0, set()
 
     def __call__(self):
         return self
@@ -174,8 +174,8 @@ class Driver:
     def cudaHostUnregister(self, address):
         del self.registered[address]
 
-    def record(self):
-        pass
+    def record(self, stream):
+        self.streams.add(stream)
 
     def query(self):
         return False
@@ -208,10 +208,12 @@ class Pinned(unittest.TestCase):
             mock.patch("torch.cuda.is_available", return_value=True),
             mock.patch("torch.cuda.cudart", driver),
             mock.patch("torch.cuda.Event", driver),
+            mock.patch("torch.cuda.current_stream", lambda device: f"the stream of {device}"),
+            mock.patch.object(torch.Tensor, "to", lambda tensor, device, non_blocking: tensor),
             mock.patch.object(fake.Asking, "ask", asked),
             mock.patch.object(torch.Tensor, "pin_memory", side_effect=AssertionError("copied")),
         ):
-            loader = nwt.torch.DataLoader(inner, pin_memory=True)
+            loader = nwt.torch.DataLoader(inner, pin_memory=True, device="cuda:1")
             batches = iter(loader)
             next(batches)
             self.assertEqual(driver.registered, {memory.ctypes.data: 1 << 16})
@@ -219,6 +221,7 @@ class Pinned(unittest.TestCase):
             self.assertEqual(driver.waited, 1, "three batches are on their way: the oldest is waited for")
             self.assertEqual(len(list(batches)), 6)
             self.assertEqual(driver.waited, 10)
+            self.assertEqual(driver.streams, {"the stream of cuda:1"}, "the copies are there, whatever device is current")
             calls[0]()
             self.assertEqual(driver.registered, {})
 
