@@ -1,8 +1,10 @@
 package launch
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"strings"
 	"testing"
 
@@ -35,34 +37,20 @@ const (
 	indexedJob = "JOB_COMPLETION_INDEX=2 WORLD_SIZE=3"
 )
 
+// nwt for Python is tested with the same environments.
 func TestRankIsWhatTheInnermostLauncherSays(t *testing.T) {
-	for name, c := range map[string]struct {
-		env  string
-		want Rank
-	}{
-		"nothing":  {"HOME=/", Rank{0, 1, 0, 1, "none", ""}},
-		"torchrun": {torchrun, Rank{5, 8, 1, 4, "torchrun", "WORLD_SIZE=8 RANK=5 LOCAL_WORLD_SIZE=4 LOCAL_RANK=1"}},
-		"Open MPI": {openMPI, Rank{2, 6, 0, 2, "Open MPI", "OMPI_COMM_WORLD_SIZE=6 OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0"}},
-		"MPICH":    {mpich, Rank{3, 4, 1, 2, "MPICH", "PMI_SIZE=4 PMI_RANK=3 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1"}},
-		"srun":     {srun, Rank{9, 11, 1, 3, "Slurm", "SLURM_STEP_NUM_TASKS=11 SLURM_PROCID=9 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=4(x2),3 SLURM_LOCALID=1"}},
-		"srun on one node": {"SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=3 SLURM_STEP_TASKS_PER_NODE=4 SLURM_NODEID=0 SLURM_LOCALID=3",
-			Rank{3, 4, 3, 4, "Slurm", "SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=3 SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=4 SLURM_LOCALID=3"}},
-		"srun of a task a node": {"SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=2 SLURM_STEP_TASKS_PER_NODE=1(x3) SLURM_NODEID=2 SLURM_LOCALID=0",
-			Rank{2, 3, 0, 1, "Slurm", "SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=2 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=1(x3) SLURM_LOCALID=0"}},
-		"srun --mpi=pmi2":                     {srunPMI2, Rank{9, 11, 1, 3, "Slurm", "SLURM_STEP_NUM_TASKS=11 SLURM_PROCID=9 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=4(x2),3 SLURM_LOCALID=1"}},
-		"PMI without srun":                    {"PMI_RANK=1 PMI_SIZE=2", Rank{1, 2, 0, 1, "MPICH", "PMI_SIZE=2 PMI_RANK=1"}},
-		"mpiexec in a step":                   {srun + " PMI_RANK=3 PMI_SIZE=22", Rank{3, 22, 0, 1, "MPICH", "PMI_SIZE=22 PMI_RANK=3"}},
-		"Kubernetes":                          {indexedJob, Rank{2, 3, 0, 1, "Kubernetes", "WORLD_SIZE=3 JOB_COMPLETION_INDEX=2"}},
-		"mpiexec in a step, of as many ranks": {srun + " PMI_RANK=3 PMI_SIZE=11", Rank{3, 11, 0, 1, "MPICH", "PMI_SIZE=11 PMI_RANK=3"}},
-		"a training pod":                      {"RANK=1 WORLD_SIZE=2", Rank{1, 2, 0, 1, "torchrun", "WORLD_SIZE=2 RANK=1"}},
-		"half a locality":                     {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1", Rank{1, 2, 0, 1, "torchrun", "WORLD_SIZE=2 RANK=1"}},
-		"empty variables":                     {"RANK= LOCAL_RANK= JOB_COMPLETION_INDEX=0 WORLD_SIZE=1", Rank{0, 1, 0, 1, "Kubernetes", "WORLD_SIZE=1 JOB_COMPLETION_INDEX=0"}},
-		"a batch script":                      {sbatch, Rank{0, 1, 0, 1, "none", ""}},
-		"a world of one":                      {"WORLD_SIZE=1", Rank{0, 1, 0, 1, "none", ""}},
-	} {
-		got, err := rankFrom(variables(c.env))
-		require.NoError(t, err, name)
-		require.Equal(t, c.want, got, name)
+	text, err := os.ReadFile("testdata/environments.json")
+	require.NoError(t, err)
+	var cases []struct {
+		Name, Env string
+		Rank
+	}
+	require.NoError(t, json.Unmarshal(text, &cases))
+	require.Len(t, cases, 17)
+	for _, c := range cases {
+		got, err := rankFrom(variables(c.Env))
+		require.NoError(t, err, c.Name)
+		require.Equal(t, c.Rank, got, c.Name)
 	}
 }
 

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypedDict
 
-from . import check
+from . import check, ranks
 from .loader import CLOSED, Loader
 from .wire import Error
 
@@ -271,8 +271,12 @@ class _Program:
     def start(self) -> dict[str, Any]:
         """Starts the program, and returns what the program reports once it serves."""
         said = tempfile.TemporaryFile()
+        # in torchrun's variables, so that the program takes its share of the CPUs
+        environ = os.environ | {"RANK": "0", "WORLD_SIZE": str(ranks.sharing()), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(ranks.sharing())}
         # a session of its own: Ctrl-C is for this process
-        process = subprocess.Popen([self._program, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=self._folder, start_new_session=True)
+        process = subprocess.Popen(
+            [self._program, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=self._folder, env=environ, start_new_session=True
+        )
         self.process, self._said = process, said
         self.close = weakref.finalize(self, _stop, process, said, os.getpid())
         try:

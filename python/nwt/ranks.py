@@ -14,8 +14,29 @@ LAUNCHERS = (
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("MPI", "PMI_RANK", "PMI_SIZE"),
     ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("Kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE"),
     ("Lightning", "LOCAL_RANK", "WORLD_SIZE"),
 )
+
+
+def sharing(environ: Mapping[str, str] = os.environ) -> int:
+    """How many ranks share the CPUs of this process."""
+    for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        if (text := environ.get(name, "")).isdigit():
+            return _bound(int(text))
+    if "SLURM_STEP_NUM_TASKS" in environ and "SLURM_GTIDS" in environ:
+        return _bound(environ["SLURM_GTIDS"].count(",") + 1)  # lists the ranks of this host
+    started = "RANK" not in environ and environ.get("LOCAL_RANK") and environ.get("WORLD_SIZE", "")  # by Lightning, on one host
+    return _bound(int(started)) if started and started.isdigit() else 1
+
+
+def _bound(ranks: int) -> int:
+    """Of so many ranks on this host, how many share this one's CPUs: fewer if the launcher has bound it to some of its parent's."""
+    try:
+        own, parents = (len(os.sched_getaffinity(pid)) for pid in (0, os.getppid()))
+    except (AttributeError, OSError):  # not on Linux
+        return max(1, ranks)
+    return max(1, -(-ranks * own // parents) if own < parents else ranks)
 
 
 def place(rank: int | None, world_size: int | None, environ: Mapping[str, str] = os.environ) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -223,6 +224,28 @@ class Arguments(unittest.TestCase):
         ):
             with self.subTest(environ), self.assertRaisesRegex(ValueError, "give rank and world_size"):
                 ranks.place(None, None, environ)
+
+    def test_the_rank_is_that_of_a_program_in_go(self):
+        table = pathlib.Path(__file__).parents[2] / "internal" / "launch" / "testdata" / "environments.json"
+        for case in json.loads(table.read_text()):
+            with self.subTest(case["name"]), self.assertLogs("nwt", "INFO") if case["Source"] != "none" else self.assertNoLogs("nwt"):
+                environ = dict(one.split("=", 1) for one in case["env"].split())
+                self.assertEqual(ranks.place(None, None, environ), (case["Rank"], case["World"]))
+
+    def test_the_ranks_of_a_host_share_its_cpus(self):
+        for environ, own, parents, want in (
+            ({}, 8, 8, 1),
+            ({"RANK": "3", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, 96, 96, 8),
+            ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4", "SLURM_STEP_NUM_TASKS": "1", "SLURM_GTIDS": "0"}, 96, 96, 4),
+            ({"SLURM_STEP_NUM_TASKS": "16", "SLURM_GTIDS": "8,9,10,11"}, 96, 96, 4),
+            ({"SLURM_GTIDS": "0"}, 96, 96, 1),  # a batch script
+            ({"LOCAL_RANK": "1", "WORLD_SIZE": "2"}, 96, 96, 2),  # Lightning
+            ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_GTIDS": "0,1,2,3,4,5,6,7"}, 8, 96, 1),  # each has its own
+            ({"OMPI_COMM_WORLD_LOCAL_SIZE": "8"}, 48, 96, 4),  # four are bound to each socket
+            ({"LOCAL_WORLD_SIZE": "x"}, 96, 96, 1),
+        ):
+            with self.subTest(environ), mock.patch("os.sched_getaffinity", lambda pid, own=own, parents=parents: range(parents if pid else own), create=True):
+                self.assertEqual(ranks.sharing(environ), want)
 
     def test_braces_are_many_shards(self):
         self.assertEqual(check.paths("shards", "train-{008..010}.tar"), ["train-008.tar", "train-009.tar", "train-010.tar"])

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -16,7 +15,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -172,6 +170,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		return err
 	}
 	opts := []nwt.Option{nwt.WithBatchSize(s.batch), nwt.WithSeed(s.seed)}
+	if rank, err := nwt.RankFromEnv(nil); err == nil && rank.LocalWorld > 1 {
+		opts = append(opts, nwt.WithRankFromEnv()) // the ranks of a host share its CPUs
+	}
 	if s.shuffle {
 		opts = append(opts, nwt.WithShuffle(s.seed))
 	}
@@ -183,8 +184,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 			opts = append(opts, nwt.WithResultCache(filepath.Join(dir, "nwt", "workers.json"), ds.name))
 		}
 		with = append(with, serve.WithTuning())
-	} else {
-		opts = append(opts, nwt.WithWorkers(cmp.Or(s.workers, cpus())))
+	} else if s.workers > 0 {
+		opts = append(opts, nwt.WithWorkers(s.workers))
 	}
 	served := nwt.WritesAll(ds)
 	if ds.sizes != nil {
@@ -261,15 +262,6 @@ func (s *settings) server() (with []serve.ServerOption, err error) {
 	}
 	try("-listen "+s.listen, s.listen)
 	return with, err
-}
-
-// cpus returns how many CPUs this process has, if the ranks of the host share them.
-func cpus() int {
-	n := runtime.GOMAXPROCS(0)
-	if rank, err := nwt.RankFromEnv(nil); err == nil {
-		n = max(1, n/rank.LocalWorld)
-	}
-	return n
 }
 
 // exported returns what Prometheus is told, on any path.

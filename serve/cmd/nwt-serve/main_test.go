@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -35,6 +36,27 @@ func onePicture(t *testing.T) string {
 	require.NoError(t, png.Encode(file, image.NewGray(image.Rect(0, 0, 40, 40))))
 	require.NoError(t, file.Close())
 	return dir
+}
+
+func TestTheRanksOfAHostShareItsCPUs(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(6))
+	for ranks, want := range map[string]string{"1": "6", "3": "2"} {
+		for name, value := range map[string]string{"RANK": "0", "WORLD_SIZE": ranks, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": ranks} {
+			t.Setenv(name, value)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		said, out := io.Pipe()
+		ended := make(chan error)
+		go func() {
+			ended <- run(ctx, []string{"-images", onePicture(t), "-size", "32", "-listen", "unix:" + filepath.Join(t.TempDir(), "socket")}, out)
+		}()
+		line := make([]byte, 200)
+		n, err := said.Read(line)
+		require.NoError(t, err)
+		require.Contains(t, string(line[:n]), ", "+want+" workers")
+		cancel()
+		require.NoError(t, <-ended)
+	}
 }
 
 func TestMetricsCountWhatIsServed(t *testing.T) {
