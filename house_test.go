@@ -36,7 +36,7 @@ const docsImports = "bufio bytes context crypto/rand encoding/json errors expvar
 
 const docsGiven = `ctx context.Context, ds nwt.Dataset, stream nwt.Stream, opts []nwt.Option, result *nwt.Result, loader *nwt.Loader,
 		batch *nwt.Batch, epochs int, seed uint64, train func(images []float32, labels []int64), step func(context.Context, *nwt.Batch) error,
-		files []string, labels []int64, image nwt.Column[float32], label nwt.Column[int64], lengths []int, weights []float64, pixels []float32, words []int32, schema nwt.Schema, decode func(file string) (image.Image, error), load func(file string) ([]float32, error),
+		files []string, labels []int64, image nwt.Column[float32], label nwt.Column[int64], lengths []int, weights []float64, pixels []float32, texts [][]int32, schema nwt.Schema, decode func(file string) (image.Image, error), load func(file string) ([]float32, error),
 		normalize func(dst []float32, img image.Image, flip ...bool), augment func(ctx context.Context, src, dst *nwt.Sample) error, readClip func(ctx context.Context, path string, dst *nwt.Sample) error, save func(nwt.State) error, state nwt.State, rank, world int`
 
 // documents returns the paths of all pages.

@@ -39,7 +39,7 @@ func WithStrategy(s Strategy) Option {
 // space returns the counts and limits of the search.
 func (o *options) space() search.Space {
 	sp := search.Space{
-		CPUs: o.usable(), Start: min(o.cpus(), maxWorkers), Max: o.most, Alpha: o.alpha, Iterations: 100, Least: search.LeastTime,
+		CPUs: o.usable(), Shared: o.ranks() > 1, Start: min(o.cpus(), maxWorkers), Max: o.most, Alpha: o.alpha, Iterations: 100, Least: search.LeastTime,
 		Step: o.step != nil, Time: o.tuningTime, MinWindow: probeSteps * o.machine.ClockStep(),
 	}
 	if sp.Max >= 0 {

@@ -354,9 +354,9 @@ func (t *trial) add(w tune.Window) {
 func (t *trial) used(u host.Use, took time.Duration, o *options, reading float64) (own, queued float64) {
 	cpus, weight := o.machine.CPUs(), float64(max(took, 1))
 	share := func(used float64) float64 { return cpus.Share(used, o.ranks(), o.cpus()) }
-	own, queued = share(u.Own), share(u.Waiting)
+	own, queued = u.Own/cpus.Mine(o.ranks(), o.cpus()), share(u.Waiting)
 	t.measured += weight
-	t.cpu, t.gc, t.queue, t.reading = t.cpu+own*weight, t.gc+share(u.Collector)*weight, t.queue+queued*weight, t.reading+min(1, reading)*weight
+	t.cpu, t.gc, t.queue, t.reading = t.cpu+min(1, own)*weight, t.gc+share(u.Collector)*weight, t.queue+queued*weight, t.reading+min(1, reading)*weight
 	t.CPU, t.CollectorCPU, t.queued, t.Reading = t.cpu/t.measured, t.gc/t.measured, t.queue/t.measured, t.reading/t.measured
 	if u.OthersKnown {
 		t.other, t.otherTime = t.other+cpus.OthersShare(u.Others, o.ranks(), o.cpus())*weight, t.otherTime+weight

@@ -321,6 +321,31 @@ func TestWorkersThatOnlyTakeCPUsFromOthersAreLeftOut(t *testing.T) {
 	}
 }
 
+// The CPUs of other ranks idle while one tunes, so nobody waits for a CPU.
+func TestARankLeavesTheOtherRanksTheirCPUs(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		worker float64 // share of this rank's two CPUs that a worker uses
+		want   int
+	}{
+		{"samples compute", 0.5, 2}, {"samples wait as long", 0.25, 4}, {"samples wait", 0.01, 8},
+	} {
+		var seen []Series
+		for w := 1; w <= 8; w *= 2 {
+			mean := time.Duration(8000 / w)
+			s := windows(w, mean, mean+1, mean-1)
+			for i := range s.Blocks {
+				s.Blocks[i].CPU = tt.worker * float64(w)
+			}
+			seen = append(seen, s)
+		}
+		sp := Space{CPUs: 2, Shared: true, Start: 2, Max: 8, Alpha: DefaultAlpha, Iterations: 100}
+		require.Equal(t, tt.want, Choose(sp, seen).Workers, tt.name)
+		sp.Shared = false
+		require.Equal(t, 8, Choose(sp, seen).Workers, tt.name)
+	}
+}
+
 // Other programs keep a part of both CPUs, and what the process gets varies.
 func TestFullCPUsAreNoLimitIfSamplesDoNotUseThem(t *testing.T) {
 	got := map[int]float64{1: 0.5, 2: 0.55, 4: 0.35, 8: 0.43, 16: 0.67, 32: 0.68, 64: 0.4}

@@ -44,7 +44,7 @@ func weigh(sp Space, seen []Series) evidence {
 	}
 	e.mean, e.se = stat.Totals(values)
 	for cpus, r := usersOf(rows), 0; r < len(rows); r++ {
-		if r > 0 && e.counts[r-1] >= sp.CPUs && cpus.takes(rows[r-1].Blocks, e.mean[r-1]) {
+		if r > 0 && e.counts[r-1] >= sp.CPUs && cpus.takes(rows[r-1].Blocks, e.mean[r-1], sp.Shared) {
 			break
 		}
 		e.able = r + 1

@@ -305,9 +305,9 @@ func (s search) limited(workers int, time func(workers int) float64) bool {
 }
 
 // takes reports whether more workers would be faster only because they take CPUs from other processes.
-func (u users) takes(blocks []Block, mean float64) bool {
+func (u users) takes(blocks []Block, mean float64, shared bool) bool {
 	cpu, queued, _ := usage(blocks)
-	return cpu+queued >= fullCPU && queued >= queuedCPU && u.limit(mean)
+	return cpu+queued >= fullCPU && (queued >= queuedCPU || shared) && u.limit(mean)
 }
 
 func (s search) quickest(workers int) float64 { return lowest(s.seen[workers]) }

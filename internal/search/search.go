@@ -22,6 +22,7 @@ type Strategy interface {
 // A Space says which counts a search may measure, within which limits, and what it looks for.
 type Space struct {
 	CPUs       int                    // how many CPUs workers may use at a time
+	Shared     bool                   // other ranks have CPUs too, which may be idle as long as one rank tunes
 	Start      int                    // training's own count: the one that it would have without tuning; it is measured first
 	Step       bool                   // a step follows each batch; without workers, it waits for all loading
 	Max        int                    // highest count; −1: the strategy's own limit, and more as long as more workers win and CPUs are idle
@@ -71,7 +72,7 @@ type Block struct {
 	Wait       time.Duration // the part of it that faster loading could save at most; the rest is the loop's own
 	Bodies     int           // how many loop bodies the rest is the mean of; 0: no body ended, so the rest isn't known
 	Parts      []stat.Part   // Wait of a few iterations each, in order; nil: the block is one part
-	CPU        float64       // share of the CPUs that this process used, 0 … 1; 0: not known
+	CPU        float64       // share of the CPUs that this process used, over 1 if it also used those of other ranks; 0: not known
 	Queued     float64       // share of the CPUs that its threads waited for in addition
 }
 

@@ -38,7 +38,7 @@ func (c curve) String() string {
 }
 
 func (c curve) space() Space {
-	sp := Space{CPUs: c.cpus, Start: c.cpus - 1, Max: c.cpus - 1, Alpha: DefaultAlpha, Iterations: 100, Step: c.body > 0, Least: LeastTime, Time: DefaultTime, Left: DefaultTime}
+	sp := Space{CPUs: c.cpus, Shared: c.shared, Start: c.cpus - 1, Max: c.cpus - 1, Alpha: DefaultAlpha, Iterations: 100, Step: c.body > 0, Least: LeastTime, Time: DefaultTime, Left: DefaultTime}
 	if c.grows {
 		sp.Start, sp.Max = c.cpus, -1
 	}
@@ -377,11 +377,10 @@ func (c curve) runWith(s Strategy, sp Space, again uint64) tuning {
 		for i := range b.Parts {
 			b.Parts[i].Mean -= c.body
 		}
-		took := c.time(q.Workers)
+		b.Round, b.CPU = q.Round, min(1, c.work/c.time(q.Workers)/float64(c.cpus))
 		if c.shared {
-			took = c.free(q.Workers)
+			b.CPU = c.work / c.free(q.Workers) / float64(c.cpus)
 		}
-		b.Round, b.CPU = q.Round, min(1, c.work/took/float64(c.cpus))
 		return b
 	}, func() time.Duration { return time.Duration(m.spent) })
 	sp.Left = max(0, sp.Time-time.Duration(m.spent))
