@@ -15,8 +15,11 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypedDict
 
+import numpy as np
+import numpy.typing as npt
+
 from . import check, ranks
-from .loader import CLOSED, Loader
+from .loader import CLOSED, Batch, Loader
 from .wire import Error
 
 if TYPE_CHECKING:
@@ -74,6 +77,7 @@ class Local(Loader):
     """
 
     result: str  # the table of what was measured; empty without tune
+    _labels: npt.NDArray[Any] | None = None  # by index, if they were given
 
     def __init__(self, given: tuple[Any, ...], flags: Flags, options: Mapping[str, Any]) -> None:
         options = dict(options)
@@ -111,6 +115,12 @@ class Local(Loader):
         """
         self._check()
         return self._program.files()
+
+    def _next(self, iteration: Any) -> Batch:
+        batch = super()._next(iteration)
+        if self._labels is not None:
+            batch["label"] = self._labels[batch["index"]]
+        return batch
 
     def _ended(self) -> str | None:
         return CLOSED if self._closed == CLOSED else self._program.again(self._came)
@@ -154,6 +164,18 @@ def _classes(names: Sequence[str] | None) -> list[str]:
     return several
 
 
+def _numbers(labels: npt.ArrayLike | None, listed: list[str]) -> npt.NDArray[Any] | None:
+    """Returns labels as an array with one row per file."""
+    if labels is None:
+        return None
+    numbers = np.asarray(labels)
+    if numbers.dtype.kind not in "biuf" or not numbers.ndim:
+        raise TypeError(f"labels={labels!r:.200}: must be numbers, one or several per path")
+    if len(numbers) != len(listed):
+        raise ValueError(f"labels: there are {len(numbers)}, but {len(listed)} paths")
+    return numbers.copy()
+
+
 class ImageFolder(Local):
     """The pictures of a folder with one folder per class, as torchvision's ImageFolder lists them.
 
@@ -181,16 +203,19 @@ class ImageFolder(Local):
 class Images(Local):
     """Pictures from a list of paths: sample number i is paths[i].
 
-    batch["image"] is uint8 [n, 3, height, width], and batch["index"] int64 [n]. If labels is your
-    array of labels, labels[batch["index"]] are the labels of the batch.
+    batch["image"] is uint8 [n, 3, height, width], and batch["index"] int64 [n].
+    labels: numbers, one or several per path, in the same order. batch["label"] has those of the
+        batch's samples.
     The other arguments are as in ImageFolder, without classes.
     """
 
-    def __init__(self, paths: Iterable[Path], **options: Unpack[Pictures]) -> None:
+    def __init__(self, paths: Iterable[Path], *, labels: npt.ArrayLike | None = None, **options: Unpack[Pictures]) -> None:
         listed, more = check.paths("paths", paths), dict(options)
         if os.path.isdir(listed[0]):
             raise ValueError(f"paths={listed[0]!r}: must be a list of files; ImageFolder takes a folder")
-        super().__init__(((listed,), dict(options)), {"images": listed, **_pictures("Images", more)}, more)
+        numbers = _numbers(labels, listed)
+        super().__init__(((listed,), {"labels": numbers, **options}), {"images": listed, **_pictures("Images", more)}, more)
+        self._labels = numbers
 
 
 class Files(Local):
@@ -200,14 +225,25 @@ class Files(Local):
     int64 [n]. If paths is a folder, batch["label"] is int64 [n].
     extensions: which files of a folder are taken, such as [".wav", ".flac"]; by default all.
     classes: as in ImageFolder.
+    labels: as in Images, if paths is a list.
     """
 
     def __init__(
-        self, paths: Path | Iterable[Path], *, extensions: Sequence[str] = (), classes: Sequence[str] | None = None, **options: Unpack[Options]
+        self,
+        paths: Path | Iterable[Path],
+        *,
+        extensions: Sequence[str] = (),
+        classes: Sequence[str] | None = None,
+        labels: npt.ArrayLike | None = None,
+        **options: Unpack[Options],
     ) -> None:
         listed = check.paths("paths", paths)
+        if labels is not None and os.path.isdir(listed[0]):
+            raise ValueError(f"labels is for a list of paths: the files of {listed[0]!r} have the labels of their folders")
+        numbers = _numbers(labels, listed)
         flags = {"files": listed, "class": _classes(classes), "extensions": extensions if isinstance(extensions, str) else ",".join(extensions)}
-        super().__init__(((listed,), {"extensions": extensions, "classes": classes, **options}), flags, dict(options))
+        super().__init__(((listed,), {"extensions": extensions, "classes": classes, "labels": numbers, **options}), flags, dict(options))
+        self._labels = numbers
 
 
 class WebDataset(Local):

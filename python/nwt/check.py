@@ -14,7 +14,7 @@ HINTS = {
     "root": "the folder is the first argument",
     "workers": "it is num_workers",
     "transform": "pictures are cropped, resized, flipped and coloured by train, size, scale, ratio, flip and color_jitter; apply any other transform to the batch, on the device",
-    "target_transform": 'look it up by the sample: labels[batch["index"]]',
+    "target_transform": 'give nwt.Images your labels, or look them up by the sample: labels[batch["index"]]',
     "pin_memory": "write nwt.torch.DataLoader(loader, pin_memory=True)",
     "pin_memory_device": "write nwt.torch.DataLoader(loader, pin_memory=True)",
     "collate_fn": "samples are loaded straight into their batch; combine those of a batch in the loop",

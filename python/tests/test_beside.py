@@ -166,6 +166,27 @@ class Others(unittest.TestCase):
             self.assertEqual((list(batch), batch["image"][:, 0, 0, 0].tolist(), labels[batch["index"]].tolist()), (["image", "index"], [120, 10], [7, 9]))
             self.assertEqual(loader.files, [str(path) for path in paths])
 
+    def test_labels_come_with_their_pictures(self):
+        listed = sorted(program.pictures().glob("*/*.png"))[:9]
+        for labels in (list(range(100, 109)), np.arange(9) / 2, np.arange(18, dtype=np.uint8).reshape(9, 2)):
+            with nwt.Images(listed, labels=labels, batch_size=4, size=32, shuffle=True, program=program.program()) as loader:
+                again = pickle.loads(pickle.dumps(loader))
+                for one in (loader, again):
+                    for batch in one:
+                        np.testing.assert_array_equal(batch["label"], np.asarray(labels)[batch["index"]])
+                        self.assertEqual(batch["label"].dtype, np.asarray(labels).dtype)
+                again.close()
+        with nwt.Files(listed, labels=range(9), batch_size=9, program=program.program()) as loader:
+            self.assertEqual(next(iter(loader))["label"].tolist(), list(range(9)))
+        for error, text, make in (
+            (ValueError, "labels: there are 8, but 9 paths", lambda: nwt.Images(listed, labels=range(8))),
+            (TypeError, "must be numbers, one or several per path", lambda: nwt.Images(listed, labels=["cat"] * 9)),
+            (TypeError, "must be numbers, one or several per path", lambda: nwt.Images(listed, labels=3)),
+            (ValueError, "labels is for a list of paths", lambda: nwt.Files(program.pictures(), labels=range(20))),
+        ):
+            with self.subTest(text), self.assertRaisesRegex(error, text):
+                make()
+
     def test_bytes_of_files_are_as_long_as_the_longest(self):
         at = program.folder()
         for name, text in (("a/1.txt", "one"), ("b/2.txt", "three"), ("b/3.wav", "left out")):
