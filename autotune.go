@@ -24,8 +24,7 @@ const mostLooks = 48
 
 func newAuto(l *engine) {
 	o := l.opts
-	sp := search.Space{CPUs: o.usable(), Start: l.Workers(), Step: true, Max: o.most, Alpha: o.alpha, Iterations: cmp.Or(o.iterations, 100), MinWindow: probeSteps * o.machine.ClockStep()}
-	t := l.newTuning(sp, l.memoryLimit())
+	t := l.newTuning(o.space(l.Workers(), true), l.memoryLimit())
 	start := t.sp.Start
 	if o.maxMemory == 0 { // the memory that the program's own count needs is in use already
 		t.sp.Allowed = func(workers int) bool { return workers == start || t.allowed(workers) }

@@ -113,13 +113,15 @@ func newOptions(opts []Option) (*options, error) {
 	o.logRank()
 	o.logUndivided()
 	if !o.fixed {
-		o.workers = min(o.cpus(), maxWorkers)
+		o.workers = o.defaultWorkers()
 	}
 	if o.shuffle && o.sampler != nil {
 		errs = append(errs, optionError("WithSampler", nameOfSampler(o.sampler), "can't be combined with WithShuffle: a sampler defines the whole order"))
 	}
 	return o, errors.Join(errs...)
 }
+
+func (o *options) defaultWorkers() int { return min(o.cpus(), maxWorkers) }
 
 // cpus returns how many CPUs this process has to itself.
 func (o *options) cpus() int {

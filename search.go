@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -36,22 +37,12 @@ func WithStrategy(s Strategy) Option {
 	}
 }
 
-// space returns the counts and limits of the search.
-func (o *options) space() search.Space {
-	sp := search.Space{
-		CPUs: o.usable(), Shared: o.ranks() > 1, Start: min(o.cpus(), maxWorkers), Max: o.most, Alpha: o.alpha, Iterations: 100, Least: search.LeastTime,
-		Step: o.step != nil, Time: o.tuningTime, MinWindow: probeSteps * o.machine.ClockStep(),
+// space returns what a search may measure, from a count on. step says whether a step follows each batch.
+func (o *options) space(start int, step bool) search.Space {
+	return search.Space{
+		CPUs: o.usable(), Shared: o.ranks() > 1, Start: start, Step: step, Max: o.most, Alpha: o.alpha,
+		Iterations: cmp.Or(o.iterations, 100), MinWindow: probeSteps * o.machine.ClockStep(),
 	}
-	if sp.Max >= 0 {
-		sp.Start = min(sp.Start, sp.Max)
-	}
-	if o.iterations > 0 {
-		sp.Iterations, sp.Fixed = o.iterations, true
-	}
-	if sp.Time == 0 && !sp.Fixed && o.strategy == (search.Greedy{}) {
-		sp.Time = search.DefaultTime
-	}
-	return sp
 }
 
 // usable returns how many CPUs workers may keep busy; cpus is how many Go would use.

@@ -76,10 +76,24 @@ type tuneCall struct {
 	shapes   shapes      // shapes that the step has been called with
 }
 
+// space is that of a search for which the program waits: it has a shortest and a longest time.
+func (t *tuneCall) space() search.Space {
+	o := t.opts
+	sp := o.space(o.defaultWorkers(), o.step != nil)
+	if sp.Max >= 0 {
+		sp.Start = min(sp.Start, sp.Max)
+	}
+	sp.Fixed, sp.Least, sp.Time = o.iterations > 0, search.LeastTime, o.tuningTime
+	if sp.Time == 0 && !sp.Fixed && o.strategy == (search.Greedy{}) {
+		sp.Time = search.DefaultTime
+	}
+	return sp
+}
+
 func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 	debug.FreeOSMemory() // so that memory from before doesn't count for the trials
 	t.before = neededNow()
-	sp := t.opts.space()
+	sp := t.space()
 	busy := t.opts.machine.StartCPU()
 	m := t.measured(sp)
 	m.Next = func(seen []search.Series) (search.Request, bool) { return t.next(m, seen) }
@@ -341,7 +355,7 @@ const (
 // confirm reports whether a batch takes about as long as the kept result says. The name may stand for
 // another dataset by now, or the storage may have changed.
 func (t *tuneCall) confirm(ctx context.Context, file resultfile.File, r *Result) (holds bool, err error) {
-	sp := t.opts.space()
+	sp := t.space()
 	sp.Start = r.Workers
 	m := t.measured(sp)
 	m.inline = true
