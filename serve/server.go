@@ -70,16 +70,16 @@ func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, er
 		return nil, err
 	}
 	s := &Server{ds: ds, opts: o, loading: make(chan struct{}, o.slots), held: make(chan struct{}, o.slots)}
-	if o.tune {
-		if s.result, err = nwt.Tune(ctx, ds, o.loader...); err != nil {
-			return nil, err
-		}
-		o.loader = append(o.loader, nwt.WithWorkers(s.result.Workers))
+	var l *nwt.Loader
+	if whole := slices.Concat(o.loader, []nwt.Option{nwt.WithRank(0, 1)}); o.tune {
+		l, err = nwt.NewTunedLoader(ctx, ds, whole...)
+	} else {
+		l, err = nwt.NewLoader(ds, whole...)
 	}
-	l, err := nwt.NewLoader(ds, slices.Concat(o.loader, []nwt.Option{nwt.WithRank(0, 1)})...)
 	if err != nil {
 		return nil, err
 	}
+	s.result = l.Result()
 	if s.source, err = l.Serving(); err != nil {
 		return nil, err
 	}
