@@ -346,7 +346,8 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 // aren't written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's
 // Folder make this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets
 // do. Any other dataset makes it by a method WritesAll(asked Dataset) bool. asked is the dataset in use;
-// return whether it is the receiver. So a type that embeds yours and has its own Load promises nothing.
+// return whether it is the receiver. If a type embeds yours and has its own Load, asked is that type, so
+// it promises nothing.
 func WritesAll(ds Dataset) Dataset {
 	if ds == nil || bool(overwrites(ds)) {
 		return ds

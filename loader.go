@@ -25,10 +25,9 @@ type Loader struct {
 	lost runtime.Cleanup
 }
 
-// NewLoader makes a loader. It has workers and memory from its first epoch until [Loader.Close]. A
-// loader that the program loses without Close is closed, with a warning, when the garbage collector finds
-// it. The error joins an *[ArgumentError] for each bad argument, including those of functions that return
-// no error, such as [NewDataset].
+// NewLoader makes a loader. It has workers and memory from its first epoch until [Loader.Close]. If the
+// program forgets to close it, the garbage collector does, with a warning. The error joins an
+// *[ArgumentError] for each bad argument, even of a function without an error, such as [NewDataset].
 func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSource(ds, opts) // checked; nothing is loaded yet
 	if err != nil {

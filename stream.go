@@ -19,7 +19,7 @@ import (
 // once, makes the samples.
 type Stream interface {
 	Fields() []Field // the layout of one sample, which must not change
-	Shards() int     // the number of shards, at least one for each rank unless it is a [CountedStream]; a loader asks once
+	Shards() int     // the number of shards, at least one for each rank unless it is a [CountedStream]; each loader asks only once
 	// Open begins to read a shard, 0 ≤ shard < Shards. After a temporary error of Open or of the reader,
 	// the loader calls Open again, as [WithRetry] says; while too many files are open, it tries for a
 	// minute. The shard must give the same records again: those already read are dropped. After any other

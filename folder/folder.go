@@ -34,8 +34,8 @@ func WithClasses(names []string) Option {
 }
 
 // WithoutStrayFiles skips files that are in no class's folder, and broken links next to the folders of
-// the classes. A log line counts them. Without this option both are errors; a broken link may stand for
-// a class.
+// the classes. A log line counts them. Without this option both are errors: a broken link may have been
+// the folder of a class.
 func WithoutStrayFiles() Option { return func(o *options) { o.SkipStray = true } }
 
 // WithContentFingerprint makes the dataset's fingerprint depend on the first and the last 4 kB of each

@@ -27,7 +27,7 @@
 //
 // # A cache on disk
 //
-// [Cached] wraps a bucket: the data that is read of its objects stays in a local folder, so that a second
+// [Cached] wraps a bucket: what is read from its objects is kept in a local folder, so that a second
 // epoch doesn't need the store. The cache works for everything that reads a bucket: [New], [Packed], and,
 // through [FS], package wds and functions that take an fs.FS.
 //

@@ -28,7 +28,7 @@ type part struct {
 	object uint32
 }
 
-// Add appends a sample: length bytes, at most 2³²−1, from offset on in the object that key names.
+// Add appends a sample: length bytes, at most 2³²−1, starting at offset, in the object named key.
 // [Packed] returns an error if offset or length is negative or too large.
 func (x *Index) Add(key string, offset, length int64) {
 	if x.bad == nil && (offset < 0 || length < 0 || length > math.MaxUint32 || offset > math.MaxInt64-length) {

@@ -14,8 +14,8 @@ import (
 // Buckets says how many samples of similar lengths [Bucketed] brings together. They make up a step,
 // which is one batch on each rank. The order depends on Buckets as well as on the seed. So to resume an
 // epoch, even with another batch size or number of ranks, use the same Buckets as at its beginning.
-// [nwt.NewLoader] logs a warning if a step of Buckets isn't one or more whole steps of the loader, whose
-// batches would then mix lengths.
+// [nwt.NewLoader] logs a warning unless a step of Buckets is a whole number of the loader's steps:
+// otherwise batches mix lengths.
 type Buckets struct {
 	BatchSize int // samples per batch
 	World     int // number of ranks; 0 means 1

@@ -23,8 +23,8 @@ const maxClasses = 1 << 24
 // How often a class comes is proportional to its weight, but a class comes at most once per batch. So if
 // the model confuses a class, give this class a larger weight: it then comes more often. weights has a
 // number for each class; 0 leaves the class out. If weights is nil, all classes weigh the same. Each
-// time that a class comes, it comes with other samples, until too few are left; then its samples are
-// shuffled again.
+// time that a class comes, it brings samples that haven't come yet, until too few are left; then its
+// samples are shuffled again.
 //
 // The sampler is a [nwt.BatchSampler]: WithBatchSize must be at least P × K. If the last step has fewer
 // batches than there are ranks, several ranks share a batch; [nwt.WithDropLast] leaves such a step out.
@@ -204,7 +204,7 @@ func (s *perClass) order(key uint64) []int32 {
 	turns := make([]int, len(s.turns))
 	for _, c := range batch {
 		members := s.of(int(c))
-		perRound := max(1, len(members)/s.each) // turns until all samples have come
+		perRound := max(1, len(members)/s.each) // turns until too few samples are left
 		round, from := turns[c]/perRound, turns[c]%perRound*s.each
 		turns[c]++
 		perm, own := permute.New(len(members)), permute.Mix64(permute.Mix64(key^uint64(c))+uint64(round)*permute.Golden)

@@ -64,7 +64,8 @@ type Box [4]float32
 
 // Box returns where the visible part of a box is in the result, and which share of the box's area is
 // visible. The share is 0 if nothing is visible, or if the box has no area. A box with NaN becomes the
-// empty box at 0, 0. The box is in pixels of the file's picture, turned if [WithOrientation] turns it.
+// empty box at 0, 0. b is in pixels of the file's picture or, if [WithOrientation] turns the picture, in
+// pixels of the turned picture.
 func (d Choices) Box(b Box) (in Box, share float64) {
 	share = 1
 	for i, a := range [2]*axis{&d.geometry.x, &d.geometry.y} {

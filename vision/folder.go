@@ -52,8 +52,8 @@ func WithClasses(names []string) FolderOption {
 }
 
 // WithoutStrayFiles skips pictures that are in no class's folder, and broken links next to the folders
-// of the classes. A log line counts them. Without this option both are errors; a broken link may stand
-// for a class.
+// of the classes. A log line counts them. Without this option both are errors: a broken link may have
+// been the folder of a class.
 func WithoutStrayFiles() FolderOption { return func(o *folderOptions) { o.SkipStray = true } }
 
 // WithContentFingerprint makes [Folder.Fingerprint] depend on the first and the last 4 kB of each file
