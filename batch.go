@@ -222,7 +222,7 @@ func (b *Batch) letGo() {
 // fractional part of π.
 const batchRand = 0x13198a2e03707344
 
-// Rand returns a generator of random numbers that are drawn once per batch, such as mixup's share. Its
+// Rand returns a generator of random numbers that are drawn once per batch, such as mixup's λ. Its
 // seed depends only on (seed, epoch, position of the batch's first sample).
 func (b *Batch) Rand() *rand.Rand {
 	if b.rand == nil {

@@ -302,7 +302,7 @@ func (l *Loader) Stats() Stats {
 	return s
 }
 
-// Result returns what tuning found. It is nil before that, and without tuning.
+// Result returns what tuning found. It is nil until tuning has ended.
 func (l *Loader) Result() *Result {
 	return l.found.Load()
 }

@@ -20,8 +20,8 @@ import (
 
 // Precompute keeps the samples of ds in a file at path: the first run loads and writes them, later runs
 // map the file into memory. The file is written anew if it is damaged or the fields, the number of
-// samples, version or the fingerprint (see [Fingerprinter]) have changed. The argument version names
-// whatever else the samples depend on. A file at path that isn't Precompute's is first moved to
+// samples, version or the fingerprint (see [Fingerprinter]) have changed. Change version when anything
+// else changes that the samples depend on. A file at path that isn't Precompute's is first moved to
 // path.foreign. A sample that is damaged in the file, or was left out under [WithErrorBudget], is loaded
 // from ds.
 //

@@ -130,7 +130,7 @@ type Trial struct {
 	// Shares of the CPUs, 0 … 1. If the host has several ranks, they are shares of this rank's CPUs.
 	CPU          float64 `json:"cpu"`           // used by this process, its garbage collector included
 	CollectorCPU float64 `json:"collector_cpu"` // used by its garbage collector
-	OtherCPU     float64 `json:"other_cpu"`     // used by everything else; if this count was measured too briefly, by everything else during all of Tune; −1: not known
+	OtherCPU     float64 `json:"other_cpu"`     // used by other processes; if this count was measured too briefly, the mean over all of Tune; −1: not known
 
 	queued float64 // that its threads waited for; 0 if not known
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// Place says which sample this is, for a dataset that has a server load it: see package batchserver.
+// Place identifies the sample for a dataset whose Load asks a server for it: see package batchserver.
 func (s *Sample) Place() batchserver.Place {
 	outer := s
 	for outer.outer != nil {

@@ -170,9 +170,9 @@ type Phase struct {
 // MixedStreams makes a dataset of several streams with the same fields, mixed by weights: in every block
 // of Mix.Block samples on a rank, each stream has exactly its share. It needs [WithEpochSamples]. A
 // [CountedStream] continues where its last epoch ended, if the number of ranks is the same. Any other
-// stream starts from its beginning in each epoch, and again if it ends within an epoch. Make epochs
-// long, otherwise the end of a longer stream is never read. A [ShardError] numbers the shards of all
-// streams one after the other.
+// stream starts from its beginning in each epoch, and again if it ends within an epoch. If an epoch takes
+// only a part of it, its end is never read. A [ShardError] numbers the shards of all streams one after
+// the other.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {

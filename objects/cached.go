@@ -31,8 +31,8 @@ import (
 // if the object's size, time of modification, and MD5 or ETag are the same. A store's answers to reads
 // give only the size, and the time of modification to the second. So if an object was modified after
 // Cached was called, or less than a minute before, its attributes are also compared after each request
-// for the object. A list through the returned bucket checks again all objects that it names. It checks
-// 1000 with each request, so pass the returned bucket to [List] too. An object costs about 50 bytes of
+// for the object. Listing through the returned bucket checks every listed object again, 1000 with each
+// request. So pass the returned bucket to [List] too. An object costs about 50 bytes of
 // memory.
 //
 // The cache never makes a read fail: whatever is missing, damaged or can't be kept is read from bucket.

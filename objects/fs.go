@@ -25,8 +25,8 @@ const fileStall = 20 * time.Second
 // [fs.FS]. The part of a key before a "/" is the name of a folder.
 //
 // A *blob.Bucket is itself an fs.FS, but if it can't find out whether a file exists, it says that there
-// is none. FS passes on what the store said. [fs.ErrNotExist] means that the store knows no such object,
-// and [fs.ErrPermission] that it refuses to give it. All other errors that aren't known to be permanent
+// is none. FS passes on what the store said. [fs.ErrNotExist] means that the store has no such object,
+// and [fs.ErrPermission] that it refuses access. All other errors that aren't known to be permanent
 // are temporary: see nwt.WithRetry. A request that brings nothing for 20 s is such an error.
 //
 // Opening a file takes one request. Reading a folder takes one request for each 1000 objects in it.

@@ -26,7 +26,7 @@ import (
 // smaller part come more often. The end of one epoch of a part may mix with the start of the next, but
 // only within a block.
 //
-// The draws aren't stored: each position is computed, in about 0.2 µs.
+// The draws aren't stored: each is computed from its position, in about 0.2 µs.
 func Mixed(n int, m nwt.Mix, seed uint64) (nwt.Sampler, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {

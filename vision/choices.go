@@ -47,7 +47,7 @@ func (d Choices) Load(p *Pipeline, field int, files ...[]byte) error {
 }
 
 // LoadPixels does what Load does, for pictures that are decoded already: height × width pixels of three
-// bytes, or of one byte if they are grey, in the order of layout. The pictures of a field lie one after
+// bytes, or of one byte if they are grey, in the order that layout gives. The pictures of a field lie one after
 // the other.
 func (d Choices) LoadPixels(p *Pipeline, field int, pixels []byte, height, width int, layout Layout) error {
 	if d.p == nil {

@@ -54,7 +54,7 @@ func (p *plan) colourful(name string, s step) error {
 }
 
 // ColorJitter changes brightness, contrast and saturation by random factors from max(0, 1−x) to 1+x,
-// where x is the field's value, and turns hue by −x … x of the circle, in a random order. A field that
+// where x is the field's value, and rotates hue by up to ±x of a full turn, in a random order. A field that
 // is 0 leaves its property unchanged.
 type ColorJitter struct{ Brightness, Contrast, Saturation, Hue float64 }
 

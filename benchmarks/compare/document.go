@@ -267,7 +267,7 @@ func (r *run) tunedSentences(w string) string {
 	var b strings.Builder
 	for _, t := range r.Tuned {
 		if t.Workload == w {
-			fmt.Fprintf(&b, "`Tune` found %d workers for the variant *%s* in %.1f s.\n\n", t.Workers, t.Variant, t.Seconds)
+			fmt.Fprintf(&b, "For the variant *%s*, `Tune` took %.1f s and chose %d workers.\n\n", t.Variant, t.Seconds, t.Workers)
 		}
 	}
 	return b.String()
