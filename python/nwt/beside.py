@@ -60,9 +60,8 @@ class Pictures(Options, total=False):
     color_jitter: float | Sequence[float]
 
 
-class Local(Loader):
-    """A loader with a server of its own: the program nwt-serve, which ends with close, or with this process.
-
+COMMON = """
+    All loaders with a server of their own take:
     batch_size=64: samples per batch on this rank.
     shuffle=False: whether samples are shuffled, in another order for each epoch.
     seed=0: a number, 0 … 2**64-1, that decides the order and everything else that is random: with
@@ -72,12 +71,23 @@ class Local(Loader):
     tune=False: whether the loader measures the best number of workers at the start, and ignores
         num_workers. This takes some seconds. The number is kept in the user's cache folder, and
         `result` is the table.
+    errors=0: how many samples per epoch may be bad: they are left out, logged, and counted in `bad`.
+    rank, world_size: the number of this process, from 0, and how many processes train together; by
+        default what torchrun, MPI, Slurm or torch.distributed say, else 0 of 1.
+    prefetch=4: how many batches are asked for ahead of the one in use.
+    patience=60.0: how many seconds the loader waits for a batch before it is an error.
     program: the path of nwt-serve, if it is neither in the wheel nor in PATH.
-    errors=0, rank, world_size, prefetch=4 and patience=60.0 are those of Loader.
     """
+
+
+class Local(Loader):
+    """A loader with a server of its own: the program nwt-serve, which ends with close, or with this process."""
 
     result: str  # the table of what was measured; empty without tune
     _labels: npt.NDArray[Any] | None = None  # by index, if they were given
+
+    def __init_subclass__(cls) -> None:
+        cls.__doc__ = (cls.__doc__ or "") + COMMON  # help() shows it with each
 
     def __init__(self, given: tuple[Any, ...], flags: Flags, options: Mapping[str, Any]) -> None:
         options = dict(options)
@@ -133,7 +143,7 @@ class Local(Loader):
 def _pictures(kind: str, options: dict[str, Any]) -> Flags:
     """Takes the options of pictures out of options, and returns them as flags."""
     size = options.pop("size", 224)
-    sides = list(size) if hasattr(size, "__len__") else [size, size]
+    sides = list(size) if hasattr(size, "__len__") and not isinstance(size, str) else [size, size]
     if len(sides) != 2:
         raise ValueError(f"size={size!r}: must be a number of pixels, or (height, width)")
     train = check.boolean("train", options.pop("train", False))
@@ -158,7 +168,7 @@ def _pictures(kind: str, options: dict[str, Any]) -> Flags:
 
 
 def _classes(names: Sequence[str] | None) -> list[str]:
-    several = [] if names is None else [names] if isinstance(names, str) else list(names)
+    several = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else [names] if names else []
     if names is not None and not (several and all(isinstance(one, str) and one for one in several)):
         raise TypeError(f"classes={names!r:.200}: must be names of folders, such as train.classes")
     return several
@@ -168,12 +178,15 @@ def _numbers(labels: npt.ArrayLike | None, listed: list[str]) -> npt.NDArray[Any
     """Returns labels as an array with one row per file."""
     if labels is None:
         return None
-    numbers = np.asarray(labels)
-    if numbers.dtype.kind not in "biuf" or not numbers.ndim:
-        raise TypeError(f"labels={labels!r:.200}: must be numbers, one or several per path")
+    try:
+        numbers = np.asarray(labels)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"labels: {error}") from None
+    if numbers.dtype.kind not in "biuf" or numbers.dtype.itemsize > 8 or not numbers.ndim:
+        raise TypeError(f"labels must be numbers, one or several per path (number names by sorted(set(names)).index): {labels!r:.200}")
     if len(numbers) != len(listed):
         raise ValueError(f"labels: there are {len(numbers)}, but {len(listed)} paths")
-    return numbers.copy()
+    return numbers.astype(numbers.dtype.newbyteorder("="))
 
 
 class ImageFolder(Local):
@@ -182,16 +195,15 @@ class ImageFolder(Local):
     batch["image"] is uint8 [n, 3, height, width]. batch["label"], int64 [n], is the number of each
     sample's class in `classes`. batch["index"], int64 [n], is the number of each sample:
     files[index] is its file.
-    size: pixels, one number or (height, width).
-    train: whether a random part of each picture is taken, as in torchvision; otherwise the middle
-        is. The next four arguments are only for train=True.
-    scale: the least and the greatest share of the picture's area that the part has.
-    ratio: the least and the greatest width / height of the part.
-    flip: the probability that the part is mirrored.
-    color_jitter: how much colours change: one number, or brightness, contrast, saturation and hue.
+    size=224: pixels, one number or (height, width).
+    train=False: whether a random part of each picture is taken, as in torchvision; otherwise the
+        picture is resized to 8/7 of size, and its middle taken. The next four arguments are only for
+        train=True.
+    scale=(0.08, 1): the least and the greatest share of the picture's area that the part has.
+    ratio=(3/4, 4/3): the least and the greatest width / height of the part.
+    flip=0.5: the probability that the part is mirrored.
+    color_jitter=0: how much colours change: one number, or brightness, contrast, saturation and hue.
     classes: the names of the classes in the order of their numbers, such as train.classes.
-    batch_size, shuffle, seed, drop_last, num_workers, tune, errors, rank, world_size, prefetch, patience
-        and program are those of nwt.beside.Local.
     """
 
     def __init__(self, path: Path, *, classes: Sequence[str] | None = None, **options: Unpack[Pictures]) -> None:
@@ -209,7 +221,7 @@ class Images(Local):
     The other arguments are as in ImageFolder, without classes.
     """
 
-    def __init__(self, paths: Iterable[Path], *, labels: npt.ArrayLike | None = None, **options: Unpack[Pictures]) -> None:
+    def __init__(self, paths: Iterable[Path], labels: npt.ArrayLike | None = None, **options: Unpack[Pictures]) -> None:
         listed, more = check.paths("paths", paths), dict(options)
         if os.path.isdir(listed[0]):
             raise ValueError(f"paths={listed[0]!r}: must be a list of files; ImageFolder takes a folder")
@@ -222,7 +234,7 @@ class Files(Local):
     """The bytes of files of any kind, from a folder with one folder per class or a list of paths.
 
     batch["data"] is uint8 [n, longest], and batch["data.len0"] has the lengths. batch["index"] is
-    int64 [n]. If paths is a folder, batch["label"] is int64 [n].
+    int64 [n]. If paths is a folder, batch["label"] is int64 [n]; if labels are given, it has those.
     extensions: which files of a folder are taken, such as [".wav", ".flac"]; by default all.
     classes: as in ImageFolder.
     labels: as in Images, if paths is a list.
@@ -238,6 +250,8 @@ class Files(Local):
         **options: Unpack[Options],
     ) -> None:
         listed = check.paths("paths", paths)
+        if extensions and not os.path.isdir(listed[0]):
+            raise ValueError("extensions is for a folder, not for a list of paths")
         if labels is not None and os.path.isdir(listed[0]):
             raise ValueError(f"labels is for a list of paths: the files of {listed[0]!r} have the labels of their folders")
         numbers = _numbers(labels, listed)

@@ -268,7 +268,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             self.bad += 1
             self._bad_of_epoch = n = self._bad_of_epoch + 1
             if n > self._errors:
-                raise Error(f"bad sample number {n} of epoch {epoch}, and errors={self._errors}: sample {one['index']}: {one['error']}")
+                raise Error(f"bad sample number {n} of epoch {epoch}, and errors={self._errors}: {one['error']}")
             if n % 10 ** (len(str(n - 1)) - 1) == 0:  # the first ten, then every tenth …
                 logger.warning("left out sample %d, number %d in epoch %d: %s", one["index"], n, epoch, one["error"])
 

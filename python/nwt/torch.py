@@ -73,6 +73,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Sets the next epoch. After load_state_dict it does nothing: the state's epoch is next."""
         if not self._resumed:
             self.loader.set_epoch(epoch)
+            self._count, self._length = 0, None
         elif self.loader.state_dict()["epoch"] != epoch:
             logger.warning("set_epoch(%d) after load_state_dict: going on in epoch %d, so begin the loop there", epoch, self.loader.state_dict()["epoch"])
 

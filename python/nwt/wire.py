@@ -29,7 +29,8 @@ def fits(one: dict[str, Any], other: dict[str, Any]) -> None:
     for what, is_ in (("data", "dataset"), ("order", "order")):
         if one[what] != other[what]:
             raise Error(
-                f"server {one['server']} has the {is_} {one[what]}, server {other['server']} has {other[what]}: all must serve the same, with the same options"
+                f"server {one['server']} has the {is_} {one[what]}, server {other['server']} has {other[what]}: "
+                "files or options have changed, or aren't the same on all servers"
             )
 
 

@@ -13,6 +13,7 @@ import sys
 import tarfile
 import threading
 import time
+import typing
 import unittest
 from unittest import mock
 
@@ -21,6 +22,7 @@ import program
 from digests import digest, epoch
 
 import nwt
+from nwt import beside
 
 
 def pictures(**kwargs):
@@ -116,6 +118,7 @@ class Folders(unittest.TestCase):
             (TypeError, "batch_size=1.5: must be an integer", {"batch_size": 1.5}),
             (ValueError, "num_workers=-1: must be from 0", {"num_workers": -1}),
             (ValueError, "size=(1, 2, 3): must be a number of pixels, or (height, width)", {"size": (1, 2, 3)}),
+            (TypeError, "size='32': must be an integer", {"size": "32"}),
             (ValueError, "flip is for train=True", {"flip": 0.5}),
             (ValueError, "flip=2: must be from 0 to 1", {"flip": 2, "train": True}),
             (TypeError, "scale=0.5: must be 2 numbers", {"scale": 0.5, "train": True}),
@@ -144,7 +147,7 @@ class Folders(unittest.TestCase):
         (at / "cat" / "torn.jpg").write_bytes(b"\xff\xd8\xff")
         with (
             nwt.ImageFolder(at, program=program.program()) as loader,
-            self.assertRaisesRegex(nwt.Error, r"bad sample number 1 of epoch 0, and errors=0: sample 0: .*torn.jpg: "),
+            self.assertRaisesRegex(nwt.Error, r"bad sample number 1 of epoch 0, and errors=0: .*sample 0.*torn.jpg: "),
         ):
             next(iter(loader))
 
@@ -180,12 +183,34 @@ class Others(unittest.TestCase):
             self.assertEqual(next(iter(loader))["label"].tolist(), list(range(9)))
         for error, text, make in (
             (ValueError, "labels: there are 8, but 9 paths", lambda: nwt.Images(listed, labels=range(8))),
-            (TypeError, "must be numbers, one or several per path", lambda: nwt.Images(listed, labels=["cat"] * 9)),
-            (TypeError, "must be numbers, one or several per path", lambda: nwt.Images(listed, labels=3)),
+            (TypeError, "number names by sorted(set(names)).index", lambda: nwt.Images(listed, ["cat"] * 9)),
+            (TypeError, "labels: ", lambda: nwt.Images(listed, [[1], [1, 2]] + [[1]] * 7)),
+            (TypeError, "labels must be numbers", lambda: nwt.Images(listed, np.ones(9, np.longdouble))),
+            (ValueError, "extensions is for a folder", lambda: nwt.Files(listed, extensions=[".png"])),
+            (TypeError, "ImageFolder has no argument 'targets': it is labels", lambda: nwt.ImageFolder(program.pictures(), targets=[1])),
+            (TypeError, "labels must be numbers, one or several per path", lambda: nwt.Images(listed, labels=3)),
             (ValueError, "labels is for a list of paths", lambda: nwt.Files(program.pictures(), labels=range(20))),
         ):
-            with self.subTest(text), self.assertRaisesRegex(error, text):
+            with self.subTest(text), self.assertRaisesRegex(error, re.escape(text)):
                 make()
+        with nwt.Images(listed, np.arange(9, dtype=">i4"), size=32, program=program.program()) as loader:
+            self.assertTrue(next(iter(loader))["label"].dtype.isnative)
+
+    def test_help_explains_all_arguments(self):
+        for kind in (nwt.ImageFolder, nwt.Images, nwt.Files, nwt.WebDataset, nwt.Tokens):
+            for name in typing.get_type_hints(beside.Options):
+                self.assertRegex(kind.__doc__, rf"\b{name}\b", kind)
+
+    def test_a_bad_sample_is_left_out_while_tuning_too(self):
+        at = program.folder()
+        for i in range(30):
+            program.png(at / "a" / f"{i}.png", 40, 40, i)
+        for i in range(10):
+            (at / "a" / f"{i}.png").write_bytes(b"x")
+        with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(program.folder())), self.assertLogs("nwt"):
+            with nwt.ImageFolder(at, size=32, tune=True, errors=10, program=program.program()) as loader:
+                self.assertEqual(sum(len(batch["index"]) for batch in loader), 20)
+                self.assertEqual(loader.bad, 10)
 
     def test_bytes_of_files_are_as_long_as_the_longest(self):
         at = program.folder()

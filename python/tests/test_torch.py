@@ -115,6 +115,9 @@ class States(unittest.TestCase):
         loader.set_epoch(5)
         list(loader)
         self.assertEqual(loader.state_dict()["epoch"], 6)
+        next(iter(loader))
+        loader.set_epoch(8)
+        self.assertEqual(loader.state_dict(), {"epoch": 8, "samples": 0, "batches": 0}, "the batch before doesn't count")
         with self.assertRaisesRegex(ValueError, "state="):
             loader.load_state_dict({"model": 1})
 

@@ -121,7 +121,7 @@ class Flight(unittest.TestCase):
         servers = Servers([GIVEN["plain"][0], GIVEN["sized"][0]])
         servers.describe(0, 1)
         asking = servers.asking(0, 1, 2)
-        with self.assertRaisesRegex(Error, "all must serve the same"):
+        with self.assertRaisesRegex(Error, "aren't the same on all servers"):
             for take in [asking.ask(START, 0) for _ in range(20)]:
                 take()
         asking.close()
