@@ -101,7 +101,7 @@ func (b *Batch) Epoch() int { return b.epoch }
 // Fields returns the layout of one sample, as the dataset declares it.
 func (b *Batch) Fields() []Field { return cloneFields(b.l.layout.fields) }
 
-// Indices returns the dataset index of each sample. The slice must not be changed.
+// Indices returns the dataset index of each sample. Don't change the slice.
 func (b *Batch) Indices() []int {
 	if len(b.indices) < b.size {
 		b.panicNoColumn(0)
@@ -186,8 +186,8 @@ func (b *Batch) Lens(field, dim int) []int32 {
 }
 
 // Retain keeps the batch valid until Release, past the next iteration and the loader's Close. If more
-// than 64 batches are retained, the epoch may end with [ErrRetained]. On a batch that has gone back to
-// the loader, Retain panics while its memory holds no other batch; after that only [WithChecks] notices.
+// than 64 batches are retained, the epoch may end with [ErrRetained]. Retain panics if the batch has gone
+// back to the loader. Once another batch is in its memory, only [WithChecks] notices this.
 func (b *Batch) Retain() {
 	if b.refs.Add(1) == 1 {
 		b.refs.Add(-1)
@@ -195,7 +195,7 @@ func (b *Batch) Retain() {
 	}
 }
 
-// Release undoes one Retain, and panics if there was none. Any goroutine may call it.
+// Release undoes one Retain, and panics if there was none. Any goroutine may do so.
 func (b *Batch) Release() {
 	switch n := b.refs.Add(-1); {
 	case n == 0:

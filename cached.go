@@ -9,9 +9,9 @@ import (
 
 // Cached keeps the samples of ds in memory, outside the Go heap: at most maxBytes, plus 8 bytes per
 // sample. A sample that doesn't fit is loaded anew each time. A kept sample is what [LoadSample]
-// returns, the same in every epoch, so augment it in a [Map] over the cache. ds gets calls of Load, not
-// of LoadMany. [Stats] counts the memory. If a dataset of your own wraps the cache, it needs a method
-// Unwrap() []Dataset that returns the cache.
+// returns, the same in every epoch, so augment it in a [Map] over the cache. The cache calls Load
+// of ds, not LoadMany. [Stats] counts the memory. If a dataset of your own wraps the cache, it
+// needs a method Unwrap() []Dataset that returns the cache.
 func Cached(ds Dataset, maxBytes int64) *Cache {
 	n, l, err := checkIndexed(ds)
 	switch {

@@ -226,8 +226,9 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 	return nil
 }
 
-// Map returns a dataset whose samples f makes from the samples of ds. ds loads into src; then f writes
-// dst, which has the given fields. f may also write to src. ds and f draw from the same Rand.
+// Map returns a dataset with the given fields. For each of its samples, dst, a sample of ds is loaded
+// into src, and then f writes dst. Function f may also write to src, and both samples have the same
+// Rand.
 func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
 	_, src, err := checkIndexed(ds)
 	switch {
@@ -284,9 +285,9 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 
 // LoadPart loads a sample of ds for a Load that puts several samples together in dst, as mixup, a mosaic
 // or package packing does. The part has dst's Rand, Position and Epoch. It is valid until the next call
-// for the same ds, which reuses the part's memory. ds must be comparable, as pointers are. As with
-// [Scratch], only the goroutine that was called to load dst may call LoadPart. Make ds before Load, not in
-// it. Parts may come from at most 64 datasets.
+// for the same ds, which reuses the part's memory. Dataset ds must be comparable, as pointers are. As
+// with [Scratch], only the goroutine that was called to load dst may call LoadPart. Make ds before Load,
+// not in it. At most 64 datasets can give parts.
 func LoadPart(ctx context.Context, ds Dataset, index int, dst *Sample) (*Sample, error) {
 	kept, err := Scratch(dst, func() (*parts, error) { return &parts{}, nil })
 	if err != nil {
@@ -345,9 +346,9 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 // length), so that the loader needn't clear the place first. If the promise is broken, elements that
 // aren't written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's
 // Folder make this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets
-// do. Any other dataset makes it by a method WritesAll(asked Dataset) bool. asked is the dataset in use;
-// return whether it is the receiver. If a type embeds yours and has its own Load, asked is that type, so
-// it promises nothing.
+// do. Any other dataset makes it by a method WritesAll(asked Dataset) bool that returns whether asked,
+// the dataset in use, is the receiver. So a type that embeds yours, and may have its own Load, makes no
+// promise.
 func WritesAll(ds Dataset) Dataset {
 	if ds == nil || bool(overwrites(ds)) {
 		return ds
@@ -572,7 +573,7 @@ type Slice struct {
 
 // SliceOf returns an array for [FromSlices] that holds the samples one after the other, each row-major
 // with the given shape; without a shape each sample is a scalar. Values of type int make a field of type
-// Int64. The array must not change: it isn't copied, except a []int with 32-bit elements.
+// Int64. The array must not change, since it isn't copied (only a []int is, where int has 32 bits).
 func SliceOf[T Element | ~int](name string, values []T, shape ...int) Slice {
 	field := Field{Name: name, Type: Int64, Shape: slices.Clone(shape)}
 	first := unsafe.Pointer(unsafe.SliceData(values))

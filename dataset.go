@@ -22,9 +22,9 @@ type Dataset interface {
 // A BatchDataset loads many samples per call, as databases do.
 type BatchDataset interface {
 	Dataset
-	// LoadMany loads sample indices[i] into dst[i], for each i, under the rules of Load. It gets at most
-	// a batch of samples, contiguous in memory: see [ValuesOf]. It may sort both slices. If it fails, the
-	// loader logs that once, and finds the bad samples by calling Load.
+	// For each i, LoadMany loads the sample of index indices[i] into dst[i], under the rules of Load. It
+	// gets at most a batch of samples, contiguous in memory: see [ValuesOf]. It may sort both slices. If it
+	// fails, the loader logs that once, and finds the bad samples by calling Load.
 	LoadMany(ctx context.Context, indices []int, dst []*Sample) error
 }
 

@@ -51,7 +51,7 @@ func (e *LoadError) Error() string {
 func (e *LoadError) Unwrap() error { return e.Err }
 
 // A ShardError says at which record the reading of a shard failed. The rest of the shard is lost and
-// counts as one bad sample; in a [CountedStream] each lost record counts.
+// counts as one bad sample; in a [CountedStream] each record counts.
 type ShardError struct {
 	Shard  int
 	Record int // in the shard, from 0

@@ -324,9 +324,9 @@ func (h *hand) gather(end int) (ok bool) {
 	return true
 }
 
-// LoadSample loads sample number index, as if it had this position in epoch 0, with seed 0. It retries
-// temporary errors as [WithRetry] does by default. The sample stays valid. The errors are *[LoadError]
-// and those of [NewLoader].
+// LoadSample loads the sample with this index, as if this were also its position in epoch 0, with seed
+// 0. It retries temporary errors as [WithRetry] does by default. The sample stays valid. The errors are
+// *[LoadError] and those of [NewLoader].
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	n, l, err := checkIndexed(ds)
 	if err != nil {

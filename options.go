@@ -189,7 +189,8 @@ func WithSeed(seed uint64) Option {
 	return func(o *options) error { o.seed = &seed; return nil }
 }
 
-// WithSampler sets the order of the epochs. It can't be combined with [WithShuffle] or a stream.
+// WithSampler sets the order of the samples in each epoch. It can't be combined with [WithShuffle] or a
+// stream.
 func WithSampler(s Sampler) Option {
 	return func(o *options) error {
 		o.sampler = s
@@ -203,11 +204,11 @@ func WithDropLast() Option {
 	return func(o *options) error { o.dropLast = true; return nil }
 }
 
-// WithRank makes the loader load one rank's part. world is the number of ranks: 0 ≤ rank < world ≤ 2²⁰.
-// The ranks load disjoint parts of the epoch, in the same number of batches; a rank repeats samples of
-// another rank only if fewer samples are left than there are ranks. [BatchSampler] and [Streamed]
-// describe exceptions. WithRank doesn't say how many ranks share this host, so CPUs aren't divided among
-// them, and one log line says so: see [WithRankFromEnv].
+// WithRank makes the loader load one rank's part of the epoch, where world is the number of ranks: 0 ≤
+// rank < world ≤ 2²⁰. The ranks load disjoint parts of the epoch, in the same number of batches; a rank
+// repeats samples of another rank only if fewer samples are left than there are ranks. [BatchSampler] and
+// [Streamed] describe exceptions. WithRank doesn't say how many ranks share this host, so CPUs aren't
+// divided among them, and one log line says so: see [WithRankFromEnv].
 func WithRank(rank, world int) Option {
 	return func(o *options) error {
 		o.rank, o.world = rank, world
@@ -255,10 +256,10 @@ func WithShuffleWindow(samples int) Option {
 }
 
 // WithEpochSamples ends an epoch of a stream after n samples over all ranks; n is 1 … 2³¹−1. Each rank
-// has the same number of batches. By default an epoch is all that the shards hold. A [CountedStream]
-// goes on where the epoch before ended. Any other stream starts its shards from the beginning. If every
-// epoch stops before the shards end, their ends are never read, and a log line says so. A rank whose
-// shards hold fewer samples reads them again.
+// has the same number of batches. By default an epoch is all that the shards hold. A [CountedStream] goes
+// on where the last epoch ended. Any other stream starts its shards from the beginning. If every epoch
+// stops before the shards end, their ends are never read, and a log line says so. A rank whose shards
+// hold fewer samples reads them again.
 func WithEpochSamples(n int) Option {
 	return func(o *options) error { o.epochSamples = n; return between("WithEpochSamples", n, 1, math.MaxInt32) }
 }
@@ -302,11 +303,11 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 }
 
 // WithBatchTransform makes a worker run f, such as mixup or masking, on each loaded batch before it is
-// copied to the device. f may change elements and lengths, and should draw random numbers from
-// [Batch.Rand]. Several workers may run f at once, for different batches. If f fails or panics, or sets
-// a length beyond [Batch.Shape], the epoch ends with a *[LoadError]. A [SizedDataset] should therefore
-// leave room for what f adds. After f, the elements beyond each length are cleared. [WithTimeout]
-// doesn't bound f.
+// copied to the device. It may change elements and lengths, and should draw random numbers from
+// [Batch.Rand]. Several workers may run f at once, for different batches. If f fails or panics, or sets a
+// length beyond [Batch.Shape], the epoch ends with a *[LoadError]. A [SizedDataset] should therefore
+// leave room for what f adds. After f, the elements beyond each length are cleared. [WithTimeout] doesn't
+// bound f.
 func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 	return func(o *options) error {
 		o.transform = f
@@ -314,8 +315,8 @@ func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 	}
 }
 
-// WithLogger sets where log lines go. The default is [slog.Default]. l's handler must not call [Tune] or
-// [Precompute] with the file that its line is about.
+// WithLogger sets where log lines go. The default is [slog.Default]. While [Tune] or [Precompute] logs, a
+// handler must not call it with the same file.
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) error {
 		o.log = l
@@ -328,9 +329,9 @@ func WithDevice(d Device) Option {
 	return func(o *options) error { o.device = d; return errorIf(d == nil, "WithDevice", nil, "the device is nil") }
 }
 
-// WithAlpha sets alpha. [Tune] ignores this difference between the times that two worker counts take for
-// as many iterations as [WithIterations] says. d must be at least 0. The default is 0.5 s, but at least
-// 1 % and at most 2 % of the fastest count's time, and never below 5 µs per batch.
+// WithAlpha sets alpha, at least 0. [Tune] treats two worker counts as equally fast if the times that
+// they take for the iterations of [WithIterations] differ by less than alpha. The default is 0.5 s, kept
+// between 1 % and 2 % of the fastest count's time, and never below 5 µs per batch.
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
@@ -389,9 +390,9 @@ func WithProgress(f func(Progress)) Option {
 
 // WithResultCache keeps the result of [Tune] in the file at path, under a name for the dataset. The next
 // Tune uses the result if hardware, device, fields and options are the same, and if a few batches are as
-// large and as slow as the file says, within a factor of two. Tune measures anew after one day if fewer
-// than 90 % of runs would choose the same, or memory was short. It does so after ten minutes, enough for
-// the processes of one job, if fewer than 80 % would, or other programs kept CPUs busy. If processes
+// large and as slow as the file says, within a factor of two. Tune measures anew after one day if the
+// repeatability was below 90 % or memory was short. If it was below 80 %, or other programs kept CPUs
+// busy, the result is kept for ten minutes, which is enough for the processes of one job. If processes
 // call Tune at once, one tunes and the others wait. If the file is unusable, Tune logs that and tunes.
 // Functions that Tune calls must not call it with the same file.
 func WithResultCache(path, name string) Option {
@@ -423,18 +424,18 @@ func (o *options) logUndivided() {
 
 var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 
-// WithRetry sets how many times, 0 … 100, a sample is loaded again if its error is temporary; the
-// default is 3. The wait before the first repetition is 10 ms by default, and doubles each time.
-// [WithTimeout] bounds all loads and waits of a sample together. After a temporary error of Open, Next
-// or Skip the shard is opened again, and reading goes on at the same place. [WithTimeout] bounds each of
-// these calls by itself, but not the waits. The last error says how many attempts there were.
+// WithRetry sets how many times, 0 … 100, a sample is loaded again if its error is temporary; the default
+// is 3. The wait before the first repetition is 10 ms by default, and doubles each time. [WithTimeout]
+// bounds the total time of a sample's loads and waits. After a temporary error of Open, Next or Skip the
+// shard is opened again, and reading goes on at the same place. [WithTimeout] bounds each of these calls
+// by itself, but not the waits. The last error says how many attempts there were.
 //
 // An error is temporary if it is a timeout, or if it has a method Temporary() bool that returns true:
-// [Retryable] adds one. If the method returns false, the error is not temporary. Of errors without the
-// method these are temporary: connections that were reset, refused or broken off; networks and hosts
-// that can't be reached; [io.ErrUnexpectedEOF]; ESTALE and EIO of a network file system. An error with a
+// [Retryable] adds one. If the method returns false, the error is not temporary. An error without the
+// method is temporary if it is one of these: a connection was reset, refused or broken off; a network or
+// host can't be reached; [io.ErrUnexpectedEOF]; ESTALE or EIO of a network file system. An error with a
 // method HTTPStatusCode() int is temporary if the method returns 408, 429 or 5xx, or if the error's
-// method ErrorCode() string returns an S3 code for a passing condition, such as ExpiredToken. Package
+// method ErrorCode() string returns an S3 code for a passing condition, such as ExpiredToken. The package
 // objects, which knows that it reads a store, retries after other errors too.
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
@@ -453,7 +454,7 @@ func Temporary(err error) (temporary, known bool) {
 	return retry.MayPass(err)
 }
 
-// Retryable marks an error as temporary: see [WithRetry]. nil stays nil.
+// Retryable marks an error as temporary: see [WithRetry]. Nil stays nil.
 func Retryable(err error) error { return retry.As(err, true) }
 
 // WithChecks finds mistakes of the program, at the cost of new memory for each batch. NWT_DEBUG=1 in the

@@ -9,8 +9,8 @@ import (
 )
 
 // WithPinned sets whether batches are loaded into page-locked memory. The default is true, except on the
-// [Host]. On the Host, true is for programs that copy to a GPU themselves; if the system refuses to lock
-// memory, a log line names the limit.
+// [Host], where WithPinned(true) is for programs that copy to a GPU themselves. If the system refuses to
+// lock memory, a log line names the limit.
 func WithPinned(on bool) Option {
 	return func(o *options) error { o.pinned = &on; return nil }
 }

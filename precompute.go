@@ -19,11 +19,11 @@ import (
 )
 
 // Precompute keeps the samples of ds in a file at path: the first run loads and writes them, later runs
-// map the file into memory. The file is written anew if it is damaged or the fields, the number of
-// samples, version or the fingerprint (see [Fingerprinter]) have changed. Change version when anything
-// else changes that the samples depend on. A file at path that isn't Precompute's is first moved to
-// path.foreign. A sample that is damaged in the file, or was left out under [WithErrorBudget], is loaded
-// from ds.
+// map the file into memory. The file is written anew if it is damaged, or if any of these has changed:
+// the fields, the number of samples, version, the fingerprint (see [Fingerprinter]). If the samples
+// depend on anything else, change version whenever that changes. If another program's file lies at path,
+// it is first moved to path.foreign. A sample that is damaged in the file, or was left out under
+// [WithErrorBudget], is loaded from ds.
 //
 // All samples are tried, even if some are bad. If more are bad than [WithErrorBudget] allows, or if the
 // run is interrupted, the samples loaded so far stay in path.partial, and the next call loads the rest.
@@ -33,7 +33,7 @@ import (
 //
 // The samples are what [LoadSample] returns, so augment them in a [Map] over the result. Only loading
 // options and [WithProgress] take effect. If several processes call Precompute, one writes and the
-// others wait. ds must not call Precompute for the same path.
+// others wait. A dataset must not itself call Precompute for the same path.
 func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...Option) (*Precomputed, error) {
 	o, err := newOptions(opts)
 	n, l, dsErr := checkIndexed(ds)

@@ -40,7 +40,7 @@ func (r *Result) trial(workers int) Trial {
 	return r.Trials[i]
 }
 
-// A Result is what [Tune] found. In JSON durations are whole nanoseconds.
+// A Result is what [Tune] found. In JSON, durations are whole nanoseconds.
 type Result struct {
 	Workers       int           `json:"workers"`       // the choice: the fewest workers within Alpha of the fastest, as far as could be measured
 	Fastest       int           `json:"fastest"`       // the fastest count that may be chosen. Counts that were measured only once, or not to ± 50 %, are left out if there are others
@@ -127,7 +127,7 @@ type Trial struct {
 	PeakExact  bool          `json:"peak_exact"`     // the kernel reported PeakRSS
 	SystemUsed int64         `json:"system_used"`    // bytes in use on the machine when the trial ended
 
-	// Shares of the CPUs, 0 … 1. If the host has several ranks, they are shares of this rank's CPUs.
+	// Shares of the CPUs, 0 … 1. If the host has several ranks, the shares are of this rank's CPUs.
 	CPU          float64 `json:"cpu"`           // used by this process, its garbage collector included
 	CollectorCPU float64 `json:"collector_cpu"` // used by its garbage collector
 	OtherCPU     float64 `json:"other_cpu"`     // used by other processes; if this count was measured too briefly, the mean over all of Tune; −1: not known

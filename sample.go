@@ -339,10 +339,10 @@ func (s *Sample) blockOf(l *layout.Layout, n int, create func(l *layout.Layout, 
 }
 
 // Scratch returns a value that Load needs and that goroutines can't share, such as a decoder. The first
-// call in a worker makes the value by create; later calls return the same value. A worker has one value
-// per type T and dataset. If create fails, no value is kept; create may take ten times as long as
-// [WithTimeout] says. A value that is an [io.Closer] is closed when the worker ends, and after a panic
-// in Load.
+// call in a worker calls create to make the value; later calls return the same value. A worker has one
+// value per type T and dataset. If create fails, no value is kept; create may take ten times as long as
+// [WithTimeout] says. A value that is an [io.Closer] is closed when the worker ends, and after a panic in
+// Load.
 func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 	if v := find[T](s); v != nil {
 		return *v, nil

@@ -13,9 +13,9 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// A Sampler defines the order of an epoch; package sampler has more samplers. It may be a
-// [BatchSampler], [SamplerFiller], [BoundedSampler] or [SortingSampler]. A method with one of their
-// methods' names but other types is an error.
+// A Sampler defines the order of an epoch; package sampler has more samplers. It may be a [BatchSampler],
+// [SamplerFiller], [BoundedSampler] or [SortingSampler]. It is an error if it has a method of one of
+// these names with other types.
 type Sampler interface {
 	Len() int            // the number of positions in an epoch; it must not change
 	At(epoch, i int) int // returns the dataset index at position i, 0 ≤ i < Len(), always the same; many goroutines call it at once
@@ -290,10 +290,10 @@ func (o *options) logRank() {
 	}
 }
 
-// RankFromEnv reads rank and world from the environment variables of the first launcher that has set
-// any: torchrun, Open MPI, MPICH, Intel MPI, Slurm's srun, or a Kubernetes indexed Job with WORLD_SIZE.
+// RankFromEnv reads rank and world from the environment variables of the first launcher that has set any:
+// torchrun, Open MPI, MPICH, Intel MPI, Slurm's srun, or a Kubernetes indexed Job with WORLD_SIZE.
 // Without a launcher it returns rank 0 of 1. Variables that are malformed, out of range, missing or
-// contradictory are an error; an empty one counts as missing. lookup is [os.LookupEnv] if it is nil.
+// contradictory are an error; an empty one counts as missing. If lookup is nil, it is [os.LookupEnv].
 func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
 	if lookup == nil {
 		lookup = os.LookupEnv

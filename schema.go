@@ -16,7 +16,7 @@ type View interface {
 }
 
 // Values returns the elements of a field, row-major, without a copy. It is for generic code; other code
-// uses a [Column]. It panics if T isn't the element type.
+// uses a [Column]. It panics if T is another type.
 func Values[T Element](v View, field int) []T {
 	b, c := v.bytesOf(field)
 	if dtype := DType(c.Type); !sees[T](dtype) {
@@ -27,7 +27,7 @@ func Values[T Element](v View, field int) []T {
 }
 
 // ValuesOf does what [Values] does, for several samples at once: it returns one slice, sample after
-// sample. samples must be those that [BatchDataset].LoadMany got, or a run of them, in that order.
+// sample. Pass it the samples that [BatchDataset].LoadMany was given, or a run of them, in that order.
 func ValuesOf[T Element](samples []*Sample, field int) []T {
 	if len(samples) == 0 {
 		return nil
@@ -47,8 +47,8 @@ type Schema struct {
 // Fields returns the fields in the order in which they were added.
 func (s *Schema) Fields() []Field { return cloneFields(s.fields) }
 
-// AddField adds a field with elements of type T. shape is the shape of one sample; without it the field
-// is a scalar. AddField panics if the name is empty or taken, or if the shape is bad.
+// AddField adds a field with elements of type T. Give the shape of one sample; without it the field is a
+// scalar. AddField panics if the name is empty or taken, or if the shape is bad.
 func AddField[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, "AddField", Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
 }
@@ -120,8 +120,8 @@ type Column[T Element] struct {
 // Field returns the number of the field, for methods that take one.
 func (c Column[T]) Field() int { return c.index }
 
-// Of returns the column's elements in a *[Sample] or a *[Batch], row-major, without a copy. It panics
-// if the sample or batch is of another schema.
+// Of returns the elements of the column in a *[Sample] or a *[Batch], row-major, without a copy. It
+// panics if the sample or batch is of another schema.
 func (c Column[T]) Of(v View) []T {
 	b, there := v.bytesOf(c.index)
 	c.check(there)

@@ -8,7 +8,7 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// A Strategy decides which worker counts [Tune] measures, and for how long.
+// A Strategy decides which counts of workers [Tune] measures, and for how long.
 type Strategy interface {
 	fmt.Stringer
 	search() search.Strategy

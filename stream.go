@@ -15,8 +15,8 @@ import (
 )
 
 // A Stream is a set of shards that are read in sequence, such as tar files or the parts of a query.
-// [Streamed] makes a dataset of it. Reading a shard should be cheap: Load, which many workers call at
-// once, makes the samples.
+// [Streamed] makes a dataset of it. Reading a shard should be cheap; expensive work belongs in Load,
+// which many workers call at once.
 type Stream interface {
 	Fields() []Field // the layout of one sample, which must not change
 	Shards() int     // the number of shards, at least one for each rank unless it is a [CountedStream]; each loader asks only once
@@ -170,9 +170,9 @@ type Phase struct {
 // MixedStreams makes a dataset of several streams with the same fields, mixed by weights: in every block
 // of Mix.Block samples on a rank, each stream has exactly its share. It needs [WithEpochSamples]. A
 // [CountedStream] continues where its last epoch ended, if the number of ranks is the same. Any other
-// stream starts from its beginning in each epoch, and again if it ends within an epoch. If an epoch takes
-// only a part of it, its end is never read. A [ShardError] numbers the shards of all streams one after
-// the other.
+// stream starts from its beginning in each epoch, and again if it ends within an epoch. If an epoch
+// takes only a part of a stream, the stream's end is never read. A [ShardError] numbers the shards of
+// all streams in turn.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {
@@ -206,8 +206,9 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	return &streamDataset{streams: slices.Clone(streams), mix: &checked, seed: seed}, nil
 }
 
-// NewStream makes a stream of two functions. read yields the records of a shard, in its own goroutine,
-// until ctx ends; an error ends the shard. load makes a sample of a record, under the rules of [Dataset].
+// NewStream makes a stream from two functions. Each shard has a goroutine, in which read(ctx, shard)
+// yields the records until ctx ends; an error ends the shard. load(ctx, record, dst) makes a sample of a
+// record, under the rules of [Dataset].
 //
 // A []byte is copied, so read may reuse it; any other record must stay as it is until load has seen it.
 // Resume reads the records that it passes over. If that is slow, yield only each record's place, and

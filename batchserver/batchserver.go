@@ -31,24 +31,24 @@ type Source interface {
 	// BatchSize returns the largest number of samples in a batch: that of WithBatchSize.
 	BatchSize() int
 
-	// Places appends to dst the places of one batch. The batch is one of those that Loader.Resume would
-	// yield from state s on a rank of a world: number 0 is the first of them. If s is the end of an epoch,
-	// the batches are those of the next epoch. The result after is the state after the batch; the result
-	// left is how many batches of the same epoch then follow on each rank. The errors are those of Resume;
-	// it is also an error if rank, world or number is out of range.
+	// Places appends one batch's places to dst. The batch is one of those that Loader.Resume would yield
+	// from state s on a rank of a world: number 0 is the first of them. If s is the end of an epoch, the
+	// batches are those of the next epoch. Places also returns the state after the batch, and how many
+	// batches of the same epoch are then left on each rank. The errors are those of Resume; it is also an
+	// error if rank, world or number is out of range.
 	Places(dst []Place, rank, world int, s State, number int) (places []Place, after State, left int, err error)
 
 	// Load loads the samples of places, which must all have the same epoch and key. It uses as many workers
 	// as the loader has, and the loader's WithTimeout, WithRetry and WithBatchTransform. Bad samples are
-	// left out of the batch; the result bad has a *nwt.LoadError for each of them. The result err says why
-	// the whole batch failed: places can't be used, ctx has ended, the source is closed, there is no
-	// memory, or WithWorkerInit or WithBatchTransform has failed. If ctx ends, the context of the dataset's
-	// calls ends too. Don't change the slice places later, even after Load has returned an error.
+	// left out of the batch; Load returns a *nwt.LoadError for each of them. The result err says why the
+	// whole batch failed: places can't be used, ctx has ended, the source is closed, there is no memory, or
+	// WithWorkerInit or WithBatchTransform has failed. If ctx ends, the context of the dataset's calls ends
+	// too. Don't change places later, even after Load has returned an error.
 	//
-	// The batch lies in memory that the function alloc returns, page-aligned or at least aligned to 64
-	// bytes. After Release, the source calls free with this memory; if a call of the dataset that writes to
-	// the memory hangs, the source calls free only after that call has returned. If alloc is nil, the
-	// memory is the source's own.
+	// The batch lies in memory that alloc must return, page-aligned or at least aligned to 64 bytes. After
+	// Release, the source passes this memory to function free; if a hanging call of the dataset may still
+	// write to the memory, the source waits until that call has returned. If alloc is nil, the memory is
+	// the source's own.
 	Load(ctx context.Context, places []Place, alloc func(size int) ([]byte, error), free func(mem []byte) error) (b Batch, bad []error, err error)
 
 	// Close ends all calls of Load, and waits until no worker is left. Batches may be released before or

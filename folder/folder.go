@@ -22,8 +22,8 @@ type Option func(*options)
 
 type options struct{ classfolder.Options }
 
-// WithEmptyClasses keeps a class whose folder has no file. Without it, such a folder is an error: if
-// it were left out, all later classes would get other numbers.
+// WithEmptyClasses keeps a class whose folder has no file. Without this option an empty folder is an
+// error: if it were left out, all later classes would get other numbers.
 func WithEmptyClasses() Option { return func(o *options) { o.KeepEmpty = true } }
 
 // WithClasses gives classes their numbers: names[0] is class 0. For validation, pass the Classes of the
@@ -40,8 +40,8 @@ func WithoutStrayFiles() Option { return func(o *options) { o.SkipStray = true }
 
 // WithContentFingerprint makes the dataset's fingerprint depend on the first and the last 4 kB of each
 // file instead of on its time of modification, so that a copy of a folder has the same fingerprint. The
-// first call of Fingerprint then opens and reads each file. The fingerprint doesn't show a change in the
-// middle of a file that leaves the file's size as it was.
+// first call of Fingerprint then opens and reads each file. If the middle of a file changes, but not the
+// file's size, the fingerprint doesn't show it.
 func WithContentFingerprint() Option { return func(o *options) { o.Content = true } }
 
 // Open lists the files of a folder that have one of the extensions, such as ".wav", in lower or upper

@@ -19,8 +19,9 @@ import (
 
 // A Sharding says how batches are divided among the devices of a backend.
 type Sharding struct {
-	// Spec shards the samples, the first axis of every input and label, over one or more axes of a mesh:
-	// distributed.BuildSpec(mesh).S("data").Done(). Along the mesh's other axes, the devices get copies.
+	// Spec divides the samples, which are the first axis of every input and label, over one or more axes
+	// of a mesh: distributed.BuildSpec(mesh).S("data").Done(). Along the mesh's other axes, the devices
+	// get copies.
 	Spec *distributed.ShardingSpec
 	// Strategy is distributed.AutoSharding by default.
 	Strategy distributed.Strategy

@@ -217,7 +217,7 @@ func (a *Adapter) part(b *nwt.Batch, part, parts int, device compute.DeviceNum) 
 
 // Dataset makes the dataset on which GoMLX trains and evaluates. Each iteration yields the next epoch,
 // beginning with epoch 0. When ctx ends, so do the iterations. The errors are those of
-// [nwt.Loader.Epoch]: a second iteration while one runs ends with [nwt.ErrBusy].
+// [nwt.Loader.Epoch]: if an iteration begins while another runs, it ends with [nwt.ErrBusy].
 //
 // The loader still belongs to the caller, who closes it when training is over.
 func (a *Adapter) Dataset(ctx context.Context, name string, l *nwt.Loader) *Dataset {

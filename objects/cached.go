@@ -21,19 +21,18 @@ import (
 )
 
 // Cached wraps a bucket. Whatever is read from its objects, whole or in part, is kept in the folder dir,
-// in blocks of 16 KiB, each with a checksum. All files in dir together take at most as many bytes as
-// the argument bytes says, even if several processes use dir at once. It must be at least 8 MiB for each
-// worker of these processes; otherwise the files may take more. The data that was read longest ago is
-// removed first. Give each bucket its own folder.
+// in blocks of 16 KiB, each with a checksum. The last argument is how many bytes all files in dir may
+// take together, even if several processes use dir at once. If it is below 8 MiB for each worker of these
+// processes, the files may take more than it. The data that was read longest ago is removed first. Give
+// each bucket its own folder.
 //
 // Each object is checked once in the life of the returned bucket: when a list first names it, when its
 // attributes are asked for, or when it is first read, whichever comes first. The kept data is used only
-// if the object's size, time of modification, and MD5 or ETag are the same. A store's answers to reads
-// give only the size, and the time of modification to the second. So if an object was modified after
-// Cached was called, or less than a minute before, its attributes are also compared after each request
-// for the object. Listing through the returned bucket checks every listed object again, 1000 with each
-// request. So pass the returned bucket to [List] too. An object costs about 50 bytes of
-// memory.
+// if the object's size, time of modification, and MD5 or ETag are the same. When a store is read, it
+// tells only the size of an object, and to the second when it was changed. So if an object was modified
+// after Cached was called, or less than a minute before, its attributes are also compared after each
+// request for the object. Listing through the returned bucket checks every listed object again, 1000 with
+// each request. So pass the returned bucket to [List] too. An object costs about 50 bytes of memory.
 //
 // The cache never makes a read fail: whatever is missing, damaged or can't be kept is read from bucket.
 // If something can't be kept, one line in [log/slog.Default] says so.

@@ -16,8 +16,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// A Decode makes a sample from its bytes, under the rules of nwt.Dataset's Load. data is valid only
-// during the call. dst.Index returns which sample it is.
+// A Decode makes a sample from its bytes, under the rules of nwt.Dataset's Load. The bytes are valid only
+// during the call. Method dst.Index returns which sample it is.
 type Decode func(ctx context.Context, key string, data []byte, dst *nwt.Sample) error
 
 // An Option changes how objects are read. If an option is repeated, the last one wins.

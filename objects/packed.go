@@ -12,8 +12,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// An Index says where samples lie in large objects. A sample costs 16 bytes. The
-// zero value is an empty index. Once a dataset uses an index, add nothing to it.
+// An Index says where samples lie in large objects. A sample costs 16 bytes. The zero value is an empty
+// index. Add nothing to an index that a dataset uses.
 type Index struct {
 	objects Keys
 	numbers map[string]uint32 // numbers of the objects, by key

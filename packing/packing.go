@@ -27,9 +27,10 @@ func optionError(option string, value any, format string, args ...any) error {
 	return &nwt.ArgumentError{Name: "packing." + option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
-// New packs the documents of a [nwt.SizedDataset] into rows of length elements. A document longer than a row
-// is cut. Which pieces share a row depends only on sizes, length and seed: [nwt.WithShuffle] shuffles the
-// rows. New asks for the sizes of all documents, and keeps 12 bytes per piece.
+// New packs the documents of a [nwt.SizedDataset] into rows of the given length, in elements. A document
+// longer than a row is cut into pieces. Which pieces share a row depends only on sizes, length and seed:
+// [nwt.WithShuffle] shuffles the rows. New asks for the sizes of all documents, and keeps 12 bytes per
+// piece.
 func New(docs nwt.Dataset, length int, seed uint64) (nwt.Dataset, error) {
 	all, err := nwt.Concat(docs) // checks docs; unlike Cached, it is a SizedDataset if its part has sizes
 	if err != nil {

@@ -9,16 +9,16 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// NewStream packs the documents of a stream into rows of length elements, with the same fields as the
-// rows of [New]. Documents come one after the other, so all rows are full except the last of each
-// shard. A document that doesn't fit continues in the next row.
+// NewStream packs the documents of a stream into rows of the given length, with the same fields as the
+// rows of [New]. Documents come one after the other, so all rows are full except the last of each shard.
+// A document that doesn't fit continues in the next row.
 //
-// size returns how long a document is, from its record. With [nwt.NewStream], the record has the
-// document in Data or, as a *R, in Value. Load may set a smaller length, which leaves room in the
-// row. total returns the sum of the lengths of a shard's documents, or −1 if that isn't known. If
-// total isn't nil, the rows are a [nwt.CountedStream]. If total is nil, they aren't, even if docs is
-// one: the number of documents doesn't say how many rows there are. Resume reads the records that it
-// passes over, but doesn't load them.
+// size returns how long a document is, from its record. With [nwt.NewStream], the record has the document
+// in Data or, as a *R, in Value. Load may set a smaller length, which leaves room in the row. Function
+// total returns the sum of the lengths of a shard's documents, or −1 if that isn't known. If total isn't
+// nil, the rows are a [nwt.CountedStream]. If total is nil, the rows aren't counted, even if docs is a
+// [nwt.CountedStream]: the number of documents doesn't say how many rows there are. Resume reads the
+// records that it passes over, but doesn't load them.
 func NewStream(docs nwt.Stream, length int, size func(r *nwt.Record) int, total func(shard int) int) (nwt.Stream, error) {
 	switch {
 	case docs == nil:

@@ -13,9 +13,9 @@ import (
 
 // Buckets says how many samples of similar lengths [Bucketed] brings together. They make up a step,
 // which is one batch on each rank. The order depends on Buckets as well as on the seed. So to resume an
-// epoch, even with another batch size or number of ranks, use the same Buckets as at its beginning.
-// [nwt.NewLoader] logs a warning unless a step of Buckets is a whole number of the loader's steps:
-// otherwise batches mix lengths.
+// epoch, even with another batch size or number of ranks, use the same Buckets as at its beginning. If a
+// step of Buckets isn't a whole number of the loader's steps, batches mix lengths, and [nwt.NewLoader]
+// logs a warning.
 type Buckets struct {
 	BatchSize int // samples per batch
 	World     int // number of ranks; 0 means 1
@@ -23,9 +23,9 @@ type Buckets struct {
 }
 
 // Bucketed visits each of 0 … n−1 once per epoch, in random order, except that the samples of a batch
-// have similar lengths and so need little padding. length returns the length of a sample, in any unit.
-// Many goroutines call length, at least once per sample and epoch. It must be quick (a look-up, not a
-// load), and must always return the same length for the same sample.
+// have similar lengths and so need little padding. length(i) returns the length of sample i, in any
+// unit. Many goroutines call length, at least once per sample and epoch. It must be quick (a look-up,
+// not a load), and must always return the same length for the same sample.
 //
 // The epoch is shuffled as by [nwt.Shuffled] and cut into windows of Buckets.Window steps. Each window
 // is sorted by length and then cut into steps, and the steps are shuffled. A wider window means less

@@ -15,16 +15,15 @@ import (
 // maxClasses bounds the numbers of classes.
 const maxClasses = 1 << 24
 
-// PerClass makes batches of P classes × K samples for metric learning. P is the parameter classes, and K
-// is the parameter each. No class comes twice in a batch. No sample does either, unless its class has
-// fewer than K samples; a log line of [slog.Default] counts such classes. labels has the class of each
-// index, 0 or more. An epoch has about as many samples as the dataset.
+// PerClass makes batches for metric learning, with the given number of classes and, of each class, the
+// given number of samples. No class comes twice in a batch. No sample does either, unless its class has
+// too few; a log line of [slog.Default] counts such classes. The class of index i is labels[i], 0 or
+// more. An epoch has about as many samples as the dataset.
 //
 // How often a class comes is proportional to its weight, but a class comes at most once per batch. So if
-// the model confuses a class, give this class a larger weight: it then comes more often. weights has a
-// number for each class; 0 leaves the class out. If weights is nil, all classes weigh the same. Each
-// time that a class comes, it brings samples that haven't come yet, until too few are left; then its
-// samples are shuffled again.
+// the model confuses a class, give this class a larger weight: it then comes more often. Weight 0 leaves
+// a class out. If weights is nil, all classes weigh the same. Each time that a class comes, it brings
+// samples that haven't come yet, until too few are left; then its samples are shuffled again.
 //
 // The sampler is a [nwt.BatchSampler]: WithBatchSize must be at least P × K. If the last step has fewer
 // batches than there are ranks, several ranks share a batch; [nwt.WithDropLast] leaves such a step out.

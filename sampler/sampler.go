@@ -30,9 +30,9 @@ func optionError(option string, value any, format string, args ...any) error {
 
 // Select returns the order of s over part of a dataset: each index k from s becomes indices[k].
 // Select(nwt.Shuffled(len(indices), seed), indices) shuffles the part; an index listed twice comes
-// twice. s must yield only 0 … len(indices)−1; for any other index, At panics.
+// twice. If s yields an index outside of 0 … len(indices)−1, At panics.
 //
-// If s is a [nwt.BatchSampler], so is the result. Select copies indices, which must not be negative.
+// If s is a [nwt.BatchSampler], so is the result. Indices must not be negative. Select copies them.
 func Select(s nwt.Sampler, indices []int) (nwt.Sampler, error) {
 	var errs []error
 	if s == nil {

@@ -158,9 +158,9 @@ func WithToken(token string) Option {
 	})
 }
 
-// WithTLS encrypts connections. A server's configuration has its certificates. A client's has the root
-// certificates that it trusts; if it has none, the client trusts the system's. By default nothing is
-// encrypted.
+// WithTLS encrypts connections. A server's configuration has its certificates. A client's configuration
+// has the root certificates that it trusts; if there are none, the client trusts the system's. By default
+// nothing is encrypted.
 func WithTLS(c *tls.Config) Option {
 	return option(func(o *options) error {
 		if o.tls = c; c == nil {

@@ -133,8 +133,8 @@ func (s *Server) Stats() Stats {
 // Serve answers requests until ctx ends. It then takes no new ones, finishes those that it has begun if
 // WithGrace leaves the time, and hangs up. It closes the listener. A server serves once.
 //
-// Without a token, everybody who reaches a TCP address is let in: on loopback, every user of this host.
-// A Unix socket made by [Listen] or [WithShared] lets in root, and the user who runs the server. A
+// Without a token, everybody who reaches a TCP address is let in: on loopback, every user of this host. A
+// Unix socket made by [Listen] or [WithShared] lets in only the user who runs the server, and root. A
 // socket at @NAME also lets in others who know the token.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	opts := []grpc.ServerOption{

@@ -18,8 +18,8 @@ import (
 // Stratified does what [nwt.Split] does, but within each class: every part gets its share of the class,
 // rounded up or down. The choice is random, and the same for the same seed. Samples that are left after
 // rounding go to the parts that lack most, so the only sample of a class goes to the part that is
-// furthest below its share. class returns a sample's class, any number; the method Class of a
-// vision.Folder or a folder.Folder will do.
+// furthest below its share. For a sample's index, class(i) returns its class, any number; the method
+// Class of a vision.Folder or a folder.Folder will do.
 func Stratified(ds nwt.Dataset, seed uint64, class func(index int) int, shares ...float64) ([]nwt.Dataset, error) {
 	if err := check("Stratified", ds, shares...); err != nil {
 		return nil, err

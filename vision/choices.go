@@ -37,8 +37,9 @@ func (p *Pipeline) ChoosePixels(dst *nwt.Sample, field int, pixels []byte, heigh
 }
 
 // Load loads another picture of the sample, or the pictures of another field. They must have the size of
-// the first one. p is the pipeline of the Choices, or a pipeline that its Companion or Masks returned. The
-// pipeline of the Choices changes colours in the same way as for the first picture.
+// the first one. Use the pipeline of the Choices, or one that was made from it by [Pipeline.Companion]
+// or [Pipeline.Masks]. The pipeline of the Choices changes colours in the same way as for the first
+// picture.
 func (d Choices) Load(p *Pipeline, field int, files ...[]byte) error {
 	if d.p == nil {
 		return errNotChosen
@@ -64,8 +65,8 @@ type Box [4]float32
 
 // Box returns where the visible part of a box is in the result, and which share of the box's area is
 // visible. The share is 0 if nothing is visible, or if the box has no area. A box with NaN becomes the
-// empty box at 0, 0. b is in pixels of the file's picture or, if [WithOrientation] turns the picture, in
-// pixels of the turned picture.
+// empty box at 0, 0. The argument is in pixels of the file's picture or, if [WithOrientation] turns the
+// picture, in pixels of the turned picture.
 func (d Choices) Box(b Box) (in Box, share float64) {
 	share = 1
 	for i, a := range [2]*axis{&d.geometry.x, &d.geometry.y} {
@@ -106,8 +107,8 @@ func (p *Pipeline) Frames(name string, n int) nwt.Field {
 
 // Companion makes a pipeline for [Choices.Load], which loads other pictures of the same samples. These
 // pictures are cropped, resized and mirrored like the pictures of p. In place of p's other transforms,
-// those in the argument transforms are applied; they may only change colours and values. The new
-// pipeline has the options of p, unless opts change them.
+// the given transforms are applied; they may only change colours and values. The new pipeline has the
+// options of p, unless opts change them.
 func (p *Pipeline) Companion(transforms []Transform, opts ...Option) (*Pipeline, error) {
 	b := &Pipeline{dtype: p.dtype, layout: p.layout, orient: p.orient, damaged: p.damaged, maxPixels: p.maxPixels}
 	b.root = p.drawer()

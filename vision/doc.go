@@ -55,14 +55,14 @@
 //
 // A JPEG file is whole if it has the codes of all its pixels; a file of several scans must have all bits
 // of all coefficients. Bytes between its segments, before a restart marker or after the last row are
-// skipped, as in Pillow and torchvision. A file that is cut is an error for every crop.
+// skipped, as in Pillow and torchvision. A file whose end is missing is an error for every crop.
 //
 // PNG, GIF, WebP, BMP and TIFF are decoded in Go, and so are other formats that the program has
 // registered with [image.RegisterFormat]. If a PNG file isn't interlaced, only the rows down to the
-// crop's last row are unpacked. But the checksums of all chunks and the end of the file are checked, so
-// a file that is cut or damaged anywhere is an error for every crop. TIFF files are turned as their
-// orientation says, as in Pillow. docs/photographs.md lists the kinds of files that Pillow loads and
-// this package doesn't.
+// crop's last row are unpacked. But the end of the file and the checksums of all chunks are checked, so a
+// file that is damaged or incomplete is an error for every crop. TIFF files are turned as their
+// orientation says, as in Pillow. docs/photographs.md lists the kinds of files that Pillow loads and this
+// package doesn't.
 //
 // Of an animation, the first picture is used. If this picture doesn't fill the file's canvas, the rest
 // is black. In a GIF file, the rest has the transparent colour or, if there is none, the first colour of

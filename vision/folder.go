@@ -39,8 +39,8 @@ func WithFieldNames(image, class string) FolderOption {
 	return func(o *folderOptions) { o.image, o.class = image, class }
 }
 
-// WithEmptyClasses keeps a class whose folder has no picture. Without it, such a folder
-// is an error: if it were left out, all later classes would get other numbers.
+// WithEmptyClasses keeps a class whose folder has no picture. Without this option an empty folder is an
+// error: if it were left out, all later classes would get other numbers.
 func WithEmptyClasses() FolderOption { return func(o *folderOptions) { o.KeepEmpty = true } }
 
 // WithClasses gives classes their numbers: names[0] is class 0. For validation, pass the Classes of the
@@ -58,8 +58,8 @@ func WithoutStrayFiles() FolderOption { return func(o *folderOptions) { o.SkipSt
 
 // WithContentFingerprint makes [Folder.Fingerprint] depend on the first and the last 4 kB of each file
 // instead of on its time of modification, so that a copy of a folder has the same fingerprint. The first
-// call of Fingerprint then opens and reads each file. The fingerprint doesn't show a change in the
-// middle of a file that leaves the file's size as it was.
+// call of Fingerprint then opens and reads each file. If the middle of a file changes, but not the file's
+// size, the fingerprint doesn't show it.
 func WithContentFingerprint() FolderOption { return func(o *folderOptions) { o.Content = true } }
 
 // OpenFolder lists the pictures of a folder, without opening them. It follows symbolic links to folders,
@@ -69,8 +69,8 @@ func WithContentFingerprint() FolderOption { return func(o *folderOptions) { o.C
 // by path; within a folder, its files by name. Each folder directly in dir is a class and must have a
 // picture, and dir itself must have none. Names that begin with a dot, and files that operating systems
 // and file servers leave behind (__MACOSX, @eaDir, Thumbs.db and the like), count neither as classes nor
-// as pictures. One line of package slog's default logger counts all other files that are skipped, by their
-// extensions. If ctx ends, so does the listing.
+// as pictures. All other files that are skipped are counted by extension, in one log line of slog's
+// default logger. If ctx ends, so does the listing.
 func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOption) (*Folder, error) {
 	if err := checkAlone("OpenFolder", p); err != nil {
 		return nil, err
@@ -93,8 +93,8 @@ func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOpti
 	return &Folder{files, p, []nwt.Field{p.Field(o.image), {Name: o.class, Type: nwt.Int64}}}, nil
 }
 
-// With returns the same files, loaded by another pipeline, for example by one without random transforms
-// for validation.
+// With returns a dataset of the same files, loaded by another pipeline, for example one without random
+// transforms for validation.
 func (f *Folder) With(p *Pipeline) (*Folder, error) {
 	if err := checkAlone("Folder.With", p); err != nil {
 		return nil, err

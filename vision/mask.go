@@ -12,10 +12,10 @@ import (
 // maskOf says what a mask's pixels become.
 type maskOf struct{ outside int }
 
-// Masks makes a pipeline for the masks of p's pictures, which [Choices.Load] loads. Masks are cropped,
-// resized and mirrored like the pictures, and keep their values. A mask must be grey, or have a palette:
-// then its values are the indices of the colours in the palette. A crop that reaches beyond the picture
-// has the value of the argument outside there.
+// Masks makes a pipeline for the masks of p's pictures. [Choices.Load] loads a mask with it. Masks are
+// cropped, resized and mirrored like the pictures, and keep their values. A mask must be grey, or have a
+// palette: then its values are the indices of the colours in the palette. If a crop reaches beyond the
+// picture, its pixels there get the value that you pass as outside.
 //
 // t is Uint8, Uint16, Int32, Int64 or Float32. A value that a Uint8 can't hold is an error. The
 // result has the shape [height, width].

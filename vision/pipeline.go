@@ -27,9 +27,9 @@ func (l Layout) String() string {
 // An Option changes the pipeline that [New] makes.
 type Option func(*Pipeline) error
 
-// WithType sets the element type of the result: Float32, the default, Float16,
-// BFloat16, Uint8 or Uint16. Uint8 is 0 … 255 and Uint16 is 0 … 65535; they can't be
-// normalized. The others are 0 … 1 before [Normalize].
+// WithType sets the element type of the result: Float32 (the default), Float16, BFloat16, Uint8 or
+// Uint16. Uint8 is 0 … 255 and Uint16 is 0 … 65535; they can't be normalized. The others are 0 … 1 before
+// [Normalize].
 func WithType(t nwt.DType) Option {
 	return func(p *Pipeline) error {
 		switch t {
@@ -84,8 +84,8 @@ func WithDamaged() Option {
 const DefaultMaxPixels = 89_478_485
 
 // WithMaxPixels sets how many pixels a picture may have. The default is [DefaultMaxPixels]. If a file's
-// header says that the picture has more pixels, or a side of more than 2²⁰, that is an error, before any
-// memory is allocated.
+// header tells of more pixels, or of a side longer than 2²⁰, that is an error, before any memory is
+// allocated.
 func WithMaxPixels(n int) Option {
 	return func(p *Pipeline) error {
 		if n < 1 || int64(n) > 1<<31 {
@@ -214,8 +214,8 @@ func (p *Pipeline) Field(name string) nwt.Field {
 }
 
 // Load decodes the picture in data, applies the transforms with random numbers from dst.Rand, and writes
-// the result to a field of dst, which must have the layout of [Pipeline.Field]. It neither keeps nor
-// changes data. Its errors don't name the picture: the caller adds the name.
+// the result to a field of dst. The field must have the layout of [Pipeline.Field]. Load neither keeps
+// nor changes data. Its errors don't name the picture: the caller adds the name.
 //
 // Load ends soon after the context of the call that loads dst: when the program leaves the epoch, or when
 // [nwt.WithTimeout] gives the call up. The error then wraps the context's cause. The package

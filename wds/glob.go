@@ -22,8 +22,8 @@ import (
 // those that match the second, and so on. A file that matches two patterns is named once.
 //
 // If a folder can't be read, Glob returns an error; if the error is temporary, Glob tries again first.
-// fs.Glob would silently leave the folder's files out. If one of the patterns that the braces stand for
-// matches no file, Glob returns [fs.ErrNotExist].
+// fs.Glob would silently leave the folder's files out. If braces stand for several patterns, and one
+// of these matches no file, Glob returns [fs.ErrNotExist].
 func Glob(fsys fs.FS, pattern string) ([]string, error) {
 	patterns, err := expand(pattern, maxShards)
 	for _, p := range patterns {

@@ -14,10 +14,10 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// WithDecompressor makes the stream unpack shards whose names end with suffix, such as ".bz2", by
-// calling the function open. If several suffixes match, the longest decides. WithDecompressor takes
-// precedence over gzip and Zstandard, which need no option. The function open gets the shard's file; its
-// result is closed before the file. The memory that the function takes isn't bounded.
+// WithDecompressor makes the stream unpack shards whose names end with suffix, such as ".bz2", by a call
+// of open. If several suffixes match, the longest decides. WithDecompressor takes precedence over gzip
+// and Zstandard, which need no option. The function open gets the shard's file; its result is closed
+// before the file. The memory that the function takes isn't bounded.
 //
 //	wds.WithDecompressor(".bz2", func(r io.Reader) (io.ReadCloser, error) {
 //		return io.NopCloser(bzip2.NewReader(r)), nil

@@ -55,12 +55,12 @@ _in_jax: set[type] = set()
 class Loader(contextlib.AbstractContextManager["Loader"]):
     """The batches of one rank, loaded by servers (nwt-serve).
 
-    addresses: one address, host:port or unix:PATH, or a list of them; if a host name stands for
+    addresses: an address (host:port or unix:PATH) or a list of them; if a host name stands for
         several hosts, all are asked. All servers must serve the same batches. A server that dies is
         asked again, so it may come back. shared:PATH, the shared memory of a server on this host,
         must be the only address.
     rank, world_size: the number of this process, from 0, and how many processes train together.
-        Of each step's samples, this loader gets the part of its rank. By default they are what
+        Of each step's samples, this loader gets its rank's share. By default they are what
         torchrun, MPI or Slurm have set in the environment; if nothing is set, this loader gets all
         samples.
     token: the token in the servers' -token-file.
@@ -144,7 +144,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """The number of each class, by its name."""
+        """The label that stands for each class, by the class's name."""
         return {name: number for number, name in enumerate(self.classes)}
 
     def __len__(self) -> int:

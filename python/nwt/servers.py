@@ -123,7 +123,7 @@ class Server:
     def get(self, ticket: bytes, about: dict[str, Any], begun: Callable[[Any], None], seconds: float) -> Any:
         """A batch, how many batches follow, the state after the batch, and its bad samples.
 
-        `begun` is called with the call to the server, so that the call can be cancelled.
+        `begun` is given the call to the server, so that the call can be cancelled.
         """
         call = self.client.do_get(self._flight.Ticket(ticket), self._options(seconds))
         _live.add(call)
