@@ -195,7 +195,7 @@ func (b *Batch) Retain() {
 	}
 }
 
-// Release undoes one Retain, and panics if there was none. Any goroutine may do so.
+// Release undoes one Retain, and panics if there was none. Any goroutine may.
 func (b *Batch) Release() {
 	switch n := b.refs.Add(-1); {
 	case n == 0:
@@ -244,7 +244,7 @@ func (b *Batch) resize(n int) {
 
 // Shape returns the shape of a field of the whole batch: Len, followed by the shape of one sample. A
 // ragged dimension is as long as the field allows or, with a [SizedDataset], as the batch's longest
-// sample. The slice must not be changed.
+// sample. Don't change the slice.
 func (b *Batch) Shape(field int) []int {
 	b.column(field)
 	return b.places.Shapes[field]

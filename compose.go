@@ -226,9 +226,8 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 	return nil
 }
 
-// Map returns a dataset with the given fields. For each of its samples, dst, a sample of ds is loaded
-// into src, and then f writes dst. Function f may also write to src, and both samples have the same
-// Rand.
+// Map returns a dataset with the given fields. For each sample, a sample of ds is loaded into src, and
+// then f writes dst. Function f may also write to src, and both samples have the same Rand.
 func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
 	_, src, err := checkIndexed(ds)
 	switch {
@@ -283,11 +282,11 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	return d.f(ctx, src, src.outer)
 }
 
-// LoadPart loads a sample of ds for a Load that puts several samples together in dst, as mixup, a mosaic
-// or package packing does. The part has dst's Rand, Position and Epoch. It is valid until the next call
-// for the same ds, which reuses the part's memory. Dataset ds must be comparable, as pointers are. As
-// with [Scratch], only the goroutine that was called to load dst may call LoadPart. Make ds before Load,
-// not in it. At most 64 datasets can give parts.
+// LoadPart loads a sample of ds for a Load that puts several samples together in dst, as package packing
+// does, or mixup, or a mosaic. The part has dst's Rand, Position and Epoch. It is valid until the next
+// call for the same ds, which reuses the part's memory. Dataset ds must be comparable, as pointers are.
+// As with [Scratch], only the goroutine that was called to load dst may call LoadPart. Make ds before
+// Load, not in it. At most 64 datasets give parts.
 func LoadPart(ctx context.Context, ds Dataset, index int, dst *Sample) (*Sample, error) {
 	kept, err := Scratch(dst, func() (*parts, error) { return &parts{}, nil })
 	if err != nil {
@@ -346,9 +345,8 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 // length), so that the loader needn't clear the place first. If the promise is broken, elements that
 // aren't written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's
 // Folder make this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets
-// do. Any other dataset makes it by a method WritesAll(asked Dataset) bool that returns whether asked,
-// the dataset in use, is the receiver. So a type that embeds yours, and may have its own Load, makes no
-// promise.
+// do. Any other dataset makes it by a method WritesAll(used Dataset) bool. Return whether the dataset in
+// use is the receiver: then a type that embeds yours, and may have its own Load, makes no promise.
 func WritesAll(ds Dataset) Dataset {
 	if ds == nil || bool(overwrites(ds)) {
 		return ds

@@ -285,9 +285,9 @@ func (b batcher) LoadMany(ctx context.Context, indices []int, dst []*Sample) err
 // longest sample: see [Batch.Shape]. The result of [Map] has no sizes unless it is wrapped in [Sized].
 type SizedDataset interface {
 	Dataset
-	// Sizes writes the size of sample index to sizes: one number per ragged dimension, field by field,
-	// the same at every call. Load may set a smaller size, but not a larger one. Sizes must be quick.
-	// Many goroutines call it at once. If it panics or a size is out of range, the sample is bad.
+	// Sizes writes a sample's size to sizes: one number per ragged dimension, field by field, the same at
+	// every call. Load may set a smaller size, but not a larger one. Sizes must be quick. Many goroutines
+	// call it at once. If it panics or a size is out of range, the sample is bad.
 	Sizes(index int, sizes []int)
 }
 

@@ -205,8 +205,9 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 	})
 }
 
-// Epochs yields the epochs first … end−1 as one sequence, see [Loader.Epoch]. The next epoch is loaded
-// while the last batches of the current one are in use. If first equals end, the sequence is empty.
+// Epochs yields as one sequence the epochs from first to end−1: see [Loader.Epoch]. The next epoch is
+// loaded while the last batches of the current one are in use. If first equals end, the sequence is
+// empty.
 func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) {
 		switch {

@@ -330,8 +330,8 @@ func WithDevice(d Device) Option {
 }
 
 // WithAlpha sets alpha, at least 0. [Tune] treats two worker counts as equally fast if the times that
-// they take for the iterations of [WithIterations] differ by less than alpha. The default is 0.5 s, kept
-// between 1 % and 2 % of the fastest count's time, and never below 5 µs per batch.
+// they take for the iterations of [WithIterations] differ by less than alpha. The default is 0.5 s, but
+// never below 1 % or above 2 % of the fastest count's time, nor below 5 µs per batch.
 func WithAlpha(d time.Duration) Option {
 	return func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
@@ -436,7 +436,7 @@ var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 // host can't be reached; [io.ErrUnexpectedEOF]; ESTALE or EIO of a network file system. An error with a
 // method HTTPStatusCode() int is temporary if the method returns 408, 429 or 5xx, or if the error's
 // method ErrorCode() string returns an S3 code for a passing condition, such as ExpiredToken. The package
-// objects, which knows that it reads a store, retries after other errors too.
+// objects retries after other errors too.
 func WithRetry(times int, wait time.Duration) Option {
 	return func(o *options) error {
 		o.retry = retry.Policy{Times: times, Wait: wait, Asked: true}

@@ -53,8 +53,8 @@ func AddField[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, "AddField", Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
 }
 
-// AddRagged does what [AddField] does, for a field whose size varies by sample in the first dims
-// dimensions; shape is the largest size: see [Field].
+// AddRagged does what [AddField] does, for a field whose size varies by sample: dims is in how many
+// dimensions, from the first, and shape the largest size. See [Field].
 func AddRagged[T Element](s *Schema, name string, dims int, shape ...int) Column[T] {
 	if dims < 1 || dims > len(shape) {
 		panic(fmt.Sprintf("nwt: AddRagged: field %q: dims is %d: must be 1 … %d, the dimensions of shape %v", name, dims, len(shape), slices.Clone(shape)))

@@ -42,7 +42,7 @@ type Skipper interface {
 	ShardReader
 	// Skip passes over at most the next n records, n ≥ 1, and returns how many. If that is 0, the loader
 	// reads one record with Next. If no record is left, the error is [io.EOF] itself; any other error ends
-	// the shard. Skip must not pass over a record that Next can't read: it fails if that record is next.
+	// the shard. Skip must not pass over a record that Next can't read: if that record is next, Skip fails.
 	Skip(ctx context.Context, n int) (skipped int, err error)
 }
 
@@ -206,13 +206,14 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	return &streamDataset{streams: slices.Clone(streams), mix: &checked, seed: seed}, nil
 }
 
-// NewStream makes a stream from two functions. Each shard has a goroutine, in which read(ctx, shard)
-// yields the records until ctx ends; an error ends the shard. load(ctx, record, dst) makes a sample of a
-// record, under the rules of [Dataset].
+// NewStream makes a stream from two functions. In a goroutine per shard, read(ctx, shard) yields the
+// records until ctx ends; an error ends the shard. load(ctx, r, dst) makes a sample of a record, under
+// the rules of [Dataset].
 //
-// A []byte is copied, so read may reuse it; any other record must stay as it is until load has seen it.
-// Resume reads the records that it passes over. If that is slow, yield only each record's place, and
-// fetch the record in load. A type that embeds the stream and has a method Records is a [CountedStream].
+// A []byte is copied, so function read may reuse it; any other record must stay as it is until load has
+// seen it. Resume reads the records that it passes over. If that is slow, yield only each record's
+// place, and fetch the record in load. A type that embeds the stream and has a method Records is a
+// [CountedStream].
 func NewStream[R any](fields []Field, shards int, read func(ctx context.Context, shard int) iter.Seq2[R, error], load func(ctx context.Context, r R, dst *Sample) error) Stream {
 	return &funcStream[R]{slices.Clone(fields), shards, read, load}
 }

@@ -9,8 +9,8 @@ package device
 // the next epoch opens another. At the end of an epoch, for whatever reason it ends, the loader waits for
 // the queued copies.
 type Session interface {
-	// Copy puts copies to device memory in the queue, records event after them, and returns without waiting
-	// for them. It must not keep the slice. The copied memory stays valid until the copies have ended.
+	// Copy begins to copy parts to device memory, and returns without waiting. It records event behind the
+	// copies. It must not keep the slice. The copied memory stays valid until the copies have ended.
 	Copy(parts []Copy, event uintptr) error
 	// Wait blocks, without spinning, until the device has reached event.
 	Wait(event uintptr) error

@@ -23,12 +23,12 @@ type Option func(*options)
 type options struct{ classfolder.Options }
 
 // WithEmptyClasses keeps a class whose folder has no file. Without this option an empty folder is an
-// error: if it were left out, all later classes would get other numbers.
+// error, since leaving its class out would give all later classes other numbers.
 func WithEmptyClasses() Option { return func(o *options) { o.KeepEmpty = true } }
 
 // WithClasses gives classes their numbers: names[0] is class 0. For validation, pass the Classes of the
-// training folder: otherwise, in a folder that lacks a class, all later classes have other numbers. A
-// folder that isn't among names is an error; a name without a folder or without files is fine.
+// training folder: otherwise, in a folder that lacks a class, all later classes have other numbers. It
+// is an error if a folder has none of these names; a name without a folder or without files is fine.
 func WithClasses(names []string) Option {
 	return func(o *options) { o.Classes = append([]string{}, names...) }
 }
@@ -78,8 +78,8 @@ func (f *Folder) Class(index int) int { return f.files.Class(index) }
 // Path returns the path of a file.
 func (f *Folder) Path(index int) string { return f.files.Path(index) }
 
-// Lengths calls length for each file, 32 at a time, and returns the results. [nwt.Sized] and some
-// samplers need them. Lengths ends at the first error, which names the file.
+// Lengths returns each file's length, which it gets by calling length, for 32 files at a time.
+// [nwt.Sized] and some samplers need them. Lengths ends at the first error, which names the file.
 func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, path string) (int, error)) ([]int, error) {
 	if length == nil {
 		return nil, &nwt.ArgumentError{Name: "folder.Folder.Lengths", Reason: "length is nil"}

@@ -28,8 +28,8 @@ import (
 //
 // Each object is checked once in the life of the returned bucket: when a list first names it, when its
 // attributes are asked for, or when it is first read, whichever comes first. The kept data is used only
-// if the object's size, time of modification, and MD5 or ETag are the same. When a store is read, it
-// tells only the size of an object, and to the second when it was changed. So if an object was modified
+// if the object's size, time of modification, and MD5 or ETag are the same. With the bytes of an object,
+// stores send only its size, and a time of modification in whole seconds. So if an object was modified
 // after Cached was called, or less than a minute before, its attributes are also compared after each
 // request for the object. Listing through the returned bucket checks every listed object again, 1000 with
 // each request. So pass the returned bucket to [List] too. An object costs about 50 bytes of memory.

@@ -31,9 +31,10 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Temporary reports whether another attempt may succeed; nwt.WithRetry makes such attempts, and lists
-// temporary errors. For a store, every error that isn't known to be permanent is temporary too. A missing
-// object, a refusal, an impossible range and data that can't be decoded are permanent.
+// Temporary reports whether another attempt may succeed; nwt.WithRetry makes such attempts, and its
+// comment lists temporary errors. For a store, every error that isn't known to be permanent is
+// temporary too. A missing object, a refusal, an impossible range and data that can't be decoded are
+// permanent.
 func (e *Error) Temporary() bool { return e.temporary }
 
 // temporary reports whether a read that failed with err may succeed later.

@@ -24,8 +24,8 @@ type Buckets struct {
 
 // Bucketed visits each of 0 … n−1 once per epoch, in random order, except that the samples of a batch
 // have similar lengths and so need little padding. length(i) returns the length of sample i, in any
-// unit. Many goroutines call length, at least once per sample and epoch. It must be quick (a look-up,
-// not a load), and must always return the same length for the same sample.
+// unit. It is called by many goroutines, at least once per sample and epoch. It must be quick (a
+// look-up, not a load), and must always return the same length for the same sample.
 //
 // The epoch is shuffled as by [nwt.Shuffled] and cut into windows of Buckets.Window steps. Each window
 // is sorted by length and then cut into steps, and the steps are shuffled. A wider window means less

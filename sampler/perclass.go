@@ -27,8 +27,8 @@ const maxClasses = 1 << 24
 //
 // The sampler is a [nwt.BatchSampler]: WithBatchSize must be at least P × K. If the last step has fewer
 // batches than there are ranks, several ranks share a batch; [nwt.WithDropLast] leaves such a step out.
-// To change the weights, call SetSampler between epochs, and save the weights with the model. Two
-// successive epochs are kept; each takes 4 bytes per sample.
+// To change a class's weight, call SetSampler between epochs, and save the new weights with the model.
+// Two successive epochs are kept; each takes 4 bytes per sample.
 func PerClass(labels []int, classes, each int, weights []float64, seed uint64) (nwt.Sampler, error) {
 	s := &perClass{classes: classes, each: each, seed: seed, last: len(labels) - 1}
 	if err := errors.Join(s.group(labels, weights), s.checkSize(len(labels))); err != nil {

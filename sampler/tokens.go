@@ -28,7 +28,7 @@ type Tokens struct {
 // (or audio frames, or pixels), not to a number of samples. Short samples come in large batches and long
 // ones in small batches, so each batch costs about the same. The samples of a batch have similar lengths;
 // if the dataset is a [nwt.SizedDataset], little of the batch is padding. length(i) returns the length of
-// sample i. TokenBatches calls length once per sample, before it returns. A length of 0 counts as 1.
+// sample i. TokenBatches asks for every length once, before it returns. A length of 0 counts as 1.
 //
 // The samples are sorted by length, once, and cut into windows of Tokens.Window batches. A window ends
 // sooner if the longest sample of the next batch is less than three quarters as long as the window's

@@ -14,7 +14,7 @@ import (
 // A ServerOption says how a server serves.
 type ServerOption interface{ ofServer(*options) error }
 
-// A ClientOption says how a client asks.
+// A ClientOption says how a client asks for batches.
 type ClientOption interface{ ofClient(*options) error }
 
 // An Option is for servers and for clients.

@@ -40,13 +40,13 @@ func WithFieldNames(image, class string) FolderOption {
 }
 
 // WithEmptyClasses keeps a class whose folder has no picture. Without this option an empty folder is an
-// error: if it were left out, all later classes would get other numbers.
+// error, since leaving its class out would give all later classes other numbers.
 func WithEmptyClasses() FolderOption { return func(o *folderOptions) { o.KeepEmpty = true } }
 
 // WithClasses gives classes their numbers: names[0] is class 0. For validation, pass the Classes of the
 // training folder: otherwise, if one folder lacks a class, all later classes have other numbers in that
-// folder. A folder that isn't among names is an error; a name without a folder or without pictures is
-// fine.
+// folder. It is an error if a folder has none of these names; a name without a folder or without pictures
+// is fine.
 func WithClasses(names []string) FolderOption {
 	return func(o *folderOptions) { o.Classes = append([]string{}, names...) }
 }
@@ -130,8 +130,8 @@ func (f *Folder) Path(index int) string { return f.files.Path(index) }
 // Len returns the number of files.
 func (f *Folder) Len() int { return f.files.Len() }
 
-// Fields returns "image", with the pipeline's type, and "class", an Int64, or the names that
-// [WithFieldNames] has set: see [nwt.ColumnOf].
+// Fields returns two fields: "image", with the pipeline's type, and "class", an Int64. [WithFieldNames]
+// changes the names. See [nwt.ColumnOf].
 func (f *Folder) Fields() []nwt.Field { return f.fields }
 
 // Fingerprint depends on what the samples depend on: the pipeline, and the names, sizes, times and

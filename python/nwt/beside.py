@@ -234,7 +234,8 @@ class Files(Local):
     """The bytes of files of any kind, from a folder with one folder per class or a list of paths.
 
     batch["data"] is uint8 [n, longest], and batch["data.len0"] has the lengths. batch["index"] is
-    int64 [n]. If paths is a folder, batch["label"] is int64 [n]; if labels are given, it has those.
+    int64 [n]. If paths is a folder, batch["label"] is int64 [n]; if you give labels,
+    batch["label"] has them.
     extensions: which files of a folder are taken, such as [".wav", ".flac"]; by default all.
     classes: as in ImageFolder.
     labels: as in Images, if paths is a list.

@@ -97,7 +97,7 @@ def path(name: str, value: Any) -> str:
 
 
 def paths(name: str, value: Any) -> list[str]:
-    """A list of at least one path. A path with braces, such as train-{000..146}.tar, is several."""
+    """A list of at least one path. A path with braces, such as train-{000..146}.tar, is several paths."""
     if not isinstance(value, (os.PathLike, Iterable)):
         raise TypeError(f"{name}={value!r:.200}: must be paths")
     if isinstance(value, (str, bytes, os.PathLike)):
