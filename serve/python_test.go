@@ -42,11 +42,12 @@ func python(t testing.TB, args ...string) *exec.Cmd {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
-	program := os.Getenv("NWT_PYTHON")
-	if program == "" {
+	program, given := os.LookupEnv("NWT_PYTHON")
+	if !given {
 		program = "python3"
 	}
 	if out, err := exec.Command(program, "-c", "import numpy, pyarrow.flight").CombinedOutput(); err != nil {
+		require.False(t, given, "NWT_PYTHON=%s: %v %s", program, err, out)
 		t.Skipf("%s with numpy and pyarrow isn't here (NWT_PYTHON names another): %v %s", program, err, out)
 	}
 	cmd := exec.Command(program, args...)

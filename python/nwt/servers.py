@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
-import contextlib
 import ctypes
 import importlib
 import json
@@ -97,7 +96,7 @@ class Server:
     def __init__(self, address: str, token: str | None, tls: Any, proxy: bool) -> None:
         self.address, self.under_way = address, 0
         self.down: str | None = None  # why it isn't asked before it answers again
-        self.reviving = False
+        self.reviving: threading.Thread | None = None  # asks it until it answers
         roots = None
         if isinstance(tls, (str, os.PathLike)):
             with open(tls, "rb") as file:
@@ -156,6 +155,7 @@ class Servers:
         self._changed = threading.Condition()
         self._why: str | None = None  # no server will answer any more
         self._closed = threading.Event()
+        self.close = weakref.finalize(self, _close, self._closed, self._servers, os.getpid())
         self.about: dict[str, Any] = {}  # what the first to answer has
 
     def describe(self, rank: int, world: int) -> dict[str, Any]:
@@ -199,8 +199,8 @@ class Servers:
                     raise Error(f"no server has answered for {self._patience} s; {last}")
                 for server in self._servers:
                     if server.down and not server.reviving:
-                        server.reviving = True
-                        threading.Thread(target=self._revive, args=(server,), name="nwt-revive", daemon=True).start()
+                        server.reviving = threading.Thread(target=self._revive, args=(server,), name="nwt-revive", daemon=True)
+                        server.reviving.start()
                 if up := [s for s in self._servers if not s.down]:
                     server = min(up, key=lambda s: s.under_way)
                     server.under_way += 1
@@ -212,21 +212,30 @@ class Servers:
         end, wait, why, answers = time.monotonic() + self._patience, 0.01, None, False
         while not answers and not why and time.monotonic() < end and not self._closed.wait(wait):
             wait = min(2 * wait, 1)
-            with contextlib.suppress(*self._passing):
-                why = self._ended()
-                with contextlib.suppress(*self._wrong, Error):  # whoever asks next is told
-                    server.describe(0, 1, 5)
-                answers = True
+            try:
+                if not (why := self._ended()):
+                    server.describe(0, 1, 2)
+                    answers = True
+            except self._passing:
+                pass
+            except (*self._wrong, Error):
+                answers = True  # whoever asks next is told
         with self._changed:
-            server.reviving, self._why = False, self._why or why
+            server.reviving, self._why = None, self._why or why
             if answers:
                 server.down = None
             self._changed.notify_all()
 
-    def close(self) -> None:
-        self._closed.set()
-        for server in self._servers:
-            server.client.close()
+
+def _close(closed: threading.Event, servers: list[Server], pid: int) -> None:
+    """Ends what Servers has begun. A call that failed after Python's end would be a segmentation fault."""
+    if os.getpid() != pid:
+        return  # a fork has none of the threads
+    closed.set()
+    for server in servers:
+        if (thread := server.reviving) and thread is not threading.current_thread():
+            thread.join()
+        server.client.close()
 
 
 class _Asking:

@@ -141,6 +141,20 @@ class Servers(unittest.TestCase):
         with self.assertRaisesRegex(nwt.Error, "no server has answered for 0.2 s; 127.0.0.1:1: "):
             nwt.Loader(["127.0.0.1:1"], patience=0.2)
 
+    def test_a_server_that_is_down_is_not_asked_for_batches(self):
+        asked, get = [], nwt.servers.Server.get
+
+        def counted(server, *args):
+            asked.append(server.address)
+            return get(server, *args)
+
+        with unittest.mock.patch.object(nwt.servers.Server, "get", counted), nwt.Loader([GIVEN["drawing"][0], "127.0.0.1:1"], prefetch=2) as loader:
+            for _ in range(5):
+                self.assertEqual(len(list(loader)), len(loader))
+                time.sleep(0.05)
+        self.assertIn("127.0.0.1:1", asked)
+        self.assertLessEqual(asked.count("127.0.0.1:1"), 2)
+
     def test_one_address_may_stand_alone(self):
         with nwt.Loader(GIVEN["drawing"][0]) as loader:
             self.assertEqual(len(list(loader)), len(loader))
@@ -148,14 +162,14 @@ class Servers(unittest.TestCase):
 
 class Processes(unittest.TestCase):
     def test_no_thread_is_left(self):
-        with drawing() as loader:
+        with nwt.Loader([*GIVEN["drawing"], "127.0.0.1:1"]) as loader:
             for batch in loader:
                 break
             list(loader)
             forgotten = iter(loader)
             next(forgotten)
             del forgotten, batch
-        self.assertEqual([t.name for t in threading.enumerate() if t.name == "nwt"], [])
+        self.assertEqual([t.name for t in threading.enumerate() if t.name.startswith("nwt")], [])
 
     def test_a_fork_is_told_and_does_no_harm(self):
         with drawing() as loader:
