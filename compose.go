@@ -15,8 +15,8 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Subset returns the samples of ds at the indices, in their order. It copies the slice. A sample that
-// occurs twice is augmented differently each time.
+// Subset returns the samples of ds at the indices, in the order of the indices. It copies the slice. A
+// sample that occurs twice is augmented differently each time.
 func Subset(ds Dataset, indices []int) (Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
@@ -345,8 +345,8 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 // length), so that the loader needn't clear the place first. If the promise is broken, elements that
 // aren't written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's
 // Folder make this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets
-// do. Any other dataset makes it by a method WritesAll(used Dataset) bool. Return whether the dataset in
-// use is the receiver: then a type that embeds yours, and may have its own Load, makes no promise.
+// do. Any other dataset makes it by a method WritesAll(used Dataset) bool. It returns whether the
+// dataset in use is the receiver, so that a type that embeds yours makes no promise.
 func WritesAll(ds Dataset) Dataset {
 	if ds == nil || bool(overwrites(ds)) {
 		return ds
@@ -571,7 +571,7 @@ type Slice struct {
 
 // SliceOf returns an array for [FromSlices] that holds the samples one after the other, each row-major
 // with the given shape; without a shape each sample is a scalar. Values of type int make a field of type
-// Int64. The array must not change, since it isn't copied (only a []int is, where int has 32 bits).
+// Int64. The array must not change: only a []int is copied, and only where int has 32 bits.
 func SliceOf[T Element | ~int](name string, values []T, shape ...int) Slice {
 	field := Field{Name: name, Type: Int64, Shape: slices.Clone(shape)}
 	first := unsafe.Pointer(unsafe.SliceData(values))

@@ -10,9 +10,8 @@
 //		return decode(files[i], image.Of(dst))
 //	})
 //
-// [Tune] finds the fewest workers that load this dataset as fast as more workers would: on this machine
-// and, if you give it, with your training step. A [Loader] yields the batches. [NewTunedLoader] does
-// both:
+// [Tune] finds the fewest workers that load this dataset on this machine as fast as more workers would,
+// with or without your training step. A [Loader] yields the batches. [NewTunedLoader] does both:
 //
 //	loader, err := nwt.NewTunedLoader(ctx, ds, nwt.WithBatchSize(128), nwt.WithShuffle(42))
 //	…

@@ -205,7 +205,7 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 	})
 }
 
-// Epochs yields as one sequence the epochs from first to end−1: see [Loader.Epoch]. The next epoch is
+// Epochs yields the batches of several epochs, from first to end−1: see [Loader.Epoch]. The next epoch is
 // loaded while the last batches of the current one are in use. If first equals end, the sequence is
 // empty.
 func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, error] {

@@ -165,7 +165,7 @@ func same(a, b nwt.Field) bool {
 }
 
 // Batch copies a batch to tensors on the backend. The tensors belong to the caller, who no longer needs
-// b. Use Batch with nwt.WithStep and in a training loop that you write; for GoMLX's loop see
+// b. Use Batch in a training loop that you write, and in the step of nwt.WithStep; for GoMLX's loop see
 // [Adapter.Dataset].
 func (a *Adapter) Batch(b *nwt.Batch) (train.Batch, error) {
 	return a.part(b, 0, 1, a.config.Device)
@@ -217,7 +217,7 @@ func (a *Adapter) part(b *nwt.Batch, part, parts int, device compute.DeviceNum) 
 
 // Dataset makes the dataset on which GoMLX trains and evaluates. Each iteration yields the next epoch,
 // beginning with epoch 0. When ctx ends, so do the iterations. The errors are those of
-// [nwt.Loader.Epoch]: if an iteration begins while another runs, it ends with [nwt.ErrBusy].
+// [nwt.Loader.Epoch]: an iteration that begins while another runs ends with [nwt.ErrBusy].
 //
 // The loader still belongs to the caller, who closes it when training is over.
 func (a *Adapter) Dataset(ctx context.Context, name string, l *nwt.Loader) *Dataset {

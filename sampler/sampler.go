@@ -28,9 +28,9 @@ func optionError(option string, value any, format string, args ...any) error {
 	return &nwt.ArgumentError{Name: "sampler." + option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
-// Select returns the order of s over part of a dataset: each index k from s becomes indices[k].
-// Select(nwt.Shuffled(len(indices), seed), indices) shuffles the part; an index listed twice comes
-// twice. If s yields an index outside of 0 … len(indices)−1, At panics.
+// Select makes a sampler for part of a dataset, with the order of s: each index k from s becomes
+// indices[k]. Select(nwt.Shuffled(len(indices), seed), indices) shuffles the part; an index listed twice
+// comes twice. If s yields an index outside of 0 … len(indices)−1, At panics.
 //
 // If s is a [nwt.BatchSampler], so is the result. Indices must not be negative. Select copies them.
 func Select(s nwt.Sampler, indices []int) (nwt.Sampler, error) {

@@ -16,7 +16,7 @@ import (
 
 // WithDecompressor makes the stream unpack shards whose names end with suffix, such as ".bz2", by a call
 // of open. If several suffixes match, the longest decides. WithDecompressor takes precedence over gzip
-// and Zstandard, which need no option. The function open gets the shard's file; its result is closed
+// and Zstandard, which need no option. The shard's file is passed to open; what open returns is closed
 // before the file. The memory that the function takes isn't bounded.
 //
 //	wds.WithDecompressor(".bz2", func(r io.Reader) (io.ReadCloser, error) {

@@ -38,10 +38,10 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// New makes a stream of samples from shards in fsys, such as a folder (os.DirFS) or a bucket (FS of nwt's
-// package objects). The names of shards are paths in fsys, as [Glob] returns them, or brace lists of such
-// paths, as in a shell: "train-{000..127}.tar", "{a,b}/{0..9}.tar". nwt.Streamed makes
-// a dataset of the stream.
+// New makes a stream of samples from shards in fsys, such as a folder (os.DirFS) or a bucket (objects.FS,
+// another package of nwt). The names of shards are paths in fsys, as [Glob] returns them, or brace lists
+// of such paths, as in a shell: "train-{000..127}.tar", "{a,b}/{0..9}.tar". nwt.Streamed makes a dataset
+// of the stream.
 //
 // load turns a record into a sample, under the rules of nwt.Dataset's Load. The record is valid only
 // during the call. New adds the shard's name and the key to the errors of load.

@@ -59,7 +59,7 @@ func (o *options) formats(ctx context.Context, document string) error {
 		return err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "Measured on one thread (%s), %s; %v s per measurement, medians of %d rounds in turn, in images per second.\n\n",
+	fmt.Fprintf(&b, "Measured on one thread (%s), %s; %v s per measurement, medians of %d rounds, in images per second.\n\n",
 		hardware.CPU, system(), o.seconds, o.rounds)
 	b.WriteString("| | nwt | torchvision | Pillow | nwt ÷ torchvision |\n| --- | ---: | ---: | ---: | ---: |\n")
 	for _, name := range formatNames {
