@@ -286,7 +286,7 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 // does, or mixup, or a mosaic. The part has dst's Rand, Position and Epoch. It is valid until the next
 // call for the same ds, which reuses the part's memory. Dataset ds must be comparable, as pointers are.
 // As with [Scratch], only the goroutine that was called to load dst may call LoadPart. Make ds before
-// Load, not in it. At most 64 datasets give parts.
+// Load, not in it. Up to 64 datasets give parts.
 func LoadPart(ctx context.Context, ds Dataset, index int, dst *Sample) (*Sample, error) {
 	kept, err := Scratch(dst, func() (*parts, error) { return &parts{}, nil })
 	if err != nil {

@@ -25,7 +25,7 @@ const maxClasses = 1 << 24
 // a class out. If weights is nil, all classes weigh the same. Each time that a class comes, it brings
 // samples that haven't come yet, until too few are left; then its samples are shuffled again.
 //
-// The sampler is a [nwt.BatchSampler]: WithBatchSize must be at least P × K. If the last step has fewer
+// The sampler is a [nwt.BatchSampler]: WithBatchSize must be at least classes × each. If the last step has fewer
 // batches than there are ranks, several ranks share a batch; [nwt.WithDropLast] leaves such a step out.
 // To change a class's weight, call SetSampler between epochs, and save the new weights with the model.
 // Two successive epochs are kept; each takes 4 bytes per sample.
