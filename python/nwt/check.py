@@ -17,7 +17,6 @@ HINTS = {
     "target_transform": 'give nwt.Images your labels, or look them up by the sample: labels[batch["index"]]',
     "pin_memory": "write nwt.torch.DataLoader(loader, pin_memory=True)",
     "pin_memory_device": "write nwt.torch.DataLoader(loader, pin_memory=True)",
-    "transforms": "pictures are cropped, resized, flipped and coloured by train, size, scale, ratio, flip and color_jitter; apply any other to the batch",
     "labels": 'those of ImageFolder are its folders; nwt.Images and nwt.Files take labels, or look them up: labels[batch["index"]]',
     "label": "it is labels, of nwt.Images and nwt.Files",
     "targets": "it is labels, of nwt.Images and nwt.Files",

@@ -234,7 +234,7 @@ def _close(closed: threading.Event, servers: list[Server], pid: int) -> None:
     closed.set()
     for server in servers:
         if (thread := server.reviving) and thread is not threading.current_thread():
-            thread.join()
+            thread.join(3)  # a call takes 2 s at most; starting a program again may take longer
         server.client.close()
 
 
