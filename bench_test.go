@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/device"
+	"github.com/nwt-go/nwt/driver"
 	"github.com/nwt-go/nwt/internal/cuda"
 	"github.com/nwt-go/nwt/internal/cuda/cudatest"
 	"github.com/nwt-go/nwt/internal/host"
@@ -511,7 +511,7 @@ func deliver(b *testing.B, l *nwt.Loader, warmup, n int, f func(n int, batch *nw
 // A bareLoop is what the loader's copies are measured against: two page-locked
 // buffers whose copies take turns, so that one is always queued behind the other.
 type bareLoop struct {
-	session device.Session
+	session driver.Session
 	src     [2][]byte
 	dst     [2]uintptr
 	event   [2]uintptr
@@ -544,7 +544,7 @@ func newBareLoop(b *testing.B, size int) *bareLoop {
 }
 
 func (l *bareLoop) copy(i int) error {
-	return l.session.Copy([]device.Copy{{Dst: l.dst[i], Src: l.src[i]}}, l.event[i])
+	return l.session.Copy([]driver.Copy{{Dst: l.dst[i], Src: l.src[i]}}, l.event[i])
 }
 
 // run makes n copies and returns the time they took.

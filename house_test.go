@@ -400,7 +400,7 @@ func TestArrowsBetweenPackagesGoOneWay(t *testing.T) {
 	for beneath, files := range internals {
 		files = slices.DeleteFunc(files, func(path string) bool { return strings.HasPrefix(filepath.ToSlash(path), "internal/loadertest/") })
 		if len(files) > 0 {
-			require.True(t, strings.HasPrefix(beneath, "internal/") || beneath == "device", "%q is imported by %v", beneath, files)
+			require.True(t, strings.HasPrefix(beneath, "internal/") || beneath == "driver", "%q is imported by %v", beneath, files)
 		}
 	}
 	samplers := importsOf(t, "sampler")
@@ -444,7 +444,7 @@ func TestTextsBeginWithTheirPackage(t *testing.T) {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "loadertest") || strings.Contains(path, "/cmd/") {
 			return err
 		}
-		own, _, nested := strings.Cut(filepath.ToSlash(path), "/")
+		own, _, nested := strings.Cut(strings.TrimPrefix(filepath.ToSlash(path), "contrib/"), "/")
 		if !nested || own == "internal" {
 			own = "nwt"
 		}

@@ -7,26 +7,26 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/nwt-go/nwt/batchserver"
+	"github.com/nwt-go/nwt/driver"
 	"github.com/nwt-go/nwt/internal/launch"
 	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// Place identifies the sample for a dataset whose Load asks a server for it: see package batchserver.
-func (s *Sample) Place() batchserver.Place {
+// Place identifies the sample for a dataset whose Load asks a server for it: see package driver.
+func (s *Sample) Place() driver.Place {
 	outer := s
 	for outer.outer != nil {
 		outer = outer.outer
 	}
-	return batchserver.Place{Index: s.index, Position: s.Position(), Epoch: outer.epoch, Key: outer.key}
+	return driver.Place{Index: s.index, Position: s.Position(), Epoch: outer.epoch, Key: outer.key}
 }
 
-// Serving returns a source that loads the loader's batches for other processes: see package batchserver.
+// Serving returns a source that loads the loader's batches for other processes: see package driver.
 // The source has as many workers as the loader, at least one, and memory of its own. It reports each bad
 // sample, whatever [WithErrorBudget] says. Serving fails with a device, [WithUnordered] or a stream: a
 // stream has no sample by index.
-func (l *Loader) Serving() (batchserver.Source, error) {
+func (l *Loader) Serving() (driver.Source, error) {
 	var err error
 	switch o := l.opts; {
 	case l.streams():
@@ -63,7 +63,7 @@ type serving struct {
 // A request asks for a batch.
 type request struct {
 	ctx     context.Context // of its calls of Load
-	places  []batchserver.Place
+	places  []driver.Place
 	memory  slotMemory  // none: the loader's own
 	settled atomic.Bool // set by the first of two: the consumer, which answers, and a caller that has given up
 	answer  chan served
@@ -76,14 +76,14 @@ type served struct {
 	err error
 }
 
-// Memory, Lens and what a Batch has make a served batch a [batchserver.Batch].
+// Memory, Lens and what a Batch has make a served batch a [driver.Batch].
 type servedBatch struct{ *Batch }
 
 func (b servedBatch) Memory() []byte { return b.places.Bytes[:b.places.Used] }
 
 func (s *serving) BatchSize() int { return s.l.places }
 
-func (s *serving) Places(dst []batchserver.Place, rank, world int, from batchserver.State, number int) (_ []batchserver.Place, after batchserver.State, left int, err error) {
+func (s *serving) Places(dst []driver.Place, rank, world int, from driver.State, number int) (_ []driver.Place, after driver.State, left int, err error) {
 	after = from
 	if world < 1 || world > launch.MaxWorld || rank < 0 || rank >= world {
 		return dst, after, 0, optionError("Places", fmt.Sprintf("rank %d of %d", rank, world), "the world must be 1 … %d, and the rank below it", launch.MaxWorld)
@@ -109,7 +109,7 @@ func (s *serving) Places(dst []batchserver.Place, rank, world int, from batchser
 		return dst, after, 0, optionError("Places", number, "the batch must be 0 … %d", steps-1)
 	}
 	begin, end := 0, 0
-	after = batchserver.State{Epoch: at.epoch, Order: uint64(s.l.identity(at.sampler, o.N))}
+	after = driver.State{Epoch: at.epoch, Order: uint64(s.l.identity(at.sampler, o.N))}
 	if o.Batches == 0 {
 		begin, end, after.Samples = o.Part(at.base, number)
 	} else if begin, end, after.Samples, err = o.PartOf(at.epoch, at.base, number); err != nil {
@@ -117,7 +117,7 @@ func (s *serving) Places(dst []batchserver.Place, rank, world int, from batchser
 	}
 	ask := func() error {
 		for i := begin; i < end; i++ {
-			dst = append(dst, batchserver.Place{Index: at.sampler.At(at.epoch, i), Position: i, Epoch: at.epoch, Key: s.l.seedKey})
+			dst = append(dst, driver.Place{Index: at.sampler.At(at.epoch, i), Position: i, Epoch: at.epoch, Key: s.l.seedKey})
 		}
 		return nil
 	}
@@ -127,7 +127,7 @@ func (s *serving) Places(dst []batchserver.Place, rank, world int, from batchser
 	return dst, after, steps - 1 - number, err
 }
 
-func (s *serving) Load(ctx context.Context, places []batchserver.Place, alloc func(size int) ([]byte, error), free func(mem []byte) error) (batchserver.Batch, []error, error) {
+func (s *serving) Load(ctx context.Context, places []driver.Place, alloc func(size int) ([]byte, error), free func(mem []byte) error) (driver.Batch, []error, error) {
 	if n := len(places); n < 1 || n > s.l.places {
 		return nil, nil, optionError("Load", n, "must be 1 … %d places, the samples of a batch", s.l.places)
 	}
@@ -170,7 +170,7 @@ func (s *serving) Load(ctx context.Context, places []batchserver.Place, alloc fu
 	return nil, nil, contextError(ctx)
 }
 
-func (a served) result() (batchserver.Batch, []error, error) {
+func (a served) result() (driver.Batch, []error, error) {
 	if a.err != nil {
 		return nil, nil, a.err
 	}

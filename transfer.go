@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nwt-go/nwt/device"
+	"github.com/nwt-go/nwt/driver"
 	"github.com/nwt-go/nwt/internal/cuda"
 	"github.com/nwt-go/nwt/internal/devicecopy"
 	"github.com/nwt-go/nwt/internal/osmemory"
@@ -43,14 +43,14 @@ type staged struct{ *Batch }
 
 func (b staged) String() string { return fmt.Sprintf("batch %d of epoch %d", b.number, b.epoch) }
 
-func (b staged) Parts(parts []device.Copy, buffer uintptr) (all []device.Copy, size int) {
+func (b staged) Parts(parts []driver.Copy, buffer uintptr) (all []driver.Copy, size int) {
 	for f, offset := range b.places.Offsets {
 		mem := b.Bytes(f)
-		parts = append(parts, device.Copy{Dst: buffer + uintptr(offset), Src: mem})
+		parts = append(parts, driver.Copy{Dst: buffer + uintptr(offset), Src: mem})
 		size += len(mem)
 	}
 	if b.size == b.places.Laid { // then one copy is enough
-		parts = append(parts[:0], device.Copy{Dst: buffer, Src: b.places.Bytes[:b.places.Used]})
+		parts = append(parts[:0], driver.Copy{Dst: buffer, Src: b.places.Bytes[:b.places.Used]})
 	}
 	return parts, size
 }
@@ -96,7 +96,7 @@ type Device interface {
 	Free(ptr uintptr) error
 	NewEvent() (uintptr, error) // returns a handle for a point in a session's queue
 	FreeEvent(event uintptr) error
-	Open() (device.Session, error) // opens a loader's session, its queue of copies
+	Open() (driver.Session, error) // opens a loader's session, its queue of copies
 }
 
 // Host returns the default device: batches stay where they were loaded.
@@ -116,4 +116,4 @@ func (hostDevice) Alloc(int) (uintptr, error)      { return 0, errors.ErrUnsuppo
 func (hostDevice) Free(uintptr) error              { return errors.ErrUnsupported }
 func (hostDevice) NewEvent() (uintptr, error)      { return 0, errors.ErrUnsupported }
 func (hostDevice) FreeEvent(uintptr) error         { return errors.ErrUnsupported }
-func (hostDevice) Open() (device.Session, error)   { return nil, errors.ErrUnsupported }
+func (hostDevice) Open() (driver.Session, error)   { return nil, errors.ErrUnsupported }

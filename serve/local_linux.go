@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/nwt-go/nwt/batchserver"
+	"github.com/nwt-go/nwt/driver"
 )
 
 func makePrivate(fd uintptr) { _ = unix.Fchmod(int(fd), 0o600) } // listenUnix does so again
@@ -345,7 +345,7 @@ func (l *localClient) answer(number uint32, asked []byte, wanted <-chan struct{}
 }
 
 // lay copies the lengths behind a batch's fields, and says where in its file each column begins.
-func (l *localClient) lay(b batchserver.Batch, a *answer) (in *file, text []byte, err error) {
+func (l *localClient) lay(b driver.Batch, a *answer) (in *file, text []byte, err error) {
 	l.mu.Lock()
 	in = l.fileOf(b.Memory())
 	l.mu.Unlock()

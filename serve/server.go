@@ -29,7 +29,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/batchserver"
+	"github.com/nwt-go/nwt/driver"
 )
 
 const (
@@ -42,7 +42,7 @@ const (
 type Server struct {
 	ds     nwt.Dataset
 	opts   *options
-	source batchserver.Source
+	source driver.Source
 	result *nwt.Result // of WithTuning
 	about  description // of rank 0 of 1
 	most   int         // bytes of the largest batch, with what aligns it
@@ -84,7 +84,7 @@ func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, er
 		return nil, err
 	}
 	s.work = max(1, l.Workers())
-	first, after, left, err := s.source.Places(nil, 0, 1, batchserver.State{}, 0)
+	first, after, left, err := s.source.Places(nil, 0, 1, driver.State{}, 0)
 	if err != nil {
 		return nil, errors.Join(err, s.source.Close())
 	}
@@ -201,7 +201,7 @@ func (s *Server) knows(token string) bool {
 // describe tells what a rank gets.
 func (s *Server) describe(rank, world int) (description, error) {
 	d := s.about
-	_, _, left, err := s.source.Places(nil, rank, world, batchserver.State{}, 0)
+	_, _, left, err := s.source.Places(nil, rank, world, driver.State{}, 0)
 	d.Batches = left + 1
 	return d, err
 }
@@ -220,22 +220,22 @@ func (s *Server) leave() { <-s.loading }
 
 // load loads the batch that a ticket asks for, and returns what is to be told of it. The caller has
 // entered. The error is a status.
-func (s *Server) load(ctx context.Context, asked []byte, alloc func(int) ([]byte, error), free func([]byte) error) (b batchserver.Batch, a answer, err error) {
+func (s *Server) load(ctx context.Context, asked []byte, alloc func(int) ([]byte, error), free func([]byte) error) (b driver.Batch, a answer, err error) {
 	a = answer{Server: s.opts.name, Data: s.about.Data}
-	var places []batchserver.Place
+	var places []driver.Place
 	t, err := parseTicket(asked)
 	switch {
 	case err != nil:
 	case t.Data == "":
 		a.Order = s.about.Order
-		var after batchserver.State
-		places, after, a.Left, err = s.source.Places(nil, t.Rank, t.World, batchserver.State{Epoch: t.Epoch, Samples: t.Samples, Order: t.Order}, t.Batch)
+		var after driver.State
+		places, after, a.Left, err = s.source.Places(nil, t.Rank, t.World, driver.State{Epoch: t.Epoch, Samples: t.Samples, Order: t.Order}, t.Batch)
 		a.After = (*nwt.State)(&after)
 	case t.Data != s.about.Data:
 		return nil, a, status.Error(codes.FailedPrecondition, said(fmt.Errorf("server %s has %s, not %s", s.opts.name, s.about.dataset(), t.Data), maxSaid))
 	default:
 		for _, p := range t.Places {
-			places = append(places, batchserver.Place{Index: p[0], Position: p[1], Epoch: t.Epoch, Key: t.Key})
+			places = append(places, driver.Place{Index: p[0], Position: p[1], Epoch: t.Epoch, Key: t.Key})
 		}
 	}
 	if err != nil {
@@ -301,7 +301,7 @@ func (s *Server) alloc(size int) ([]byte, error) {
 }
 
 // columns returns the columns of a batch: the fields', then those of lengths.
-func (s *Server) columns(b batchserver.Batch) (columns [][]byte) {
+func (s *Server) columns(b driver.Batch) (columns [][]byte) {
 	for f := range s.about.Fields {
 		columns = append(columns, b.Bytes(f))
 	}

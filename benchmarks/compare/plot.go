@@ -13,8 +13,8 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
+	nwtplot "github.com/nwt-go/nwt/contrib/plot"
 	"github.com/nwt-go/nwt/internal/human"
-	nwtplot "github.com/nwt-go/nwt/plot"
 )
 
 // Okabe and Ito's colors, which the color-blind tell apart. Beside them each line has a shape

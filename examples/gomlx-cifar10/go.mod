@@ -7,7 +7,7 @@ require (
 	github.com/gomlx/go-xla v0.4.1
 	github.com/gomlx/gomlx v0.28.3
 	github.com/nwt-go/nwt v0.1.0
-	github.com/nwt-go/nwt/gomlx v0.1.0
+	github.com/nwt-go/nwt/contrib/gomlx v0.1.0
 	github.com/stretchr/testify v1.12.1
 )
 
@@ -38,5 +38,5 @@ require (
 
 replace (
 	github.com/nwt-go/nwt => ../..
-	github.com/nwt-go/nwt/gomlx => ../../gomlx
+	github.com/nwt-go/nwt/contrib/gomlx => ../../contrib/gomlx
 )

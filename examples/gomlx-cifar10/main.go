@@ -27,9 +27,9 @@ import (
 	"github.com/gomlx/gomlx/ml/train/optimizer"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/contrib/gomlx"
 	"github.com/nwt-go/nwt/examples/internal/cifar"
 	"github.com/nwt-go/nwt/examples/internal/progress"
-	"github.com/nwt-go/nwt/gomlx"
 )
 
 func main() {

@@ -6,7 +6,7 @@ require (
 	github.com/gomlx/compute v0.1.3
 	github.com/gomlx/gomlx v0.28.3
 	github.com/nwt-go/nwt v0.1.0
-	github.com/nwt-go/nwt/gomlx v0.1.0
+	github.com/nwt-go/nwt/contrib/gomlx v0.1.0
 	github.com/stretchr/testify v1.12.1
 )
 
@@ -35,5 +35,5 @@ require (
 
 replace (
 	github.com/nwt-go/nwt => ../..
-	github.com/nwt-go/nwt/gomlx => ../../gomlx
+	github.com/nwt-go/nwt/contrib/gomlx => ../../contrib/gomlx
 )

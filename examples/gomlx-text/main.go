@@ -30,7 +30,7 @@ import (
 	"github.com/gomlx/gomlx/ml/train/optimizer"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/gomlx"
+	"github.com/nwt-go/nwt/contrib/gomlx"
 	"github.com/nwt-go/nwt/sampler"
 )
 

@@ -31,7 +31,7 @@ var Library = "libcuda.so.1"
 var drivers sync.Map
 
 // start loads the driver, once, and initializes it.
-func start() (driver, error) {
+func start() (library, error) {
 	drv, ok := drivers.Load(Library)
 	if !ok {
 		d, err := load(Library)
@@ -40,7 +40,7 @@ func start() (driver, error) {
 		}
 		drv, _ = drivers.LoadOrStore(Library, d)
 	}
-	d := drv.(driver)
+	d := drv.(library)
 	switch err := check("cuInit", d.init()); {
 	case errors.Is(err, NoDevice):
 		return nil, noGPU(err)
@@ -62,7 +62,7 @@ func noGPU(err error) error {
 // Device is a GPU, used through its primary context. A Device holds nothing that the driver must free;
 // only its sessions and page-locked buffers do. Any goroutine may use it.
 type Device struct {
-	drv  driver
+	drv  library
 	gpu  int
 	name string
 }
@@ -77,7 +77,7 @@ func Count() (int, error) {
 	return count(drv)
 }
 
-func count(drv driver) (int, error) {
+func count(drv library) (int, error) {
 	n, r := drv.deviceCount()
 	if r == Success && n == 0 {
 		return 0, noGPU(check("cuDeviceGetCount", NoDevice))
@@ -238,7 +238,7 @@ func (d *Device) release() error {
 }
 
 // within calls f on one thread with ctx as its current context.
-func within(drv driver, ctx uintptr, f func() error) error {
+func within(drv library, ctx uintptr, f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := check("cuCtxPushCurrent_v2", drv.push(ctx)); err != nil {

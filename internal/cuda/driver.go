@@ -2,10 +2,10 @@ package cuda
 
 import "unsafe"
 
-// driver is the part of CUDA's driver API that is needed here. Each method makes the one call that its
+// library is the part of CUDA's driver API that is needed here. Each method makes the one call that its
 // comment names; the caller turns the Result into an error with that name. Handles (contexts, streams,
 // events) and addresses on the device are plain numbers.
-type driver interface {
+type library interface {
 	init() Result                                  // cuInit
 	deviceCount() (int, Result)                    // cuDeviceGetCount
 	device(ordinal int) (int, Result)              // cuDeviceGet

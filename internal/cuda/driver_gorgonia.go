@@ -25,7 +25,7 @@ const Backend = "gorgonia.org/cu"
 // cuCtxPopCurrent.
 type gorgonia struct{}
 
-func load(string) (driver, error) { return gorgonia{}, nil }
+func load(string) (library, error) { return gorgonia{}, nil }
 
 // resultOf turns an error of gorgonia.org/cu, which has an unexported integer type, back into a CUresult.
 func resultOf(err error) Result {

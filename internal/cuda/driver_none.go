@@ -16,7 +16,7 @@ const Backend = ""
 // deviceFiles exist if a process may use a GPU: on a PC or server, on a Jetson, and in WSL.
 var deviceFiles = []string{"/dev/nvidiactl", "/dev/nvhost-ctrl-gpu", "/dev/nvgpu", "/usr/lib/wsl/lib/libcuda.so.1"}
 
-func load(string) (driver, error) {
+func load(string) (library, error) {
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
 		return nil, fmt.Errorf("%w: GPUs work on linux/amd64 and linux/arm64, and this is %s/%s", ErrNoDevice, runtime.GOOS, runtime.GOARCH)
 	}

@@ -43,11 +43,11 @@ type loaded struct {
 	cuEventSynchronize           uintptr
 }
 
-func load(library string) (driver, error) {
+func load(path string) (library, error) {
 	// dlerror reports a failure only to the thread on which dlopen failed.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	lib, err := purego.Dlopen(library, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	lib, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
 		return nil, fmt.Errorf("%w: NVIDIA's driver library can't be loaded: %w", ErrNoDevice, err)
 	}

@@ -3,7 +3,7 @@ package cuda
 import (
 	"errors"
 
-	"github.com/nwt-go/nwt/device"
+	"github.com/nwt-go/nwt/driver"
 )
 
 // A session is a queue of copies to one device. Its context is current on a thread only while a method
@@ -16,7 +16,7 @@ type session struct {
 }
 
 // Open opens a session.
-func (d *Device) Open() (device.Session, error) {
+func (d *Device) Open() (driver.Session, error) {
 	ctx, err := d.retain()
 	if err != nil {
 		return nil, err
@@ -36,9 +36,9 @@ func (d *Device) Open() (device.Session, error) {
 // do calls f on one thread, with the session's context current on that thread.
 func (s *session) do(f func() error) error { return within(s.dev.drv, s.ctx, f) }
 
-// Copy implements device.Session. If a source isn't page-locked memory, it may be read, more slowly,
+// Copy implements driver.Session. If a source isn't page-locked memory, it may be read, more slowly,
 // before Copy returns.
-func (s *session) Copy(parts []device.Copy, event uintptr) error {
+func (s *session) Copy(parts []driver.Copy, event uintptr) error {
 	return s.do(func() error {
 		for _, p := range parts {
 			if len(p.Src) == 0 {
@@ -52,12 +52,12 @@ func (s *session) Copy(parts []device.Copy, event uintptr) error {
 	})
 }
 
-// Wait implements device.Session.
+// Wait implements driver.Session.
 func (s *session) Wait(event uintptr) error {
 	return s.do(func() error { return check("cuEventSynchronize", s.dev.drv.syncEvent(event)) })
 }
 
-// Close implements device.Session.
+// Close implements driver.Session.
 func (s *session) Close() error {
 	var err error
 	if s.stream != 0 {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	parts "github.com/nwt-go/nwt/device"
+	parts "github.com/nwt-go/nwt/driver"
 	"github.com/nwt-go/nwt/internal/cuda"
 	"github.com/nwt-go/nwt/internal/cuda/cudatest"
 )

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nwt-go/nwt/device"
+	"github.com/nwt-go/nwt/driver"
 )
 
 // A Device has the methods of a device that a stage needs.
@@ -23,7 +23,7 @@ type Device interface {
 	Free(ptr uintptr) error
 	NewEvent() (uintptr, error)
 	FreeEvent(event uintptr) error
-	Open() (device.Session, error)
+	Open() (driver.Session, error)
 }
 
 // A Batch is what a stage copies. The goroutine of Serve calls its methods.
@@ -31,7 +31,7 @@ type Batch interface {
 	String() string // names the batch in errors
 	// Parts appends the copies that bring the batch to a buffer. size is the total size of its samples in
 	// bytes.
-	Parts(parts []device.Copy, buffer uintptr) (all []device.Copy, size int)
+	Parts(parts []driver.Copy, buffer uintptr) (all []driver.Copy, size int)
 	// Copied delivers the batch on the device. The receiver must give the buffer to Return.
 	Copied(buffer *Buffer, began, ended time.Time)
 	// Lost says that a copy of the batch may be under way and that nobody will know when it ends.
@@ -55,9 +55,9 @@ type Stage struct {
 	log  *slog.Logger
 
 	// Serve uses these fields, and afterwards Close does.
-	session device.Session // nil before the first run, and after an error
+	session driver.Session // nil before the first run, and after an error
 	queue   []queued       // copies under way, in order
-	parts   []device.Copy  // of a batch; the memory is reused for each batch
+	parts   []driver.Copy  // of a batch; the memory is reused for each batch
 	last    time.Time      // end of the latest copy
 
 	back chan struct{} // gets a token when a buffer has come back, or was detached or lost

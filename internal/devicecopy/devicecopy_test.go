@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nwt-go/nwt/device"
+	"github.com/nwt-go/nwt/driver"
 	"github.com/nwt-go/nwt/internal/devicecopy"
 )
 
@@ -75,12 +75,12 @@ func (d *fake) NewEvent() (uintptr, error) {
 
 func (d *fake) FreeEvent(event uintptr) error { delete(d.event, event); return nil }
 
-func (d *fake) Open() (device.Session, error) {
+func (d *fake) Open() (driver.Session, error) {
 	d.free = time.Time{}
 	return d, d.call("Open")
 }
 
-func (d *fake) Copy(parts []device.Copy, event uintptr) error {
+func (d *fake) Copy(parts []driver.Copy, event uintptr) error {
 	for _, p := range parts {
 		d.buffer[p.Dst] = string(p.Src)
 	}
@@ -112,8 +112,8 @@ type batch struct {
 
 func (b *batch) String() string { return fmt.Sprint("batch ", b.n) }
 
-func (b *batch) Parts(parts []device.Copy, to uintptr) ([]device.Copy, int) {
-	return append(parts, device.Copy{Dst: to, Src: []byte(b.String())}), 10
+func (b *batch) Parts(parts []driver.Copy, to uintptr) ([]driver.Copy, int) {
+	return append(parts, driver.Copy{Dst: to, Src: []byte(b.String())}), 10
 }
 
 func (b *batch) Copied(buffer *devicecopy.Buffer, began, ended time.Time) {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nwt-go/nwt/device"
+	"github.com/nwt-go/nwt/driver"
 	"github.com/nwt-go/nwt/internal/cuda"
 	"github.com/nwt-go/nwt/internal/cuda/cudatest"
 )
@@ -26,17 +26,17 @@ func gpu(t *testing.T) *cuda.Device {
 	return d
 }
 
-func session(t *testing.T, d *cuda.Device) device.Session {
+func session(t *testing.T, d *cuda.Device) driver.Session {
 	s, err := d.Open()
 	require.NoError(t, err)
 	return s
 }
 
 // put copies src, and leaves the event behind.
-func put(t *testing.T, d *cuda.Device, s device.Session, dst uintptr, src []byte) error {
+func put(t *testing.T, d *cuda.Device, s driver.Session, dst uintptr, src []byte) error {
 	ev, err := d.NewEvent()
 	require.NoError(t, err)
-	return s.Copy([]device.Copy{{Dst: dst, Src: src}}, ev)
+	return s.Copy([]driver.Copy{{Dst: dst, Src: src}}, ev)
 }
 
 func TestASlotThatIsRefilledTooEarlyArrivesRefilled(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/device"
+	"github.com/nwt-go/nwt/driver"
 )
 
 // A FakeDevice is a device that a test scripts. It makes copies later than they are queued, each
@@ -139,7 +139,7 @@ func (d *FakeDevice) FreeEvent(event uintptr) error {
 	return err
 }
 
-func (d *FakeDevice) Open() (device.Session, error) {
+func (d *FakeDevice) Open() (driver.Session, error) {
 	if err := d.call("Open"); err != nil {
 		return nil, err
 	}
@@ -243,7 +243,7 @@ func (s *fakeSession) begin(call string) error {
 }
 
 // Copy queues the copies even if it fails: nobody knows how far it came.
-func (s *fakeSession) Copy(parts []device.Copy, event uintptr) error {
+func (s *fakeSession) Copy(parts []driver.Copy, event uintptr) error {
 	failed := s.begin("Copy")
 	defer s.inside.Unlock()
 	d := s.d

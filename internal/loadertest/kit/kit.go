@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/device"
+	"github.com/nwt-go/nwt/driver"
 	"github.com/nwt-go/nwt/sampler"
 )
 
@@ -35,8 +35,8 @@ func (Nowhere) Alloc(int) (uintptr, error)        { return 1, nil }
 func (Nowhere) Free(uintptr) error                { return nil }
 func (Nowhere) NewEvent() (uintptr, error)        { return 1, nil }
 func (Nowhere) FreeEvent(uintptr) error           { return nil }
-func (Nowhere) Open() (device.Session, error)     { return Nowhere{}, nil }
-func (Nowhere) Copy([]device.Copy, uintptr) error { return nil }
+func (Nowhere) Open() (driver.Session, error)     { return Nowhere{}, nil }
+func (Nowhere) Copy([]driver.Copy, uintptr) error { return nil }
 func (Nowhere) Wait(uintptr) error                { return nil }
 func (Nowhere) Close() error                      { return nil }
 

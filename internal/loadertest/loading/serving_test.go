@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/batchserver"
+	"github.com/nwt-go/nwt/driver"
 	"github.com/nwt-go/nwt/internal/loadertest/kit"
 	"github.com/nwt-go/nwt/sampler"
 )
@@ -65,7 +65,7 @@ func (d drawingTogether) LoadMany(ctx context.Context, indices []int, dst []*nwt
 }
 
 // serving returns the source of a loader.
-func serving(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) batchserver.Source {
+func serving(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) driver.Source {
 	t.Helper()
 	source, err := kit.NewLoader(t, ds, opts...).Serving()
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func serving(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) batchserver.Sourc
 }
 
 // requireSame checks that a served batch is the loader's.
-func requireSame(t *testing.T, want *nwt.Batch, got batchserver.Batch) {
+func requireSame(t *testing.T, want *nwt.Batch, got driver.Batch) {
 	t.Helper()
 	require.Equal(t, want.Len(), got.Len())
 	for f := range want.Fields() {
@@ -106,7 +106,7 @@ func TestServedBatchesAreThoseOfEachRanksLoader(t *testing.T) {
 						clients.Go(func() {
 							for batch, err := range l.Epoch(t.Context(), 2) {
 								require.NoError(t, err)
-								places, after, left, err := source.Places(nil, rank, 3, batchserver.State{Epoch: 2}, batch.Number())
+								places, after, left, err := source.Places(nil, rank, 3, driver.State{Epoch: 2}, batch.Number())
 								require.NoError(t, err)
 								require.Equal(t, batch.State(), nwt.State(after))
 								require.Equal(t, l.Len()-1-batch.Number(), left)
@@ -129,7 +129,7 @@ func TestABatchIsServedInTheMemoryOfItsRequest(t *testing.T) {
 	source := serving(t, drawing{n: 100, longest: 5, bad: -1}, nwt.WithBatchSize(10), nwt.WithWorkers(2))
 	var out atomic.Int32
 	for number := range 10 {
-		places, _, _, err := source.Places(nil, 0, 1, batchserver.State{}, number)
+		places, _, _, err := source.Places(nil, 0, 1, driver.State{}, number)
 		require.NoError(t, err)
 		var mine []byte
 		b, _, err := source.Load(t.Context(), places, func(n int) ([]byte, error) {
@@ -147,14 +147,14 @@ func TestABatchIsServedInTheMemoryOfItsRequest(t *testing.T) {
 		b.Release()
 		require.Zero(t, out.Load())
 	}
-	_, _, err := source.Load(t.Context(), make([]batchserver.Place, 1), func(int) ([]byte, error) { return nil, kit.ErrTorn }, nil)
+	_, _, err := source.Load(t.Context(), make([]driver.Place, 1), func(int) ([]byte, error) { return nil, kit.ErrTorn }, nil)
 	require.ErrorIs(t, err, kit.ErrTorn)
 }
 
 func TestAServedSampleThatIsBadIsNamedAndTheOthersAreLoaded(t *testing.T) {
 	for _, ds := range []nwt.Dataset{drawing{n: 10, longest: 3, bad: 4}, drawingTogether{drawing{n: 10, longest: 3, bad: 4}}} {
 		source := serving(t, ds, nwt.WithBatchSize(4), nwt.WithLogger(kit.Quiet))
-		places := []batchserver.Place{{Index: 3, Position: 7}, {Index: 4, Position: 8}, {Index: 10, Position: 9}, {Index: -1, Position: 2}}
+		places := []driver.Place{{Index: 3, Position: 7}, {Index: 4, Position: 8}, {Index: 10, Position: 9}, {Index: -1, Position: 2}}
 		b, bad, err := source.Load(t.Context(), places, nil, nil)
 		require.NoError(t, err)
 		require.Equal(t, 1, b.Len())
@@ -163,13 +163,13 @@ func TestAServedSampleThatIsBadIsNamedAndTheOthersAreLoaded(t *testing.T) {
 		require.ErrorContains(t, bad[1], "out of range 0 … 9")
 		require.ErrorContains(t, bad[2], "position 2")
 		b.Release()
-		_, _, err = source.Load(t.Context(), make([]batchserver.Place, 5), nil, nil)
+		_, _, err = source.Load(t.Context(), make([]driver.Place, 5), nil, nil)
 		require.ErrorContains(t, err, "must be 1 … 4")
-		_, _, err = source.Load(t.Context(), []batchserver.Place{{}, {Epoch: 1}}, nil, nil)
+		_, _, err = source.Load(t.Context(), []driver.Place{{}, {Epoch: 1}}, nil, nil)
 		require.ErrorContains(t, err, "one epoch")
-		_, _, _, err = source.Places(nil, 0, 1, batchserver.State{}, 3)
+		_, _, _, err = source.Places(nil, 0, 1, driver.State{}, 3)
 		require.ErrorContains(t, err, "must be 0 … 2")
-		_, _, _, err = source.Places(nil, 2, 2, batchserver.State{}, 0)
+		_, _, _, err = source.Places(nil, 2, 2, driver.State{}, 0)
 		require.ErrorContains(t, err, "rank 2 of 2")
 	}
 }
@@ -191,7 +191,7 @@ func TestSamplesThatHangCostAServerTheSameAsALoader(t *testing.T) {
 			source := serving(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithTimeout(time.Second/2), nwt.WithLogger(kit.Quiet))
 			began, got := time.Now(), 0
 			for number := range 10 {
-				places, _, _, err := source.Places(nil, 0, 1, batchserver.State{}, number)
+				places, _, _, err := source.Places(nil, 0, 1, driver.State{}, number)
 				require.NoError(t, err)
 				b, bad, err := source.Load(t.Context(), places, nil, nil)
 				require.NoError(t, err)
@@ -214,7 +214,7 @@ func TestAServersEpochsBeginAndEndWhereALoadersDo(t *testing.T) {
 	ds := &lengthened{Dataset: kit.Numbers(0, 1000)}
 	ds.n.Store(100)
 	source := serving(t, ds, nwt.WithBatchSize(10))
-	_, after, left, err := source.Places(nil, 0, 1, batchserver.State{}, 9)
+	_, after, left, err := source.Places(nil, 0, 1, driver.State{}, 9)
 	require.NoError(t, err)
 	require.Zero(t, left)
 	places, _, left, err := source.Places(nil, 0, 1, after, 0)
@@ -226,9 +226,9 @@ func TestAServersEpochsBeginAndEndWhereALoadersDo(t *testing.T) {
 	require.NoError(t, err, "the epoch was over, whatever has changed since")
 	require.Equal(t, 1, places[0].Epoch)
 	require.Equal(t, 11, left)
-	_, _, _, err = source.Places(nil, 0, 1, batchserver.State{Samples: 50, Order: after.Order}, 0)
+	_, _, _, err = source.Places(nil, 0, 1, driver.State{Samples: 50, Order: after.Order}, 0)
 	require.ErrorContains(t, err, "another number of samples")
-	b, bad, err := source.Load(t.Context(), []batchserver.Place{{Index: 119}}, nil, nil)
+	b, bad, err := source.Load(t.Context(), []driver.Place{{Index: 119}}, nil, nil)
 	require.NoError(t, err)
 	require.Empty(t, bad)
 	b.Release()
@@ -255,11 +255,11 @@ func TestARequestThatIsGivenUpLosesNothing(t *testing.T) {
 		free := func([]byte) error { out.Add(-1); return nil }
 		for i := range 5 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Second)
-			_, _, err := source.Load(ctx, make([]batchserver.Place, 10), alloc, free)
+			_, _, err := source.Load(ctx, make([]driver.Place, 10), alloc, free)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			cancel()
 		}
-		b, _, err := source.Load(t.Context(), []batchserver.Place{{Index: 7}}, alloc, free)
+		b, _, err := source.Load(t.Context(), []driver.Place{{Index: 7}}, alloc, free)
 		require.NoError(t, err)
 		b.Release()
 		time.Sleep(time.Minute)
@@ -267,7 +267,7 @@ func TestARequestThatIsGivenUpLosesNothing(t *testing.T) {
 		var closed sync.WaitGroup
 		for range 3 {
 			closed.Go(func() {
-				_, _, err := source.Load(t.Context(), make([]batchserver.Place, 10), alloc, free)
+				_, _, err := source.Load(t.Context(), make([]driver.Place, 10), alloc, free)
 				require.ErrorIs(t, err, nwt.ErrClosed)
 			})
 		}
@@ -275,7 +275,7 @@ func TestARequestThatIsGivenUpLosesNothing(t *testing.T) {
 		require.NoError(t, source.Close())
 		closed.Wait()
 		require.Zero(t, out.Load())
-		_, _, err = source.Load(t.Context(), make([]batchserver.Place, 1), nil, nil)
+		_, _, err = source.Load(t.Context(), make([]driver.Place, 1), nil, nil)
 		require.ErrorIs(t, err, nwt.ErrClosed)
 	})
 }
@@ -296,9 +296,9 @@ func TestARequestThatIsGivenUpEndsItsLoads(t *testing.T) {
 			began := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			_, _, err := source.Load(ctx, []batchserver.Place{{Index: 50}, {Index: 51}}, nil, nil)
+			_, _, err := source.Load(ctx, []driver.Place{{Index: 50}, {Index: 51}}, nil, nil)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			b, bad, err := source.Load(t.Context(), []batchserver.Place{{Index: 1}, {Index: 2}}, nil, nil)
+			b, bad, err := source.Load(t.Context(), []driver.Place{{Index: 1}, {Index: 2}}, nil, nil)
 			require.NoError(t, err)
 			require.Empty(t, bad)
 			b.Release()
@@ -319,7 +319,7 @@ func TestAServerWhoseWorkersCannotBeginSaysSoAndTriesAgain(t *testing.T) {
 	source := serving(t, kit.Numbers(0, 10), nwt.WithBatchSize(5), nwt.WithWorkers(1), nwt.WithWorkerInit(init))
 	failed := 0
 	for {
-		b, _, err := source.Load(t.Context(), []batchserver.Place{{Index: 1}, {Index: 2}}, nil, nil)
+		b, _, err := source.Load(t.Context(), []driver.Place{{Index: 1}, {Index: 2}}, nil, nil)
 		if err == nil {
 			require.Equal(t, 2, b.Len())
 			b.Release()
@@ -339,7 +339,7 @@ func TestASampleTellsWhereItBelongs(t *testing.T) {
 	remote := nwt.NewDataset(n, near.Fields(), func(ctx context.Context, index int, dst *nwt.Sample) error {
 		p := dst.Place()
 		require.Equal(t, index, p.Index)
-		b, _, err := far.Load(ctx, []batchserver.Place{p}, nil, nil)
+		b, _, err := far.Load(ctx, []driver.Place{p}, nil, nil)
 		require.NoError(t, err)
 		defer b.Release()
 		dst.SetLen(0, int(b.Lens(0, 0)[0]))
@@ -386,14 +386,14 @@ func TestMemoryThatIsRefusedFailsItsRequestAlone(t *testing.T) {
 		var others sync.WaitGroup
 		for range 3 {
 			others.Go(func() {
-				b, _, err := source.Load(t.Context(), make([]batchserver.Place, 10), nil, nil)
+				b, _, err := source.Load(t.Context(), make([]driver.Place, 10), nil, nil)
 				require.NoError(t, err)
 				b.Release()
 			})
 		}
 		time.Sleep(time.Second / 2)
 		began := time.Now()
-		_, _, err := source.Load(t.Context(), make([]batchserver.Place, 1), func(int) ([]byte, error) { return nil, kit.ErrTorn }, nil)
+		_, _, err := source.Load(t.Context(), make([]driver.Place, 1), func(int) ([]byte, error) { return nil, kit.ErrTorn }, nil)
 		require.ErrorIs(t, err, kit.ErrTorn)
 		require.Less(t, time.Since(began), time.Second, "while others are loaded")
 		others.Wait()

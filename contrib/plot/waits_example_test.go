@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/plot"
+	"github.com/nwt-go/nwt/contrib/plot"
 )
 
 // What training waited for, as a picture. The store is four times as slow in the second

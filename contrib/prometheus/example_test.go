@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nwt-go/nwt"
-	nwtprometheus "github.com/nwt-go/nwt/prometheus"
+	nwtprometheus "github.com/nwt-go/nwt/contrib/prometheus"
 )
 
 func ExampleNewCollector() {

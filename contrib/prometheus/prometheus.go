@@ -3,7 +3,7 @@
 //	import (
 //		"github.com/prometheus/client_golang/prometheus"
 //
-//		nwtprometheus "github.com/nwt-go/nwt/prometheus"
+//		nwtprometheus "github.com/nwt-go/nwt/contrib/prometheus"
 //	)
 //
 //	prometheus.MustRegister(nwtprometheus.NewCollector(loader))

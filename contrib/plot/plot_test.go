@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/plot"
+	"github.com/nwt-go/nwt/contrib/plot"
 )
 
 // The paper's Table 2, with counts in between.

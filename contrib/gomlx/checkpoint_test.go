@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/gomlx"
+	"github.com/nwt-go/nwt/contrib/gomlx"
 )
 
 func TestAModelAndItsStateAreLoadedTogether(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/plot"
+	"github.com/nwt-go/nwt/contrib/plot"
 )
 
 // What Tune has measured, as a picture.

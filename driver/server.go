@@ -1,10 +1,4 @@
-// Package batchserver is for writers of servers that load batches for other processes, as module serve
-// does. A program that only trains doesn't need it.
-//
-// A server gets a [Source] from Loader.Serving of package nwt. For each batch that a client asks for,
-// the server asks the Source which samples the batch has, lets the Source load them, and sends the
-// result.
-package batchserver
+package driver
 
 import "context"
 

@@ -1,4 +1,4 @@
-module github.com/nwt-go/nwt/plot
+module github.com/nwt-go/nwt/contrib/plot
 
 go 1.26.0
 
@@ -35,4 +35,4 @@ require (
 	gorgonia.org/cu v0.9.6 // indirect
 )
 
-replace github.com/nwt-go/nwt => ../
+replace github.com/nwt-go/nwt => ../../

@@ -1,4 +1,4 @@
-module github.com/nwt-go/nwt/gomlx
+module github.com/nwt-go/nwt/contrib/gomlx
 
 go 1.26.5
 
@@ -34,4 +34,4 @@ require (
 	k8s.io/klog/v2 v2.140.0 // indirect
 )
 
-replace github.com/nwt-go/nwt => ../
+replace github.com/nwt-go/nwt => ../../

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/plot"
+	"github.com/nwt-go/nwt/contrib/plot"
 )
 
 // training is looked at every hundred batches of 10 ms, of which it waits for so much.

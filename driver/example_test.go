@@ -1,4 +1,4 @@
-package device_test
+package driver_test
 
 import (
 	"context"
@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/device"
+	"github.com/nwt-go/nwt/driver"
 )
 
 // An accelerator is the smallest device there can be: its memory is a Go slice,
@@ -40,11 +40,11 @@ func (a *accelerator) NewEvent() (uintptr, error) { return 0, nil }
 
 func (a *accelerator) FreeEvent(uintptr) error { return nil }
 
-func (a *accelerator) Open() (device.Session, error) { return copying{a}, nil }
+func (a *accelerator) Open() (driver.Session, error) { return copying{a}, nil }
 
 type copying struct{ *accelerator }
 
-func (c copying) Copy(parts []device.Copy, _ uintptr) error {
+func (c copying) Copy(parts []driver.Copy, _ uintptr) error {
 	for _, p := range parts {
 		copy(c.memory[p.Dst:], p.Src)
 	}

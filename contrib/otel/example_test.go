@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/nwt-go/nwt"
-	nwtotel "github.com/nwt-go/nwt/otel"
+	nwtotel "github.com/nwt-go/nwt/contrib/otel"
 )
 
 func ExampleRegister() {

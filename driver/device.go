@@ -1,8 +1,14 @@
-// Package device has the types that an implementation of [nwt.Device] needs: a session, and the copies
-// that the session makes. Like nwt.Device, the package is experimental.
+// Package driver has what a writer of a device or of a server implements or uses; a program that only
+// trains doesn't need it. Nothing in it is promised to stay as it is.
+//
+// An implementation of [nwt.Device] makes a [Session], which copies batches to the device.
+//
+// A server that loads batches for other processes, as module serve does, gets a [Source] from
+// Loader.Serving of package nwt. For each batch that a client asks for, the server asks the Source which
+// samples the batch has, lets the Source load them, and sends the result.
 //
 // [nwt.Device]: https://pkg.go.dev/github.com/nwt-go/nwt#Device
-package device
+package driver
 
 // A Session is a queue of copies to a device, for one loader. Its methods are called one at a time, but
 // not always on the same OS thread. After any method returns an error, the loader closes the session, and

@@ -16,7 +16,7 @@ import (
 	"github.com/gomlx/gomlx/ml/train/optimizer"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/gomlx"
+	"github.com/nwt-go/nwt/contrib/gomlx"
 )
 
 // GoMLX's own loop finds the line that a dataset's points lie on.

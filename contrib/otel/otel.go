@@ -3,7 +3,7 @@
 //	import (
 //		"go.opentelemetry.io/otel"
 //
-//		nwtotel "github.com/nwt-go/nwt/otel"
+//		nwtotel "github.com/nwt-go/nwt/contrib/otel"
 //	)
 //
 //	registration, err := nwtotel.Register(loader, otel.Meter("trainer"))
@@ -41,7 +41,7 @@
 //	nwt.sample_load_p99     99th percentile of this time
 //
 // OpenTelemetry's exporter to Prometheus gives these metrics the same names as package
-// github.com/nwt-go/nwt/prometheus does, so the same queries work for both.
+// github.com/nwt-go/nwt/contrib/prometheus does, so the same queries work for both.
 package otel
 
 import (

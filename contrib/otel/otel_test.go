@@ -17,8 +17,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/nwt-go/nwt"
-	"github.com/nwt-go/nwt/device"
-	nwtotel "github.com/nwt-go/nwt/otel"
+	nwtotel "github.com/nwt-go/nwt/contrib/otel"
+	"github.com/nwt-go/nwt/driver"
 )
 
 // An accelerator is a device whose copies take a millisecond.
@@ -31,8 +31,8 @@ func (accelerator) Alloc(int) (uintptr, error)         { return 4096, nil }
 func (accelerator) Free(uintptr) error                 { return nil }
 func (accelerator) NewEvent() (uintptr, error)         { return 0, nil }
 func (accelerator) FreeEvent(uintptr) error            { return nil }
-func (a accelerator) Open() (device.Session, error)    { return a, nil }
-func (accelerator) Copy([]device.Copy, uintptr) error  { return nil }
+func (a accelerator) Open() (driver.Session, error)    { return a, nil }
+func (accelerator) Copy([]driver.Copy, uintptr) error  { return nil }
 func (accelerator) Wait(uintptr) error                 { time.Sleep(time.Millisecond); return nil }
 func (accelerator) Close() error                       { return nil }
 
