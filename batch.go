@@ -21,27 +21,14 @@ import (
 // iteration or, if it is retained, until Release.
 type Batch struct {
 	l     *engine
-	*slot       // its own slot; another slot once the batch has been moved there
+	slot  *slot // its own slot; another slot once the batch has been moved there
 	spare *slot // the watchdog's until the batch is loaded; nil if no LoadMany was given up
 	bad   faults
 
-	portion
-	delivery
-	transforming
-	copying
-	draws
-
-	// refs counts what keeps the slot in use. The loader's own hold counts as held: it lasts from the
-	// opening of the slot until the end of the loop body that got the batch. Each Retain counts as 1.
-	// Whoever brings refs to 0 gives the slot back.
-	refs atomic.Int32
-}
-
-// A portion says which part of an epoch a batch is. The run writes it before it opens the slot to
-// workers. For a stream, its reader writes the rest before the end of the batch is known.
-type portion struct {
-	run *run
-	span
+	// Which part of an epoch the batch is. The run writes these fields before it opens the slot to
+	// workers. For a stream, its reader writes the rest before the end of the batch is known.
+	run     *run
+	span    span
 	number  int      // see Number
 	size    int      // places; once bad samples are left out, the samples that remain
 	opened  int      // places when the batch was opened
@@ -52,36 +39,32 @@ type portion struct {
 	final   bool     // the last of its epoch, as far as positions tell
 	request *request // what asked for the batch, if it is for another process
 	failure error    // why the stream ended too soon; nil if it ended properly
-}
 
-// A delivery says how a loaded batch is delivered.
-type delivery struct {
-	last bool  // see Last; false until the consumer delivers the batch
-	err  error // ends the epoch in place of this batch; written by the stage or, without one, by the consumer
-}
-
-// A transforming belongs, with WithBatchTransform, to the workers. A worker subtracts a place from
-// unfinished before it reports the place to the ring. The worker that subtracts the last place writes the
-// other fields before it reports that place. Without WithBatchTransform, a transforming belongs to the
-// goroutine that admits the batch.
-type transforming struct {
+	// With WithBatchTransform these belong to the workers. A worker subtracts a place from unfinished
+	// before it reports the place to the ring. The worker that subtracts the last place writes the other
+	// two fields before it reports that place. Without WithBatchTransform they belong to the goroutine
+	// that applies the error budget to the batch.
 	unfinished   atomic.Int32 // places that aren't loaded
 	leftOut      bool         // bad samples have been left out
 	transformErr error        // ends the epoch in place of this batch
-}
 
-// A copying describes the copy of a batch to the device. The stage writes it before it announces the
-// batch.
-type copying struct {
+	// The copy to the device. The stage writes these fields before it announces the batch.
 	device               *devicecopy.Buffer
 	copyBegan, copyEnded time.Time
-}
 
-// draws is the generator behind Batch.Rand. It belongs to the goroutine that has the batch.
-type draws struct {
+	// How the loaded batch is delivered.
+	last bool  // see Last; false until the consumer delivers the batch
+	err  error // ends the epoch in place of this batch; written by the stage or, without one, by the consumer
+
+	// The generator behind Batch.Rand. It belongs to the goroutine that has the batch.
 	seeded bool       // pcg has been seeded for this batch
 	rand   *rand.Rand // draws from pcg
 	pcg    rand.PCG
+
+	// refs counts what keeps the slot in use. The loader's own hold counts as held: it lasts from the
+	// opening of the slot until the end of the loop body that got the batch. Each Retain counts as 1.
+	// Whoever brings refs to 0 gives the slot back.
+	refs atomic.Int32
 }
 
 // held is the number that the loader's own hold on a batch adds to refs.
@@ -99,30 +82,30 @@ func (b *Batch) Number() int { return b.number }
 func (b *Batch) Last() bool { return b.last }
 
 // Epoch returns the epoch that the batch belongs to.
-func (b *Batch) Epoch() int { return b.epoch }
+func (b *Batch) Epoch() int { return b.span.epoch }
 
 // Fields returns the layout of one sample, as the dataset declares it.
-func (b *Batch) Fields() []Field { return cloneFields(b.l.layout.fields) }
+func (b *Batch) Fields() []Field { return cloneFields(b.l.setup.layout.fields) }
 
 // Indices returns the dataset index of each sample. Don't change the slice.
 func (b *Batch) Indices() []int {
-	if len(b.indices) < b.size {
+	if len(b.slot.indices) < b.size {
 		b.panicNoColumn(0)
 	}
-	return b.indices[:b.size]
+	return b.slot.indices[:b.size]
 }
 
 // State returns the state from which [Loader.Resume] continues after this batch. With [WithUnordered]
 // the state can't be resumed.
 func (b *Batch) State() State {
-	s := State{Epoch: b.epoch, Samples: b.reached, Order: b.run.identity()}
-	if b.l.opts.unordered {
+	s := State{Epoch: b.span.epoch, Samples: b.reached, Order: b.run.identity()}
+	if b.l.setup.opts.unordered {
 		s.Samples = -1
 	}
-	if b.l.counted {
+	if b.l.setup.counted {
 		s.World = anyWorld
-	} else if b.l.streams() {
-		s.World = b.l.opts.world
+	} else if b.l.setup.streams() {
+		s.World = b.l.setup.opts.world
 	}
 	return s
 }
@@ -160,24 +143,24 @@ func (b *Batch) bytesOf(field int) ([]byte, *layout.Column) {
 		panic(nilBatch)
 	}
 	c := b.column(field)
-	from, n := b.places.Offsets[field], c.Size*b.size
-	return b.places.Bytes[from : from+n : from+n], c
+	from, n := b.slot.places.Offsets[field], c.Size*b.size
+	return b.slot.places.Bytes[from : from+n : from+n], c
 }
 
 // column returns the memory of a field. It panics if there is no such field.
 func (b *Batch) column(field int) *layout.Column {
-	if uint(field) >= uint(len(b.places.Columns)) {
+	if uint(field) >= uint(len(b.slot.places.Columns)) {
 		b.panicNoColumn(field)
 	}
-	return &b.places.Columns[field]
+	return &b.slot.places.Columns[field]
 }
 
 //go:noinline
 func (b *Batch) panicNoColumn(field int) {
 	if b.slot == gone {
-		panic(fmt.Sprintf("nwt: batch %d of epoch %d was used after %s", b.number, b.epoch, goneBack))
+		panic(fmt.Sprintf("nwt: batch %d of epoch %d was used after %s", b.number, b.span.epoch, goneBack))
 	}
-	panicOutOfRange(b.l.layout.Layout, field)
+	panicOutOfRange(b.l.setup.layout.Layout, field)
 }
 
 // Lens returns the length of each sample in ragged dimension dim of a field. The first dimension has
@@ -185,7 +168,7 @@ func (b *Batch) panicNoColumn(field int) {
 func (b *Batch) Lens(field, dim int) []int32 {
 	c := b.column(field)
 	checkRagged(c, "Lens", field, dim)
-	return b.places.LensOf(c.Ragged + dim)[:b.size]
+	return b.slot.places.LensOf(c.Ragged + dim)[:b.size]
 }
 
 // Retain keeps the batch valid until Release, past the next iteration and the loader's Close. If more
@@ -194,7 +177,7 @@ func (b *Batch) Lens(field, dim int) []int32 {
 func (b *Batch) Retain() {
 	if b.refs.Add(1) == 1 {
 		b.refs.Add(-1)
-		panic(fmt.Sprintf("nwt: Retain of batch %d of epoch %d after it had gone back to the loader", b.number, b.epoch))
+		panic(fmt.Sprintf("nwt: Retain of batch %d of epoch %d after it had gone back to the loader", b.number, b.span.epoch))
 	}
 }
 
@@ -205,7 +188,7 @@ func (b *Batch) Release() {
 		b.l.slots.put(b, true)
 	case (n+1)%held == 0:
 		b.refs.Add(1)
-		panic(fmt.Sprintf("nwt: Release of batch %d of epoch %d without a Retain", b.number, b.epoch))
+		panic(fmt.Sprintf("nwt: Release of batch %d of epoch %d without a Retain", b.number, b.span.epoch))
 	}
 }
 
@@ -233,7 +216,7 @@ func (b *Batch) Rand() *rand.Rand {
 	}
 	if !b.seeded {
 		b.seeded = true
-		key := permute.EpochKey(b.key, b.epoch) ^ batchRand + uint64(b.from)*permute.Golden
+		key := permute.EpochKey(b.span.key, b.span.epoch) ^ batchRand + uint64(b.span.from)*permute.Golden
 		b.pcg.Seed(permute.Mix64(key), permute.Mix64(key^permute.Golden))
 	}
 	return b.rand
@@ -242,7 +225,7 @@ func (b *Batch) Rand() *rand.Rand {
 // resize sets how many samples the batch has.
 func (b *Batch) resize(n int) {
 	b.size = n
-	b.places.Resize(n)
+	b.slot.places.Resize(n)
 }
 
 // Shape returns the shape of a field of the whole batch: Len, followed by the shape of one sample. A
@@ -250,7 +233,7 @@ func (b *Batch) resize(n int) {
 // sample. Don't change the slice.
 func (b *Batch) Shape(field int) []int {
 	b.column(field)
-	return b.places.Shapes[field]
+	return b.slot.places.Shapes[field]
 }
 
 // DevicePtr returns the address of a field on the device, laid out as in Bytes; it is 0 on the host.
@@ -261,12 +244,12 @@ func (b *Batch) DevicePtr(field int) uintptr {
 	if b.device == nil {
 		return 0
 	}
-	return b.device.Ptr + uintptr(b.places.Offsets[field])
+	return b.device.Ptr + uintptr(b.slot.places.Offsets[field])
 }
 
 // expect sets how many places loadedPlaces has to count.
 func (b *Batch) expect(n int) {
-	if b.l.opts.transform != nil {
+	if b.l.setup.opts.transform != nil {
 		b.unfinished.Store(int32(n))
 	}
 }
@@ -274,7 +257,7 @@ func (b *Batch) expect(n int) {
 // loadedPlaces counts n more places of the batch as loaded. The worker that counts the last of them
 // finishes the batch before it reports the batch to the ring.
 func (b *Batch) loadedPlaces(n, worker int) {
-	if b.l.opts.transform != nil && b.unfinished.Add(-int32(n)) == 0 {
+	if b.l.setup.opts.transform != nil && b.unfinished.Add(-int32(n)) == 0 {
 		b.transform(worker)
 	}
 }
@@ -290,20 +273,20 @@ func (b *Batch) transform(worker int) {
 	}
 	fail := func(stack []byte, err error) {
 		b.transformErr = &LoadError{
-			Index: -1, Position: -1, Epoch: b.epoch, Worker: worker,
+			Index: -1, Position: -1, Epoch: b.span.epoch, Worker: worker,
 			Err: transformError{fmt.Errorf("WithBatchTransform of batch %d: %w", b.number, usercall.Cause(err))}, Stack: stack,
 		}
 	}
 	usercall.Call(func() error {
-		if err := b.l.opts.transform(b.context(), b); err != nil || b.places.Ragged == 0 {
+		if err := b.l.setup.opts.transform(b.context(), b); err != nil || b.slot.places.Ragged == 0 {
 			return err
 		}
-		return b.places.ClearRests(b.size)
+		return b.slot.places.ClearRests(b.size)
 	}, fail)
 }
 
 // isDropped reports whether the batch will not be delivered.
-func (b *Batch) isDropped() bool { return b.run.isOver() || b.l.opts.maxBad == 0 && b.bad.any() }
+func (b *Batch) isDropped() bool { return b.run.isOver() || b.l.setup.opts.maxBad == 0 && b.bad.any() }
 
 // A transformError is the error of WithBatchTransform's function.
 type transformError struct{ error }
@@ -327,19 +310,19 @@ func (b *Batch) askUntilPanic(from, to, worker int) (next int) {
 		}
 		if p := recover(); p != nil { // else the goroutine ends
 			stack, err := usercall.Recovered(p)
-			b.indices[next] = -1
+			b.slot.indices[next] = -1
 			b.fail(next, worker, err, stack)
-			b.indices[next] = noIndex
+			b.slot.indices[next] = noIndex
 			next++
 		}
 	}()
-	sampler := b.run.ordering.sampler
+	sampler := b.run.epochOrder.sampler
 	if s, ok := sampler.(SamplerFiller); ok {
-		s.Fill(b.epoch, b.from+from, b.indices[from:to])
+		s.Fill(b.span.epoch, b.span.from+from, b.slot.indices[from:to])
 		return to
 	}
 	for ; next < to; next++ {
-		b.indices[next] = sampler.At(b.epoch, b.from+next)
+		b.slot.indices[next] = sampler.At(b.span.epoch, b.span.from+next)
 	}
 	return next
 }
@@ -350,7 +333,7 @@ func (b *Batch) layOut(n int) {
 	for place := 0; place < b.size; {
 		place = b.askSizes(n, place)
 	}
-	b.places.Arrange(b.size)
+	b.slot.places.Arrange(b.size)
 }
 
 // askSizes asks for the sizes of the batch's samples, beginning at a place. It ends after a sample for
@@ -368,8 +351,8 @@ func (b *Batch) askSizes(n, from int) (next int) {
 	}()
 	for ; next < b.size; next++ {
 		clear(sizes)
-		b.places.Tell(next, sizes)
-		index := b.indices[next]
+		b.slot.places.Tell(next, sizes)
+		index := b.slot.indices[next]
 		if uint(index) >= uint(n) {
 			continue // it is a bad sample in any case
 		}
@@ -377,7 +360,7 @@ func (b *Batch) askSizes(n, from int) (next int) {
 			b.badSizes(next, err, nil)
 			continue
 		}
-		b.places.Tell(next, sizes)
+		b.slot.places.Tell(next, sizes)
 	}
 	finished = true
 	return next
@@ -389,7 +372,7 @@ func (l *engine) askSize(index int, sizes []int) error {
 		sizes[dim] = layout.Untold
 	}
 	l.sizes(index, sizes)
-	if err := l.layout.Check(sizes); err != nil {
+	if err := l.setup.layout.Check(sizes); err != nil {
 		return fmt.Errorf("nwt: Sizes(%d) gives %w", index, err)
 	}
 	return nil
@@ -397,7 +380,7 @@ func (l *engine) askSize(index int, sizes []int) error {
 
 // badSizes records that a sample is bad because its sizes are invalid.
 func (b *Batch) badSizes(place int, err error, stack []byte) {
-	b.places.Told[place] = layout.Untold
+	b.slot.places.Told[place] = layout.Untold
 	b.fail(place, 0, err, stack)
 }
 
@@ -418,13 +401,13 @@ type slot struct {
 
 // newSlot makes a slot in the given memory. The batch that it is made for holds it.
 func (l *engine) newSlot(mem slotMemory) (*slot, error) {
-	n := l.places
-	s := &slot{free: mem.free, indices: make([]int, n), places: layout.NewGeometry(l.layout.Layout, n, l.offsets, l.slotBytes, l.ownShapes())}
+	n := l.setup.places
+	s := &slot{free: mem.free, indices: make([]int, n), places: layout.NewGeometry(l.setup.layout.Layout, n, l.setup.offsets, l.setup.slotBytes, l.ownShapes())}
 	var err error
-	if s.places.Bytes, err = mem.alloc(l.slotBytes); err != nil {
-		return nil, fmt.Errorf("nwt: %d bytes of host memory for a batch: %w (a smaller WithBatchSize or WithPrefetch needs less)", l.slotBytes, err)
+	if s.places.Bytes, err = mem.alloc(l.setup.slotBytes); err != nil {
+		return nil, fmt.Errorf("nwt: %d bytes of host memory for a batch: %w (a smaller WithBatchSize or WithPrefetch needs less)", l.setup.slotBytes, err)
 	}
-	if l.streams() {
+	if l.setup.streams() {
 		s.records = make([]*record, n)
 		for i := range s.records {
 			s.records[i] = &record{}
@@ -450,11 +433,11 @@ func (s *slot) release() error {
 
 // slots holds the batches that no run has open, and counts all batches.
 type slots struct {
-	mu     sync.Mutex
-	free   []*Batch
-	total  int // all batches that have memory
-	loose  int // how many of total are retained past their iteration
-	closed bool
+	mu       sync.Mutex
+	free     []*Batch
+	total    int // all batches that have memory
+	retained int // how many of total are retained past their iteration
+	closed   bool
 }
 
 // maxRetained bounds how many batches are retained past their iteration.
@@ -467,7 +450,7 @@ func (s *slots) take(l *engine, memory slotMemory) (*Batch, error) {
 		return b, err
 	}
 	if !given {
-		memory = l.slotMem
+		memory = l.setup.slotMem
 	}
 	slot, err := l.newSlot(memory)
 	if err != nil {
@@ -490,34 +473,34 @@ func (s *slots) pop(wantsNew bool) (*Batch, error) {
 		b := s.free[n]
 		s.free = s.free[:n]
 		return b, nil
-	case s.loose > maxRetained:
-		return nil, fmt.Errorf("%w: %d are, the bound is %d: call Release on each", ErrRetained, s.loose, maxRetained)
+	case s.retained > maxRetained:
+		return nil, fmt.Errorf("%w: %d are, the bound is %d: call Release on each", ErrRetained, s.retained, maxRetained)
 	}
 	s.total++
 	return nil, nil
 }
 
 // put takes back a batch that is no longer used.
-func (s *slots) put(b *Batch, loose bool) {
+func (s *slots) put(b *Batch, retained bool) {
 	b.leaveSpare()
 	if d := b.device; d != nil {
 		b.device = nil
-		b.l.stage.Return(d, loose)
+		b.l.stage.Return(d, retained)
 	}
-	if !s.keep(b, loose) {
+	if !s.keep(b, retained) {
 		b.drop()
 	}
 }
 
 // keep makes the batch available for another use. It returns false if the batch is surplus or if others
 // may still use its slot; then the caller drops the batch.
-func (s *slots) keep(b *Batch, loose bool) bool {
+func (s *slots) keep(b *Batch, retained bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if loose {
-		s.loose--
+	if retained {
+		s.retained--
 	}
-	if b.shared() || s.closed || b.request != nil && b.request.memory.alloc != nil || b.l.opts.checks || s.total-s.loose > b.l.depth() {
+	if b.slot.shared() || s.closed || b.request != nil && b.request.memory.alloc != nil || b.l.setup.opts.checks || s.total-s.retained > b.l.depth() {
 		s.total--
 		return false
 	}
@@ -529,14 +512,14 @@ func (s *slots) keep(b *Batch, loose bool) bool {
 func (s *slots) detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.loose++
+	s.retained++
 }
 
 // trim drops surplus batches. It is called after the loader's depth has become smaller, which happens
 // without s.mu: batches that came back just before were still kept.
 func (s *slots) trim(l *engine) {
 	s.mu.Lock()
-	tooMany := max(0, s.total-s.loose-l.depth())
+	tooMany := max(0, s.total-s.retained-l.depth())
 	kept := max(0, len(s.free)-tooMany)
 	surplus := slices.Clone(s.free[kept:])
 	s.free, s.total = s.free[:kept], s.total-len(surplus)
@@ -575,9 +558,9 @@ func (b *Batch) leaveSpare() {
 
 // giveUp ends the batch's use of a slot.
 func (b *Batch) giveUp(s *slot) {
-	if b.l.opts.checks {
-		s.was = fmt.Sprintf("batch %d of epoch %d", b.number, b.epoch)
-		b.l.opts.log.Debug("nwt: "+s.was+" has gone back", "memory", fmt.Sprintf("%p", s.places.Bytes), "bytes", len(s.places.Bytes))
+	if b.l.setup.opts.checks {
+		s.was = fmt.Sprintf("batch %d of epoch %d", b.number, b.span.epoch)
+		b.l.setup.opts.log.Debug("nwt: "+s.was+" has gone back", "memory", fmt.Sprintf("%p", s.places.Bytes), "bytes", len(s.places.Bytes))
 	}
 	b.l.release(s)
 }
@@ -585,7 +568,7 @@ func (b *Batch) giveUp(s *slot) {
 // release ends one holder's use of a slot. If that can't free the memory, it logs a warning.
 func (l *engine) release(s *slot) {
 	if err := s.release(); err != nil {
-		l.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
+		l.setup.opts.log.Warn("nwt: the memory of a batch could not be freed", "error", err)
 	}
 }
 

@@ -40,8 +40,6 @@ func (c *Cache) parts() []Dataset { return []Dataset{c.ds} }
 
 func (c *Cache) WritesAll(asked Dataset) bool { return asked == Dataset(c) }
 
-func (c *Cache) sizes() func(index int, sizes []int) { return sizesOf(c.ds) }
-
 func (c *Cache) Fingerprint() string { return fingerprint(c.ds) }
 
 func (c *Cache) Len() int { return c.ds.Len() }
@@ -61,11 +59,11 @@ func (c *Cache) Load(ctx context.Context, index int, dst *Sample) error {
 		if err := dst.loadAlone(ctx, c.ds, index, c.drawn); err != nil {
 			return 0, err
 		}
-		return dst.mem.PackedSize(dst.place), nil
+		return dst.common.mem.PackedSize(dst.place), nil
 	}
-	full, err := c.kept.Get(ctx, dst.worker, index, take, load, func(to []byte) { dst.mem.Pack(dst.place, to) })
+	full, err := c.kept.Get(ctx, dst.common.worker, index, take, load, func(to []byte) { dst.common.mem.Pack(dst.place, to) })
 	if full != nil {
-		dst.log.Warn("nwt: there is no memory for more cached samples; the others are loaded anew", "error", full)
+		dst.common.log.Warn("nwt: there is no memory for more cached samples; the others are loaded anew", "error", full)
 	}
 	return err
 }

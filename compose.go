@@ -42,16 +42,17 @@ type SubsetDataset interface {
 }
 
 type subset struct {
-	overwriting
 	ds    Dataset
 	n     int
 	at    func(i int) int // index in ds of sample i
 	which string          // distinguishes at from others, for the fingerprint
 }
 
+func (d *subset) WritesAll(Dataset) bool { return overwrites(d.ds) }
+
 // newSubset makes a subset of n samples.
 func newSubset(ds Dataset, n int, at func(i int) int, which string) Dataset {
-	d := &subset{overwrites(ds), ds, n, at, which}
+	d := &subset{ds, n, at, which}
 	o := offer{load: ifBatched(d.loadBatch, ds), index: d.index}
 	if whole := sizesOf(ds); whole != nil {
 		o.sizes = func(index int, sizes []int) { whole(at(index), sizes) }
@@ -116,15 +117,15 @@ func Concat(ds ...Dataset) (Dataset, error) {
 	if end == 0 {
 		return nil, optionError("Concat", nil, "none of the %d datasets has a sample", len(ds))
 	}
-	c.overwriting = overwrites(ds...)
-	return offer{load: ifBatched(c.loadBatch, ds...), sizes: c.sizes()}.by(c), nil
+	c.writesAll = overwrites(ds...)
+	return offer{load: ifBatched(c.loadBatch, ds...), sizes: c.sizesOfAll()}.by(c), nil
 }
 
 type concat struct {
-	overwriting
-	ds     []Dataset
-	layout *fieldSet
-	ends   []int // the end of each dataset: the number of samples up to it, its own included
+	ds        []Dataset
+	layout    *fieldSet
+	ends      []int // the end of each dataset: the number of samples up to it, its own included
+	writesAll bool
 }
 
 func (d *concat) Len() int            { return d.ends[len(d.ends)-1] }
@@ -145,7 +146,9 @@ func (d *concat) locate(index int) (ds Dataset, there int, in string) {
 	return d.ds[part], there, fmt.Sprintf("part %d", part)
 }
 
-func (d *concat) sizes() func(index int, sizes []int) {
+func (d *concat) WritesAll(Dataset) bool { return d.writesAll }
+
+func (d *concat) sizesOfAll() func(index int, sizes []int) {
 	all := sizesOfParts(d.ds, func(int) *fieldSet { return d.layout })
 	if all == nil {
 		return nil
@@ -211,7 +214,7 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 	case adjoin(dst):
 		return b.LoadMany(ctx, indices, dst)
 	}
-	src := scratchFor(d.layout.Layout, !bool(overwrites(ds)), dst...)
+	src := scratchFor(d.layout.Layout, !overwrites(ds), dst...)
 	for _, s := range src {
 		s.scope = s.outer.scope // the Scratch values of the dataset, wherever its samples lie
 	}
@@ -236,7 +239,7 @@ func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sampl
 	case f == nil:
 		return &unusable{optionError("Map", nil, "f is nil"), fields}
 	}
-	m := &mapped{ds, src, !bool(overwrites(ds)), fields, f}
+	m := &mapped{ds, src, !overwrites(ds), fields, f}
 	return offer{load: ifBatched(m.loadBatch, ds)}.by(m)
 }
 
@@ -337,7 +340,7 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 	case len(p.list) == maxParts:
 		return 0, optionError("LoadPart", nil, "more than %d datasets have parts in a sample: make datasets before Load, not in it", maxParts)
 	}
-	p.list = append(p.list, partOf{ds, !bool(overwrites(ds)), newBlock(l.Layout, 1)})
+	p.list = append(p.list, partOf{ds, !overwrites(ds), newBlock(l.Layout, 1)})
 	return len(p.list) - 1, nil
 }
 
@@ -348,17 +351,17 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 // do. Any other dataset makes it by a method WritesAll(used Dataset) bool. It returns whether the
 // dataset in use is the receiver, so that a type that embeds yours makes no promise.
 func WritesAll(ds Dataset) Dataset {
-	if ds == nil || bool(overwrites(ds)) {
+	if ds == nil || overwrites(ds) {
 		return ds
 	}
 	switch d := ds.(type) {
 	case *funcDataset:
 		c := *d
-		c.overwriting = true
+		c.writesAll = true
 		return &c
 	case *streamDataset:
 		c := *d
-		c.overwriting = true
+		c.writesAll = true
 		return &c
 	case validated:
 		if d.invalid() != nil {
@@ -375,8 +378,10 @@ func WritesAll(ds Dataset) Dataset {
 // promised is a dataset with what WritesAll or Sized says of it.
 type promised struct {
 	Dataset
-	overwriting
+	writesAll bool
 }
+
+func (d *promised) WritesAll(Dataset) bool { return d.writesAll }
 
 func (d *promised) parts() []Dataset    { return []Dataset{d.Dataset} }
 func (d *promised) Fingerprint() string { return fingerprint(d.Dataset) }
@@ -460,16 +465,16 @@ func Zip(ds ...Dataset) (Dataset, error) {
 	if _, err := newFieldSet(z.fields); err != nil {
 		return nil, within("Zip", err)
 	}
-	z.overwriting = overwrites(ds...)
-	return offer{load: ifBatched(z.loadBatch, ds...), sizes: z.sizes()}.by(z), nil
+	z.writesAll = overwrites(ds...)
+	return offer{load: ifBatched(z.loadBatch, ds...), sizes: z.sizesOfAll()}.by(z), nil
 }
 
 type zipped struct {
-	overwriting
-	ds     []Dataset
-	n      int
-	fields []Field
-	parted []zipPart
+	ds        []Dataset
+	n         int
+	fields    []Field
+	parted    []zipPart
+	writesAll bool
 }
 
 // zipPart says where the fields of a dataset lie among all fields.
@@ -483,7 +488,9 @@ func (d *zipped) Fields() []Field     { return cloneFields(d.fields) }
 func (d *zipped) parts() []Dataset    { return d.ds }
 func (d *zipped) Fingerprint() string { return fingerprintOf("", d.ds...) }
 
-func (d *zipped) sizes() func(index int, sizes []int) {
+func (d *zipped) WritesAll(Dataset) bool { return d.writesAll }
+
+func (d *zipped) sizesOfAll() func(index int, sizes []int) {
 	all := sizesOfParts(d.ds, func(i int) *fieldSet { return d.parted[i].layout })
 	if all == nil {
 		return nil
@@ -531,11 +538,11 @@ func (d *zipped) views(i int, dst ...*Sample) []*Sample {
 		return newSamples(&common{mem: layout.Memory{Layout: l}}, n)
 	})
 	c := *first.common
-	c.mem, c.records = first.mem.Part(part.layout.Layout, part.field, part.ragged), nil
+	c.mem, c.records = first.common.mem.Part(part.layout.Layout, part.field, part.ragged), nil
 	*views[0].common = c
 	for k, v := range views {
 		v.outer = dst[k]
-		v.turnTo(dst[k].place, dst[k].index)
+		v.setPlace(dst[k].place, dst[k].index)
 		v.scope = inner(dst[k].scope, i+1)
 	}
 	return views
@@ -637,9 +644,9 @@ type arrays struct {
 	values [][]byte // of each field
 }
 
-func (d *arrays) Len() int         { return d.n }
-func (d *arrays) Fields() []Field  { return cloneFields(d.fields) }
-func (d *arrays) overwrites() bool { return true }
+func (d *arrays) Len() int               { return d.n }
+func (d *arrays) Fields() []Field        { return cloneFields(d.fields) }
+func (d *arrays) WritesAll(Dataset) bool { return true }
 
 func (d *arrays) Load(_ context.Context, index int, dst *Sample) error {
 	for f, values := range d.values {
@@ -658,7 +665,7 @@ func (d *arrays) LoadMany(ctx context.Context, indices []int, dst []*Sample) err
 	}
 	for f, values := range d.values {
 		size := d.layout.Columns[f].Size
-		places := dst[0].mem.Places(f, dst[0].place, len(dst))
+		places := dst[0].common.mem.Places(f, dst[0].place, len(dst))
 		for i, index := range indices {
 			copy(places[i*size:(i+1)*size], values[index*size:])
 		}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // A Dataset loads samples by their index. Many goroutines call Load at once, even for places in the same
@@ -35,11 +36,14 @@ func NewDataset(n int, fields []Field, load func(ctx context.Context, index int,
 }
 
 type funcDataset struct {
-	overwriting
-	n      int
-	fields []Field
-	load   func(ctx context.Context, index int, dst *Sample) error
+	n         int
+	fields    []Field
+	load      func(ctx context.Context, index int, dst *Sample) error
+	writesAll bool
 }
+
+// WritesAll implements what the function [WritesAll] describes. So do those of the other datasets.
+func (d *funcDataset) WritesAll(Dataset) bool { return d.writesAll }
 
 func (d *funcDataset) Len() int { return d.n }
 
@@ -53,28 +57,12 @@ func (d *funcDataset) invalid() error {
 	return errorIf(d.load == nil, "NewDataset", nil, "load is nil")
 }
 
-// overwriting is embedded in datasets. It reports whether Load writes every element.
-type overwriting bool
-
-func (w overwriting) overwrites() bool { return bool(w) }
-
 // overwrites reports whether the Load of each dataset is known to write every element.
-func overwrites(ds ...Dataset) overwriting {
-	for _, d := range ds {
-		switch o := d.(type) {
-		case interface{ overwrites() bool }:
-			if !o.overwrites() {
-				return false
-			}
-		case interface{ WritesAll(asked Dataset) bool }:
-			if !o.WritesAll(d) {
-				return false
-			}
-		default:
-			return false
-		}
-	}
-	return true
+func overwrites(ds ...Dataset) bool {
+	return !slices.ContainsFunc(ds, func(d Dataset) bool {
+		o, ok := d.(interface{ WritesAll(asked Dataset) bool })
+		return !ok || !o.WritesAll(d)
+	})
 }
 
 // validated is a dataset made by a function that returns no error. invalid returns what is wrong with the
@@ -274,7 +262,7 @@ type (
 )
 
 func (b base) made() composed                { return b.composed }
-func (b base) overwrites() bool              { return bool(overwrites(b.composed)) }
+func (b base) WritesAll(Dataset) bool        { return overwrites(b.composed) }
 func (s sizer) Sizes(index int, sizes []int) { s.sizes(index, sizes) }
 func (x indexer) Index(i int) int            { return x.at(i) }
 func (b batcher) LoadMany(ctx context.Context, indices []int, dst []*Sample) error {
@@ -308,10 +296,10 @@ func sizesOf(ds Dataset) func(index int, sizes []int) {
 	switch d := ds.(type) {
 	case SizedDataset:
 		return d.Sizes
-	case interface {
-		sizes() func(index int, sizes []int)
-	}:
-		return d.sizes()
+	case *Cache:
+		return sizesOf(d.ds)
+	case *Precomputed:
+		return sizesOf(d.ds)
 	}
 	return nil
 }

@@ -14,11 +14,11 @@ import (
 // decides how many. If the consumer is waiting, it opens an extra batch; otherwise a worker opens it
 // while the loop body has a batch, unless opensInLoop.
 type extraBatches struct {
-	depth.Policy            // for the run whose turn the caller holds
-	room         func() int // how many extra batches memory has room for, looked up once
+	policy       depth.Policy // for the run whose mu the caller holds
+	room         func() int   // how many extra batches memory has room for, looked up once
 	timer        *time.Timer
 	run          atomic.Pointer[run] // the run whose depth follows need; nil between epochs, and always nil if the depth is fixed
-	wasHalfReady bool                // at some time in the run, half of the batches that may be open were ready; guarded by run.turn
+	wasHalfReady bool                // at some time in the run, half of the batches that may be open were ready; guarded by run.mu
 }
 
 // running counts the runs of all loaders of the process.
@@ -30,13 +30,13 @@ func (l *engine) startDepth() {
 	d.room = sync.OnceValue(l.roomForExtra)
 	d.timer = time.AfterFunc(time.Hour, l.paid)
 	d.timer.Stop()
-	d.Reset(0, l.slotBytes)
+	d.policy.Reset(0, l.setup.slotBytes)
 }
 
 // roomForExtra returns how many extra batches memory has room for.
 func (l *engine) roomForExtra() int {
-	bytes := min(extraBytes, l.opts.shareOfMemory())
-	return int(min(bytes/float64(l.slotBytes), maxPrefetch))
+	bytes := min(extraBytes, l.setup.opts.shareOfMemory())
+	return int(min(bytes/float64(l.setup.slotBytes), maxPrefetch))
 }
 
 const (
@@ -50,14 +50,14 @@ const (
 )
 
 // deepens reports whether the depth follows need.
-func (l *engine) deepens() bool { return l.opts.prefetch == 0 && l.Workers() > 0 }
+func (l *engine) deepens() bool { return l.setup.opts.prefetch == 0 && l.Workers() > 0 }
 
 // depth returns how many batches are open or in use at once.
 func (l *engine) depth() int {
 	if l.Workers() == 0 {
 		return 1
 	}
-	return l.leastDepth() + l.extra.Extra()
+	return l.leastDepth() + l.extra.policy.Extra()
 }
 
 // leastDepth is depth without the extra batches.
@@ -65,12 +65,12 @@ func (l *engine) leastDepth() int { return l.depthOf(l.Workers()) }
 
 // depthOf is leastDepth with n workers.
 func (l *engine) depthOf(n int) int {
-	perBatch := l.ordering.Load().perBatch
+	perBatch := l.epochOrder.Load().perBatch
 	switch {
 	case n == 0:
 		return 1
-	case l.opts.prefetch > 0:
-		return l.opts.prefetch + 1
+	case l.setup.opts.prefetch > 0:
+		return l.setup.opts.prefetch + 1
 	}
 	// This gives every worker a place, and adds one batch, which waits for its slowest sample.
 	return min(max(2, (n+perBatch-1)/perBatch+1), maxPrefetch) + 1
@@ -81,15 +81,15 @@ func (l *engine) depthOf(n int) int {
 // store before they load, so one of them sees the other.
 func (l *engine) idle() {
 	r, d := l.extra.run.Load(), &l.extra
-	if r == nil || l.pace.PerBatch() < extraWorth || !r.waitsLately() || !l.ring.Exhausted(r.demand.opening.Load()) || d.IsIdle() {
+	if r == nil || l.pace.PerBatch() < extraWorth || !r.waitsLately() || !l.ring.Exhausted(r.demand.opening.Load()) || d.policy.IsIdle() {
 		return
 	}
 	now := l.now()
-	left, first := d.Idle(now)
+	left, first := d.policy.Idle(now)
 	switch {
 	case !first:
 	case !l.ring.Exhausted(r.demand.opening.Load()): // a batch was opened meanwhile
-		d.NotIdle(now)
+		d.policy.NotIdle(now)
 	case left > 0:
 		d.timer.Reset(left)
 	default:
@@ -102,25 +102,25 @@ func (l *engine) idle() {
 // batch per call, whatever the number of idle workers. That is enough if training seldom waits, such as
 // only for an epoch's first batch.
 func (l *engine) othersIdle() {
-	if l.extra.run.Load() != nil && l.extra.Waits() && l.ring.AnyParked() {
+	if l.extra.run.Load() != nil && l.extra.policy.Waits() && l.ring.AnyParked() {
 		l.idle()
 	}
 }
 
 // waitsLately reports whether the consumer waits for a batch, or has waited lately.
-func (r *run) waitsLately() bool { return r.demand.awaiting.Load() || r.l.extra.Waits() }
+func (r *run) waitsLately() bool { return r.demand.awaiting.Load() || r.l.extra.policy.Waits() }
 
 // A worker or the timer calls paid when the lost time seems to have paid for a batch.
 func (l *engine) paid() {
 	r := l.extra.run.Load()
-	if r == nil || !l.extra.IsIdle() {
+	if r == nil || !l.extra.policy.IsIdle() {
 		return
 	}
-	if r.demand.awaiting.Load() || !l.extra.Waits() || r.opensInLoop() || !r.turn.TryLock() {
+	if r.demand.awaiting.Load() || !l.extra.policy.Waits() || r.opensInLoop() || !r.mu.TryLock() {
 		l.ring.Interrupt() // the consumer opens it
 		return
 	}
-	defer r.turn.Unlock()
+	defer r.mu.Unlock()
 	if r.current != nil {
 		r.deepen()
 	}
@@ -129,24 +129,24 @@ func (l *engine) paid() {
 // opensInLoop reports whether opening a batch calls the program: a sampler, Sizes or, without workers,
 // what reads a stream. The documentation promises that such calls happen in the goroutine of the loop.
 func (r *run) opensInLoop() bool {
-	return r.readByConsumer() || r.l.ownShapes() || r.course.Batches > 0
+	return r.readByConsumer() || r.l.ownShapes() || r.schedule.Batches > 0
 }
 
-// deepen opens one more batch if it is wanted and paid for. The caller holds turn.
+// deepen opens one more batch if it is wanted and paid for. The caller holds mu.
 func (r *run) deepen() {
 	l, d := r.l, &r.l.extra
 	// More batches than Extra allows may be open, since Extra may have shrunk.
-	extra := max(d.Extra(), len(r.ahead)-l.leastDepth()) + 1
+	extra := max(d.policy.Extra(), len(r.ahead)-l.leastDepth()) + 1
 	if !r.wantsDepth() || extra > l.mostExtra() {
 		return
 	}
 	now := l.now()
-	if left := d.Reckon(now); left > 0 {
-		d.Idle(now) // nothing has changed
+	if left := d.policy.Reckon(now); left > 0 {
+		d.policy.Idle(now) // nothing has changed
 		d.timer.Reset(left)
 		return
 	}
-	d.Pay()
+	d.policy.Pay()
 	l.setExtra(extra)
 	if opened, err := r.openOne(); !opened || err != nil {
 		l.setExtra(extra - 1)
@@ -154,7 +154,7 @@ func (r *run) deepen() {
 }
 
 // wantsDepth reports whether one more batch would let idle workers, and with them training, go on. The
-// caller holds turn.
+// caller holds mu.
 func (r *run) wantsDepth() bool {
 	l := r.l
 	switch {
@@ -171,9 +171,9 @@ func (r *run) wantsDepth() bool {
 // mostExtra returns the bound on extra batches.
 func (l *engine) mostExtra() int { return min(l.extra.room(), maxPrefetch+1-l.leastDepth()) }
 
-// setExtra sets how many extra batches may be open. The caller holds run.turn.
+// setExtra sets how many extra batches may be open. The caller holds run.mu.
 func (l *engine) setExtra(n int) {
-	l.extra.SetExtra(n)
+	l.extra.policy.SetExtra(n)
 	l.trim()
 }
 
@@ -185,10 +185,10 @@ func (r *run) watchDepth() {
 		return
 	}
 	if r.hasBegun() {
-		d.Asked(r.isLate())
+		d.policy.Asked(r.isLate())
 	}
-	if surplus := d.Surplus(!r.isDrained(), max(len(r.ahead), l.depth())); surplus > 0 {
-		l.setExtra(d.Extra() - surplus)
+	if surplus := d.policy.Surplus(!r.isDrained(), max(len(r.ahead), l.depth())); surplus > 0 {
+		l.setExtra(d.policy.Extra() - surplus)
 	}
 }
 
@@ -221,10 +221,10 @@ func (l *engine) claimSize() int {
 	if l.how.together != nil {
 		// It is as many as possible while every worker gets a part of what may be loaded ahead.
 		depth := l.depth()
-		if l.opts.prefetch == 0 && l.pace.PerBatch() >= wholeCalls {
+		if l.setup.opts.prefetch == 0 && l.pace.PerBatch() >= wholeCalls {
 			depth = l.leastDepth() + l.mostExtra()
 		}
-		return max(1, min(l.opts.batchSize, max(1, depth-1)*l.opts.batchSize/max(1, l.Workers())))
+		return max(1, min(l.setup.opts.batchSize, max(1, depth-1)*l.setup.opts.batchSize/max(1, l.Workers())))
 	}
 	return l.pace.Claim()
 }

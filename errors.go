@@ -166,12 +166,12 @@ func (f *faults) sorted() []fault {
 	return f.list
 }
 
-// fail records why the sample of a place is bad, while no hand loads it.
+// fail records why the sample of a place is bad, while no loop loads it.
 func (b *Batch) fail(place, worker int, err error, stack []byte) {
-	if b.records != nil {
-		err = b.records[place].Of(err)
+	if b.slot.records != nil {
+		err = b.slot.records[place].Of(err)
 	}
-	b.bad.add(place, &LoadError{Index: b.indices[place], Position: b.position(place), Epoch: b.epoch, Worker: worker, Err: err, Stack: stack})
+	b.bad.add(place, &LoadError{Index: b.slot.indices[place], Position: b.span.position(place), Epoch: b.span.epoch, Worker: worker, Err: err, Stack: stack})
 }
 
 // faulty remembers bad samples that were left out.
@@ -213,15 +213,15 @@ func (t *tally) count(epoch int) int {
 
 // admit leaves the bad samples out of a loaded batch. If they exceed the error budget, it
 // returns the error of the first sample beyond it.
-func (t *tally) admit(b *Batch) error {
+func (t *tally) applyBudget(b *Batch) error {
 	if b.failure != nil {
 		return b.failure
 	}
 	list := b.bad.sorted()
-	budget := b.l.opts.maxBad
+	budget := b.l.setup.opts.maxBad
 	for _, f := range list {
-		bad := t.count(b.epoch)
-		f.err.origin = origin(b.l.ds, f.err.Index)
+		bad := t.count(b.span.epoch)
+		f.err.origin = origin(b.l.setup.ds, f.err.Index)
 		if endsEpoch(f.err) {
 			return f.err
 		}
@@ -233,7 +233,7 @@ func (t *tally) admit(b *Batch) error {
 		if budget == 0 {
 			return f.err
 		}
-		return fmt.Errorf("nwt: %d bad samples in epoch %d, WithErrorBudget allows %d; the last: %w", bad, b.epoch, budget, usercall.Cause(f.err))
+		return fmt.Errorf("nwt: %d bad samples in epoch %d, WithErrorBudget allows %d; the last: %w", bad, b.span.epoch, budget, usercall.Cause(f.err))
 	}
 	if b.transformErr != nil {
 		return b.transformErr
@@ -241,7 +241,7 @@ func (t *tally) admit(b *Batch) error {
 	if err := b.leaveOutBad(); err != nil {
 		return err
 	}
-	if len(list) > 0 && b.size == 0 && b.l.opts.world > 1 {
+	if len(list) > 0 && b.size == 0 && b.l.setup.opts.world > 1 {
 		return fmt.Errorf("nwt: no sample of batch %d is left, and the other ranks would wait for it; the last: %w", b.number, usercall.Cause(list[len(list)-1].err))
 	}
 	return nil
@@ -265,7 +265,7 @@ func (b *Batch) leaveOutBad() error {
 	}
 	b.leftOut = true
 	list := b.bad.sorted()
-	if b.shared() || b.spare != nil {
+	if b.slot.shared() || b.spare != nil {
 		if err := b.moveOut(); err != nil {
 			return err
 		}
@@ -294,7 +294,7 @@ func (b *Batch) leaveOut(list []fault) {
 // leftOut logs that a sample is left out. While tuning it logs each sample once; in an epoch it logs less
 // and less often: numbers 1 … 10, 20 … 100, 200 and so on.
 func (l *engine) leftOut(err *LoadError, bad int) {
-	if l.tunes && !l.once.First(err.Index) {
+	if l.setup.tunes && !l.setup.once.First(err.Index) {
 		return
 	}
 	digits := bad
@@ -304,10 +304,10 @@ func (l *engine) leftOut(err *LoadError, bad int) {
 	if digits > 9 {
 		return
 	}
-	log := l.opts.log
+	log := l.setup.opts.log
 	if err.origin != "" {
 		log = log.With("origin", err.origin)
 	}
-	log.Warn("nwt: a bad sample is left out", "during", l.during(), "index", err.Index, "position", err.Position,
-		"epoch", err.Epoch, "worker", err.Worker, "bad", bad, "budget", l.opts.maxBad, "error", err.Err)
+	log.Warn("nwt: a bad sample is left out", "during", l.setup.during(), "index", err.Index, "position", err.Position,
+		"epoch", err.Epoch, "worker", err.Worker, "bad", bad, "budget", l.setup.opts.maxBad, "error", err.Err)
 }

@@ -116,4 +116,4 @@ func WithReadAhead(bytes int64) Option {
 }
 
 // ClaimSize returns how many places a worker claims at once.
-func (l *Loader) ClaimSize() int { return l.claimSize() }
+func (l *Loader) ClaimSize() int { return l.engine.claimSize() }

@@ -45,7 +45,7 @@ func TestARankReadsItsShareOfTheStreamThatHasTheMostShards(t *testing.T) {
 	for world := 1; world <= 7; world++ {
 		sum := 0
 		for rank := range world {
-			s := &source{shards: []int{3, 7, 5}, opts: &options{rank: rank, world: world}}
+			s := &setup{shards: []int{3, 7, 5}, opts: &options{rank: rank, world: world}}
 			require.Contains(t, []int{7 / world, 7/world + 1}, s.shardsOfRank())
 			sum += s.shardsOfRank()
 		}
@@ -145,7 +145,7 @@ func TestFiguresThatGrowForeverDoNotWrapOn32Bits(t *testing.T) {
 	l, err := NewLoader(NewDataset(1, []Field{{Name: "x", Type: Uint8}}, func(context.Context, int, *Sample) error { return nil }))
 	require.NoError(t, err)
 	defer l.Close()
-	l.counters.samples.Store(1 << 31)
+	l.engine.counters.samples.Store(1 << 31)
 	s := l.Stats()
 	require.Equal(t, int64(1<<31), s.Samples)
 	s.CopiedBytes = 1 << 40
@@ -166,7 +166,7 @@ type stubs struct {
 }
 
 func (s *stubs) newWorker(seat, number int) *worker {
-	w := &worker{seat: seat, number: number, hand: hand{locals: &locals{}}}
+	w := &worker{seat: seat, number: number, loop: loadLoop{scratch: &scratchValues{}}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.told[w] = make(chan func(*worker) bool, 1)
@@ -183,7 +183,7 @@ func (s *stubs) work(w *worker) {
 		if do(w) {
 			break
 		}
-		if !w.clock.End() { // the call was given up
+		if !w.loop.call.clock.End() { // the call was given up
 			s.forget(w)
 			s.pool.returned(w)
 			return
@@ -302,7 +302,7 @@ func TestTheSeatOfACallThatIsGivenUpIsTakenAndNobodyWaitsForTheCall(t *testing.T
 		c.start()
 		release := make(chan struct{})
 		hang := func(w *worker) bool {
-			w.clock.Begin(c.watchdog.Now(), 1)
+			w.loop.call.clock.Begin(c.watchdog.Now(), 1)
 			<-release
 			return false
 		}
@@ -402,7 +402,7 @@ func TestWhateverHappensToAPoolNumbersAndSeatsAreRight(t *testing.T) {
 					}
 					release := make(chan struct{})
 					hanging = append(hanging, release)
-					s.tell(seat, func(w *worker) bool { w.clock.Begin(c.watchdog.Now(), 1); <-release; return false })
+					s.tell(seat, func(w *worker) bool { w.loop.call.clock.Begin(c.watchdog.Now(), 1); <-release; return false })
 					time.Sleep(2 * time.Second)
 				case 4:
 					if len(hanging) > 0 {

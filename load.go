@@ -50,12 +50,12 @@ func loadingOf(ds Dataset, l *layout.Layout, policy retry.Policy) *loading {
 	how.mustClear = true
 	load, together := how.sample, how.together
 	how.sample = func(ctx context.Context, index int, dst *Sample) error {
-		dst.mem.Clear(dst.place, 1)
+		dst.common.mem.Clear(dst.place, 1)
 		return load(ctx, index, dst)
 	}
 	if together != nil {
 		how.together = func(ctx context.Context, indices []int, dst []*Sample) error {
-			dst[0].mem.Clear(dst[0].place, len(dst)) // they are contiguous
+			dst[0].common.mem.Clear(dst[0].place, len(dst)) // they are contiguous
 			return together(ctx, indices, dst)
 		}
 	}
@@ -65,16 +65,16 @@ func loadingOf(ds Dataset, l *layout.Layout, policy retry.Policy) *loading {
 // noIndex is the index of a place for which the sampler has panicked.
 const noIndex = math.MinInt
 
-// A hand calls Load and LoadMany, for whatever loads samples: it clears their places, repeats temporary
+// A loadLoop calls Load and LoadMany, for whatever loads samples: it clears their places, repeats temporary
 // errors, has a clock for calls that take too long, and makes what fails or panics a bad sample. It belongs
-// to one goroutine. If a call is given up, the watchdog reads the hand while the call can't end.
-type hand struct {
-	how    *loading
-	sample Sample
-	locals *locals           // the sample's locals; the watchdog reads them here, since a cache changes sample during a call
-	stops  *ring.Ring[Batch] // what ends loading early; nil: nothing
+// to one goroutine. If a call is given up, the watchdog reads it while the call can't end.
+type loadLoop struct {
+	how     *loading
+	sample  Sample
+	scratch *scratchValues    // the sample's; the watchdog reads them here, since a cache changes sample during a call
+	stops   *ring.Ring[Batch] // what ends loading early; nil: nothing
 
-	// What is being loaded. The worker that has the hand sets it.
+	// What is being loaded. The worker that has the loop sets it.
 	slot *slot
 	next int // the place that is being loaded, or is loaded next
 	bad  *faults
@@ -83,7 +83,7 @@ type hand struct {
 	samples []*Sample // passed to LoadMany; grows on demand
 	indices []int     // passed to LoadMany, which may change them
 
-	call
+	call call
 }
 
 // A call is what the watchdog sees of a call of Load or LoadMany.
@@ -102,44 +102,44 @@ type call struct {
 
 // context returns the context that Load gets in a run whose context is parent. If calls are bounded, it
 // also ends when the call is given up.
-func (h *hand) context(parent context.Context) context.Context {
-	if h.watchdog == nil {
+func (h *loadLoop) context(parent context.Context) context.Context {
+	if h.call.watchdog == nil {
 		return parent
 	}
-	if h.parent != parent {
-		h.parent = parent
-		h.ctx, h.cancel = context.WithCancelCause(callctx.WithTimeout(parent, h.watchdog.Timeout()))
+	if h.call.parent != parent {
+		h.call.parent = parent
+		h.call.ctx, h.call.cancel = context.WithCancelCause(callctx.WithTimeout(parent, h.call.watchdog.Timeout()))
 	}
-	return h.ctx
+	return h.call.ctx
 }
 
 // calls records that a call begins, for the places from next up to upto.
-func (h *hand) calls(upto int, ofBatch bool) {
-	h.upto, h.ofBatch = upto, ofBatch
-	h.clock.Begin(h.watchdog.Now(), upto-h.next)
+func (h *loadLoop) calls(upto int, ofBatch bool) {
+	h.call.upto, h.call.ofBatch = upto, ofBatch
+	h.call.clock.Begin(h.call.watchdog.Now(), upto-h.next)
 }
 
 // tooLate records that the call under way has returned, and reports whether it was given up.
-func (h *hand) tooLate() bool { return h.watchdog != nil && !h.clock.End() }
+func (h *loadLoop) tooLate() bool { return h.call.watchdog != nil && !h.call.clock.End() }
 
 // pause records that a create of Scratch begins, whose time doesn't count for the call.
-func (h *hand) pause() { h.clock.Pause(h.watchdog.Now()) }
+func (h *loadLoop) pause() { h.call.clock.Pause(h.call.watchdog.Now()) }
 
 // resume records that the create has ended.
-func (h *hand) resume() { h.clock.Resume(h.watchdog.Now()) }
+func (h *loadLoop) resume() { h.call.clock.Resume(h.call.watchdog.Now()) }
 
-// turnTo prepares the hand for places of a slot, and says what their Load may depend on.
-func (h *hand) turnTo(s *slot, at span) {
+// setSlot prepares the loop for places of a slot, and says what their Load may depend on.
+func (h *loadLoop) setSlot(s *slot, at span) {
 	h.slot = s
-	h.sample.mem, h.sample.records, h.sample.span = s.places.Memory, s.records, at
-	if h.sample.drawn != nil { // as if it were loaded alone, whatever was loaded before
-		h.sample.positions = s.indices
+	h.sample.common.mem, h.sample.common.records, h.sample.common.span = s.places.Memory, s.records, at
+	if h.sample.common.drawn != nil { // as if it were loaded alone, whatever was loaded before
+		h.sample.common.span.positions = s.indices
 	}
 }
 
 // singly loads the places before end one by one, unless it is stopped or a call is given up.
-func (h *hand) singly(ctx context.Context, end int) {
-	for h.next < end && !h.clock.Lost() {
+func (h *loadLoop) singly(ctx context.Context, end int) {
+	for h.next < end && !h.call.clock.Lost() {
 		h.untilPanic(ctx, end)
 	}
 }
@@ -149,12 +149,12 @@ func (h *hand) singly(ctx context.Context, end int) {
 const clearedAtOnce = 16 << 10
 
 // untilPanic is the loading loop: it calls Load for one place after the other, until Load panics.
-func (h *hand) untilPanic(ctx context.Context, end int) {
+func (h *loadLoop) untilPanic(ctx context.Context, end int) {
 	how, s, indices := h.how, &h.sample, h.slot.indices
-	s.locals.ctx = ctx
-	stops, load, n, ragged, bounded := h.stops, how.sample, uint(h.n), how.ragged, h.watchdog != nil // read once; more wouldn't fit into registers
+	s.common.scratch.ctx = ctx
+	stops, load, n, ragged, bounded := h.stops, how.sample, uint(h.n), how.ragged, h.call.watchdog != nil // read once; more wouldn't fit into registers
 	if places := end - h.next; how.mustClear && places*how.size <= clearedAtOnce {
-		s.mem.Clear(h.next, places)
+		s.common.mem.Clear(h.next, places)
 		load = how.intoCleared
 	}
 	finished := false
@@ -177,7 +177,7 @@ func (h *hand) untilPanic(ctx context.Context, end int) {
 			break
 		}
 		index := indices[h.next]
-		s.turnTo(h.next, index)
+		s.setPlace(h.next, index)
 		if uint(index) >= n {
 			if index != noIndex || !h.bad.has(h.next) {
 				h.bad.add(h.next, s.failure(fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, s.Position(), n-1), nil))
@@ -185,7 +185,7 @@ func (h *hand) untilPanic(ctx context.Context, end int) {
 			continue
 		}
 		if ragged { // this is begin, without a call per sample for other datasets
-			if s.mem.UnsetLens(h.next, h.next+1); s.mem.Told != nil && s.mem.Told[h.next] == layout.Untold {
+			if s.common.mem.UnsetLens(h.next, h.next+1); s.common.mem.Told != nil && s.common.mem.Told[h.next] == layout.Untold {
 				continue
 			}
 		}
@@ -210,7 +210,7 @@ func (h *hand) untilPanic(ctx context.Context, end int) {
 }
 
 // again loads the current sample again, as WithRetry says.
-func (h *hand) again(ctx context.Context, err error) error {
+func (h *loadLoop) again(ctx context.Context, err error) error {
 	if h.sample.unread() {
 		return err
 	}
@@ -221,8 +221,8 @@ func (h *hand) again(ctx context.Context, err error) error {
 }
 
 // forget drops the values that a call that panicked may have left half done.
-func (h *hand) forget() {
-	h.locals.close(h.sample.log)
+func (h *loadLoop) forget() {
+	h.scratch.close(h.sample.common.log)
 	h.sample.scope = 0
 	for _, s := range h.samples {
 		s.scope = 0
@@ -232,9 +232,9 @@ func (h *hand) forget() {
 // together loads the places before end in one call of LoadMany. If the call fails, it tries each half,
 // then the halves of these, and so on. Load is then called only for the bad samples, and its errors name
 // them.
-func (h *hand) together(ctx context.Context, end int) {
+func (h *loadLoop) together(ctx context.Context, end int) {
 	switch {
-	case h.next >= end || h.clock.Lost():
+	case h.next >= end || h.call.clock.Lost():
 	case h.stops.Stopped() || h.isBeyondError():
 		h.next = end // these samples will not be delivered
 	case !h.gather(end):
@@ -250,10 +250,10 @@ func (h *hand) together(ctx context.Context, end int) {
 }
 
 // isBeyondError reports whether a bad sample before place next will end the epoch.
-func (h *hand) isBeyondError() bool { return h.how.strict && h.next > int(h.bad.first.Load()) }
+func (h *loadLoop) isBeyondError() bool { return h.how.strict && h.next > int(h.bad.first.Load()) }
 
 // callTogether calls LoadMany for the places that gather has readied.
-func (h *hand) callTogether(ctx context.Context, end int) (ok bool) {
+func (h *loadLoop) callTogether(ctx context.Context, end int) (ok bool) {
 	samples, returned := h.samples[:end-h.next], false
 	failed := func(err error) {
 		if !h.stops.Stopped() && ctx.Err() == nil { // else the context has ended, which is not a failure
@@ -272,8 +272,8 @@ func (h *hand) callTogether(ctx context.Context, end int) (ok bool) {
 		failed(err)
 		h.forget()
 	}()
-	h.locals.ctx = ctx
-	if h.watchdog != nil {
+	h.scratch.ctx = ctx
+	if h.call.watchdog != nil {
 		h.calls(end, true)
 	}
 	err := h.how.together(ctx, h.indices, samples)
@@ -283,7 +283,7 @@ func (h *hand) callTogether(ctx context.Context, end int) (ok bool) {
 		return false
 	case err != nil && endsEpoch(err):
 		for ; h.next < end; h.next++ {
-			h.sample.turnTo(h.next, h.slot.indices[h.next])
+			h.sample.setPlace(h.next, h.slot.indices[h.next])
 			h.bad.add(h.next, h.sample.failure(err, nil))
 		}
 		return true
@@ -303,7 +303,7 @@ func (h *hand) callTogether(ctx context.Context, end int) (ok bool) {
 
 // gather prepares the samples and indices for a LoadMany of the places next … end−1. It returns false if
 // one of them is known to be bad: Load is then called for the others.
-func (h *hand) gather(end int) (ok bool) {
+func (h *loadLoop) gather(end int) (ok bool) {
 	n, indices := end-h.next, h.slot.indices[h.next:end]
 	if len(h.samples) < n {
 		h.samples = newSamples(h.sample.common, n)
@@ -313,11 +313,11 @@ func (h *hand) gather(end int) (ok bool) {
 		if uint(indices[i]) >= uint(h.n) {
 			return false
 		}
-		s.turnTo(h.next+i, indices[i])
+		s.setPlace(h.next+i, indices[i])
 	}
 	if h.how.ragged {
-		h.sample.mem.UnsetLens(h.next, end)
-		if told := h.sample.mem.Told; told != nil && slices.Contains(told[h.next:end], layout.Untold) {
+		h.sample.common.mem.UnsetLens(h.next, end)
+		if told := h.sample.common.mem.Told; told != nil && slices.Contains(told[h.next:end], layout.Untold) {
 			return false
 		}
 	}
@@ -335,12 +335,12 @@ func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	if index < 0 || index >= n {
 		return nil, optionError("LoadSample: index", index, "must be 0 … %d", n-1)
 	}
-	h := &hand{how: loadingOf(ds, l.Layout, defaultRetry), locals: &locals{}, n: n, bad: &faults{}}
-	defer h.locals.close(slog.Default())
+	h := &loadLoop{how: loadingOf(ds, l.Layout, defaultRetry), scratch: &scratchValues{}, n: n, bad: &faults{}}
+	defer h.scratch.close(slog.Default())
 	s := newBlock(l.Layout, 1)[0]
-	h.sample.common, s.common.locals = s.common, h.locals
+	h.sample.common, s.common.scratch = s.common, h.scratch
 	h.slot = &slot{indices: []int{index}}
-	h.sample.from = index
+	h.sample.common.span.from = index
 	h.singly(ctx, 1)
 	if len(h.bad.list) > 0 {
 		bad := h.bad.list[0].err
@@ -369,7 +369,7 @@ func (s *Sample) loadAlone(ctx context.Context, ds Dataset, index int, drawn fun
 	s.begin(s.place, index)
 	s.scope = was.scope
 	if !overwrites(ds) {
-		s.mem.Clear(s.place, 1)
+		s.common.mem.Clear(s.place, 1)
 	}
 	if err := ds.Load(ctx, index, s); err != nil {
 		return err

@@ -28,15 +28,15 @@ type Loader struct {
 	_ [0]sync.Mutex // lets vet find copies, which wouldn't keep the engine alive
 	// Neither the engine nor its batches refer to the Loader, so a Loader that the program has lost can
 	// be collected. Iterators do refer to it.
-	*engine
-	lost runtime.Cleanup
+	engine *engine
+	lost   runtime.Cleanup
 }
 
 // NewLoader makes a loader. It has workers and memory from its first epoch until [Loader.Close]. If the
 // program forgets to close it, the garbage collector does, with a warning. The error joins an
 // *[ArgumentError] for each bad argument, even for those of [NewDataset].
 func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
-	s, err := newSource(ds, opts) // checked; nothing is loaded yet
+	s, err := newSetup(ds, opts) // checked; nothing is loaded yet
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 }
 
 // trainingLoader makes a loader for training. With WithAutoWorkers it tunes itself.
-func (s *source) trainingLoader(workers int) *engine {
+func (s *setup) trainingLoader(workers int) *engine {
 	if s.opts.auto {
 		if most := s.opts.most; most >= 0 {
 			workers = min(workers, most)
@@ -80,7 +80,7 @@ func newHandle(e *engine) *Loader {
 
 func (l *engine) closeLost(made string) {
 	if l.seq > 0 { // else it has never held memory
-		l.opts.log.Warn("nwt: a loader was lost without Close and is closed now: call Close on each that is done", "made", made)
+		l.setup.opts.log.Warn("nwt: a loader was lost without Close and is closed now: call Close on each that is done", "made", made)
 	}
 	l.close()
 }
@@ -89,7 +89,7 @@ func (l *engine) closeLost(made string) {
 // is freed once they are released. If Close is called again, the second call waits for the first.
 func (l *Loader) Close() error {
 	l.lost.Stop()
-	l.close()
+	l.engine.close()
 	runtime.KeepAlive(l)
 	return nil
 }
@@ -98,22 +98,22 @@ func (l *Loader) Close() error {
 func (l *engine) close() {
 	if r := l.pool.close(); r != nil {
 		r.stop(ErrClosed)
-		r.haltInTurn()
+		r.lockAndHalt()
 	}
 	l.pool.dismiss()
 	l.closing.Do(func() {
 		if l.stage != nil {
 			l.stage.Close()
 		}
-		l.pool.inline.locals.close(l.opts.log)
+		l.pool.inline.loop.scratch.close(l.setup.opts.log)
 		l.slots.close()
 	})
 }
 
 // sequence keeps the loader alive while an epoch is in use.
 func (l *Loader) sequence(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, error] {
-	if l.opts.checks {
-		epoch = l.withChecks(epoch)
+	if l.engine.setup.opts.checks {
+		epoch = l.engine.withChecks(epoch)
 	}
 	return func(yield func(*Batch, error) bool) {
 		defer runtime.KeepAlive(l)
@@ -133,7 +133,7 @@ func (l *engine) withChecks(epoch iter.Seq2[*Batch, error]) iter.Seq2[*Batch, er
 		}()
 		epoch(func(b *Batch, err error) bool {
 			if failure = err; err != nil {
-				l.opts.log.Error("nwt: the epoch ended with an error", "error", err)
+				l.setup.opts.log.Error("nwt: the epoch ended with an error", "error", err)
 			}
 			return yield(b, err)
 		})
@@ -165,22 +165,22 @@ func (l *Loader) SetSampler(s Sampler) error {
 	switch {
 	case s == nil:
 		return optionError("SetSampler", nil, "the sampler is nil")
-	case l.streams():
+	case l.engine.setup.streams():
 		return optionError("SetSampler", nameOfSampler(s), "a stream is read in its own order")
 	}
-	n, err := lengthNow(l.ds)
+	n, err := lengthNow(l.engine.setup.ds)
 	if err != nil {
 		return err
 	}
-	o, err := l.orderingOf("SetSampler", s, n)
+	o, err := l.engine.setup.epochOrderOf("SetSampler", s, n)
 	if err != nil {
 		return err
 	}
-	if err := l.pool.whileFree(func() { l.ordering.Store(o) }); err != nil {
+	if err := l.engine.pool.whileFree(func() { l.engine.epochOrder.Store(o) }); err != nil {
 		return err
 	}
-	l.trim()
-	l.warnOfMixedLengths(o)
+	l.engine.trim()
+	l.engine.setup.warnOfMixedLengths(o)
 	return nil
 }
 
@@ -190,7 +190,7 @@ func (l *Loader) SetWorkers(n int) error {
 		return err
 	}
 	defer runtime.KeepAlive(l) // else the loader might be closed first
-	if !l.resize(n, true) {
+	if !l.engine.resize(n, true) {
 		return ErrClosed
 	}
 	return nil
@@ -208,7 +208,7 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 			yield(nil, optionError("Epoch", epoch, "must be at least 0"))
 			return
 		}
-		l.iterate(ctx, State{Epoch: epoch}, epoch, yield)
+		l.engine.iterate(ctx, State{Epoch: epoch}, epoch, yield)
 	})
 }
 
@@ -223,7 +223,7 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 		case end < first:
 			yield(nil, optionError("Epochs: end", end, "must be at least %d, the first epoch", first))
 		case end > first:
-			l.iterate(ctx, State{Epoch: first}, end-1, yield)
+			l.engine.iterate(ctx, State{Epoch: first}, end-1, yield)
 		}
 	})
 }
@@ -234,12 +234,12 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 // [Fingerprinter]) differs, Resume returns an error that says which. Everything else about the dataset
 // must be unchanged.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
-	return l.sequence(func(yield func(*Batch, error) bool) { l.resume(ctx, s, s.Epoch, yield) })
+	return l.sequence(func(yield func(*Batch, error) bool) { l.engine.resume(ctx, s, s.Epoch, yield) })
 }
 
 // resume is iterate for a state of the program's.
 func (l *engine) resume(ctx context.Context, s State, last int, yield func(*Batch, error) bool) {
-	if l.opts.unordered {
+	if l.setup.opts.unordered {
 		yield(nil, optionError("Resume", nil, "a loader WithUnordered can't resume an epoch"))
 		return
 	}
@@ -254,65 +254,65 @@ func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*
 		case end < s.Epoch:
 			yield(nil, optionError("ResumeEpochs: end", end, "must be at least %d, the state's epoch", s.Epoch))
 		case end > s.Epoch:
-			l.resume(ctx, s, end-1, yield)
+			l.engine.resume(ctx, s, end-1, yield)
 		}
 	})
 }
 
 // Fields returns the layout of one sample, as the dataset declares it.
-func (l *Loader) Fields() []Field { return cloneFields(l.layout.fields) }
+func (l *Loader) Fields() []Field { return cloneFields(l.engine.setup.layout.fields) }
 
 // Len returns the number of batches per epoch on this rank, or −1 if a stream is neither a
 // [CountedStream] nor has [WithEpochSamples].
 func (l *Loader) Len() int {
 	switch {
-	case l.ordering.Load().order.N != endless:
-		return l.ordering.Load().order.Steps(0)
-	case l.opts.epochSamples == 0:
+	case l.engine.epochOrder.Load().order.N != endless:
+		return l.engine.epochOrder.Load().order.Steps(0)
+	case l.engine.setup.opts.epochSamples == 0:
 		return -1
 	}
-	perRank := l.opts.perRank()
+	perRank := l.engine.setup.opts.perRank()
 	return perRank.Steps(0)
 }
 
 // BadSamples returns the samples that were left out under [WithErrorBudget] in all epochs so far, at most
 // the first 10 000.
 func (l *Loader) BadSamples() []*LoadError {
-	l.counters.faulty.mu.Lock()
-	defer l.counters.faulty.mu.Unlock()
-	return slices.Clone(l.counters.faulty.list)
+	l.engine.counters.faulty.mu.Lock()
+	defer l.engine.counters.faulty.mu.Unlock()
+	return slices.Clone(l.engine.counters.faulty.list)
 }
 
 // Stats returns a snapshot of the loader's figures.
 func (l *Loader) Stats() Stats {
-	ready := l.counters.ready.Load() // read before batches, so that it can't be larger
+	ready := l.engine.counters.ready.Load() // read before batches, so that it can't be larger
 	s := Stats{
-		Batches: int(l.counters.batches.Load()),
-		Samples: l.counters.samples.Load(),
-		Wait:    time.Duration(l.counters.wait.Load()),
-		Workers: l.Workers(), Prefetch: l.depth() - 1, elapsed: time.Duration(l.now()),
+		Batches: int(l.engine.counters.batches.Load()),
+		Samples: l.engine.counters.samples.Load(),
+		Wait:    time.Duration(l.engine.counters.wait.Load()),
+		Workers: l.Workers(), Prefetch: l.engine.depth() - 1, elapsed: time.Duration(l.engine.now()),
 	}
 	if s.Batches > 0 {
 		s.Occupancy = float64(ready) / float64(s.Batches)
 	}
-	s.LoadMedian, s.LoadP99 = l.counters.loads.Quantile(0.5), l.counters.loads.Quantile(0.99)
-	l.counters.faulty.mu.Lock()
-	s.Bad = l.counters.faulty.count
-	l.counters.faulty.mu.Unlock()
-	l.slots.mu.Lock()
-	s.Slots, s.Retained = l.slots.total, l.slots.loose
-	s.SlotBytes = int64(s.Slots) * int64(l.slotBytes)
-	l.slots.mu.Unlock()
-	f := l.stage.Figures()
-	s.WindowBytes = l.mixed.bytes.Load()
+	s.LoadMedian, s.LoadP99 = l.engine.counters.loads.Quantile(0.5), l.engine.counters.loads.Quantile(0.99)
+	l.engine.counters.faulty.mu.Lock()
+	s.Bad = l.engine.counters.faulty.count
+	l.engine.counters.faulty.mu.Unlock()
+	l.engine.slots.mu.Lock()
+	s.Slots, s.Retained = l.engine.slots.total, l.engine.slots.retained
+	s.SlotBytes = int64(s.Slots) * int64(l.engine.setup.slotBytes)
+	l.engine.slots.mu.Unlock()
+	f := l.engine.stage.Figures()
+	s.WindowBytes = l.engine.mixed.bytes.Load()
 	s.Copied, s.CopiedBytes, s.Transfer, s.DeviceBytes = f.Copies, f.Bytes, f.Took, int64(f.Held)
-	s.DatasetBytes = cacheBytes(l.ds)
+	s.DatasetBytes = cacheBytes(l.engine.setup.ds)
 	return s
 }
 
 // Result returns what tuning found. It is nil until tuning has ended.
 func (l *Loader) Result() *Result {
-	return l.found.Load()
+	return l.engine.found.Load()
 }
 
 // Workers returns how many workers the loader has.
@@ -320,13 +320,13 @@ func (l *Loader) Workers() int { return l.engine.Workers() }
 
 // An engine does the work of a [Loader]. Its workers keep it alive, even if the program loses the Loader.
 type engine struct {
-	*source // its dataset, options, layout and first ordering
-	how     *loading
-	sizes   func(index int, sizes []int) // of a SizedDataset; nil: batches are as long as the fields allow
+	setup *setup // its dataset, options, layout and first order
+	how   *loading
+	sizes func(index int, sizes []int) // of a SizedDataset; nil: batches are as long as the fields allow
 
 	seedKey uint64 // seeds Sample.Rand: by WithSeed, else by the shuffle's seed
 
-	ordering atomic.Pointer[ordering] // used by the next run; a run keeps its own
+	epochOrder atomic.Pointer[epochOrder] // used by the next run; a run keeps its own
 
 	stage  *devicecopy.Stage // nil if the device is the host
 	ring   *ring.Ring[Batch]
@@ -350,15 +350,15 @@ type engine struct {
 }
 
 // newEngine makes an engine with the given number of workers.
-func newEngine(s *source, workers int) *engine {
-	l := &engine{source: s, how: loadingOf(s.ds, s.layout.Layout, s.opts.retry), born: time.Now(), seedKey: permute.SeedKey(*cmp.Or(s.opts.seed, &s.opts.shuffled))}
+func newEngine(s *setup, workers int) *engine {
+	l := &engine{setup: s, how: loadingOf(s.ds, s.layout.Layout, s.opts.retry), born: time.Now(), seedKey: permute.SeedKey(*cmp.Or(s.opts.seed, &s.opts.shuffled))}
 	l.how.strict, l.how.failed = s.opts.maxBad == 0, l.failedTogether
 	if s.layout.Ragged > 0 && !s.streams() {
 		l.sizes = sizesOf(s.ds)
 	}
-	l.ordering.Store(s.first)
+	l.epochOrder.Store(s.first)
 	if !onHost(s.opts.device) {
-		l.stage = devicecopy.New(s.opts.device, l.slotBytes, s.opts.log)
+		l.stage = devicecopy.New(s.opts.device, l.setup.slotBytes, s.opts.log)
 	}
 	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
 	l.pace.Batch = s.opts.batchSize
@@ -402,16 +402,16 @@ func (l *engine) now() int64 { return int64(time.Since(l.born)) + 1 }
 // again when Load fails for it. But if LoadMany fails and Load doesn't, loading is slow, and this log is
 // the only hint.
 func (l *engine) failedTogether(err error) {
-	if l.once.First("LoadMany") {
-		l.opts.log.Warn("nwt: LoadMany failed: its halves are tried, and their halves, until the bad samples are found; this is logged once", "during", l.during(), "error", err)
+	if l.setup.once.First("LoadMany") {
+		l.setup.opts.log.Warn("nwt: LoadMany failed: its halves are tried, and their halves, until the bad samples are found; this is logged once", "during", l.setup.during(), "error", err)
 	}
 }
 
 // tellIfBegun logs, once, that an epoch begins again: the program may have forgotten to count its epochs.
 func (l *engine) tellIfBegun(epoch, n int) {
 	type begun struct{ epoch, n int }
-	if !l.tunes && !l.once.First(begun{epoch, n}) && l.once.First("begins anew") {
-		l.opts.log.Warn("nwt: a shuffled epoch begins anew, in the same order as before: count the epochs, as Epochs does", "epoch", epoch)
+	if !l.setup.tunes && !l.setup.once.First(begun{epoch, n}) && l.setup.once.First("begins anew") {
+		l.setup.opts.log.Warn("nwt: a shuffled epoch begins anew, in the same order as before: count the epochs, as Epochs does", "epoch", epoch)
 	}
 }
 
@@ -419,10 +419,10 @@ func (l *engine) tellIfBegun(epoch, n int) {
 // isn't the rest of the epoch. With an error budget it only warns, since the record may have been bad
 // then too.
 func (l *engine) lostAgain(epoch int, err error) error {
-	if l.opts.maxBad == 0 {
+	if l.setup.opts.maxBad == 0 {
 		return err
 	}
-	l.opts.log.Warn("nwt: a record that was delivered before can't be read now: unless it was bad then, samples are lost", "epoch", epoch, "error", err)
+	l.setup.opts.log.Warn("nwt: a record that was delivered before can't be read now: unless it was bad then, samples are lost", "epoch", epoch, "error", err)
 	return nil
 }
 
@@ -431,8 +431,8 @@ func (l *engine) lostAgain(epoch int, err error) error {
 func (l *engine) mixing(bytes int) {
 	most := l.mixed.room()
 	now := l.mixed.bytes.Add(int64(bytes))
-	if float64(now) > most && float64(now-int64(bytes)) <= most && l.once.First("WithShuffleWindow") {
-		l.opts.log.Warn("nwt: the records that are mixed take more than an eighth of the memory left: lower WithShuffleWindow",
-			"during", l.during(), "WithShuffleWindow", l.opts.window, "bytes", human.Bytes(uint64(now)), "left", human.Bytes(uint64(most/extraShare)))
+	if float64(now) > most && float64(now-int64(bytes)) <= most && l.setup.once.First("WithShuffleWindow") {
+		l.setup.opts.log.Warn("nwt: the records that are mixed take more than an eighth of the memory left: lower WithShuffleWindow",
+			"during", l.setup.during(), "WithShuffleWindow", l.setup.opts.window, "bytes", human.Bytes(uint64(now)), "left", human.Bytes(uint64(most/extraShare)))
 	}
 }

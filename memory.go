@@ -22,7 +22,7 @@ func WithMemoryLimit(bytes int64) Option {
 
 // memoryLimit returns the peak that no worker count may exceed: see Trial.needs. It must be called before
 // the first trial.
-func (s *source) memoryLimit() memlimit.Limit {
+func (s *setup) memoryLimit() memlimit.Limit {
 	if s.opts.maxMemory > 0 {
 		return memlimit.Limit{Bytes: uint64(s.opts.maxMemory), From: "set by WithMemoryLimit"}
 	}

@@ -24,7 +24,7 @@ import (
 type Option func(*options) error
 
 // options holds what the options have set. What an option concerns is also said in doc.go, in
-// source.logIgnored, in onlyHowToLoad and in resultKey.
+// setup.logIgnored, in onlyHowToLoad and in resultKey.
 type options struct {
 	batchSize int
 	workers   int
@@ -47,27 +47,13 @@ type options struct {
 	unordered bool
 	drawn     func(log *slog.Logger) // set by Precompute; nil for other loaders
 
-	streamOptions
-	tuneOptions
-
-	launcher *Rank // with WithRankFromEnv
-	device   Device
-	pinned   *bool // nil: true if the device is not the host
-
-	auto   bool // for NewLoader only
-	checks bool
-
-	machine host.Readings // the real machine, except in virtual time
-}
-
-type streamOptions struct {
+	// for streams
 	interleave   int // 0: not set
 	window       int
 	epochSamples int
 	aheadBytes   int64
-}
 
-type tuneOptions struct {
+	// for Tune
 	strategy   search.Strategy
 	alpha      search.Alpha
 	iterations int           // 0: the default, adapted to how long a batch takes
@@ -78,6 +64,15 @@ type tuneOptions struct {
 	maxMemory  int64  // bytes; 0: the default
 	results    string // path; "": no file
 	resultName string // the dataset's name
+
+	launcher *Rank // with WithRankFromEnv
+	device   Device
+	pinned   *bool // nil: true if the device is not the host
+
+	auto   bool // for NewLoader only
+	checks bool
+
+	machine host.Readings // the real machine, except in virtual time
 }
 
 const (
@@ -96,8 +91,11 @@ func newOptions(opts []Option) (*options, error) {
 		device:    Host(),
 		retry:     defaultRetry,
 
-		streamOptions: streamOptions{window: defaultWindow, aheadBytes: maxAheadBytes},
-		tuneOptions:   tuneOptions{strategy: search.Greedy{}, alpha: search.DefaultAlpha, most: -1},
+		window:     defaultWindow,
+		aheadBytes: maxAheadBytes,
+		strategy:   search.Greedy{},
+		alpha:      search.DefaultAlpha,
+		most:       -1,
 
 		machine: host.Real,
 		checks:  os.Getenv("NWT_DEBUG") == "1",

@@ -180,14 +180,14 @@ func (p *pool) hire() {
 // seat gives a worker its seat and starts its goroutine. The caller holds mu.
 func (p *pool) seat(w *worker) {
 	if p.watchdog != nil {
-		w.watchdog, w.locals.clock = p.watchdog, &w.hand // calls of the caller's own worker aren't bounded
-		p.watchdog.Watch(&w.clock, func() bool { return p.replace(w) })
+		w.loop.call.watchdog, w.loop.scratch.clock = p.watchdog, &w.loop // calls of the caller's own worker aren't bounded
+		p.watchdog.Watch(&w.loop.call.clock, func() bool { return p.replace(w) })
 	}
 	p.seats[w.seat] = w
 	p.goroutines.Add(1)
 	go func() {
 		defer func() {
-			if !w.clock.Lost() { // else replace has done it
+			if !w.loop.call.clock.Lost() { // else replace has done it
 				p.goroutines.Done()
 			}
 		}()
@@ -257,7 +257,7 @@ func (p *pool) vacate(w *worker) {
 	p.seats[w.seat] = nil
 	p.numbers.giveBack(w.number)
 	if p.watchdog != nil {
-		p.watchdog.Unwatch(&w.clock)
+		p.watchdog.Unwatch(&w.loop.call.clock)
 	}
 }
 
@@ -301,7 +301,7 @@ func (n numbers) giveBack(number int) { n[number] = false }
 // in the batch's spare (openSpare). The call goes on in its goroutine, which the loader no longer counts on. It
 // keeps everything that it may touch: its worker, with the samples and the indices it was given, and the whole
 // slot that they lie in (slot.holders). The batch is moved to another slot before it is delivered (leaveOutBad in
-// errors.go, moveOut). When the call returns, its hand learns that it is tooLate (its clock is Lost), and its
+// errors.go, moveOut). When the call returns, its loop learns that it is tooLate (its clock is Lost), and its
 // worker frees what it kept (returned). While too many calls are Away, no batch is opened (tooManyAway). Calls of
 // a ShardReader are given up in internal/shards, call.go.
 
@@ -313,22 +313,22 @@ func TimeoutOf(ctx context.Context) time.Duration { return callctx.Timeout(ctx) 
 // LoadMany are loaded one by one, if there is memory for that.
 func (l *engine) takeOver(next, w *worker) {
 	b := w.claim.Item
-	err := callctx.NoAnswer(w.ctx)
-	w.slot.holders.Add(1) // the call; the last holder frees the slot
-	w.keeps = w.slot
-	w.cancel(err)
-	next.claim, next.claimed, next.asked, next.slot, next.next = w.claim, true, true, w.slot, w.upto
-	if w.ofBatch {
-		if refused := b.openSpare(w.next, w.claim.To); refused != nil {
+	err := callctx.NoAnswer(w.loop.call.ctx)
+	w.loop.slot.holders.Add(1) // the call; the last holder frees the slot
+	w.keeps = w.loop.slot
+	w.loop.call.cancel(err)
+	next.claim, next.claimed, next.asked, next.loop.slot, next.loop.next = w.claim, true, true, w.loop.slot, w.loop.call.upto
+	if w.loop.call.ofBatch {
+		if refused := b.openSpare(w.loop.next, w.claim.To); refused != nil {
 			err = fmt.Errorf("%w; nor can its samples be loaded one by one: %w", err, refused)
 		} else {
-			next.slot, next.next = b.spare, w.next
+			next.loop.slot, next.loop.next = b.spare, w.loop.next
 		}
 		if !l.ring.Stopped() { // else it is not a failure
 			next.failed = err
 		}
 	}
-	for place := w.next; place < next.next; place++ {
+	for place := w.loop.next; place < next.loop.next; place++ {
 		b.fail(place, w.number, err, nil)
 	}
 }
@@ -337,7 +337,7 @@ func (l *engine) takeOver(next, w *worker) {
 func (w *worker) returned() {
 	w.l.release(w.keeps)
 	w.l.pool.returned(w)
-	w.locals.close(w.l.opts.log)
+	w.loop.scratch.close(w.l.setup.opts.log)
 }
 
 // tooManyAway returns an error if too many calls that were given up haven't returned: each keeps a
@@ -345,7 +345,7 @@ func (w *worker) returned() {
 func (l *engine) tooManyAway() error {
 	const most = 1024
 	if away := l.pool.watchdog.Away(); away >= most {
-		return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", away, l.opts.timeout, most)
+		return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", away, l.setup.opts.timeout, most)
 	}
 	return nil
 }
@@ -362,7 +362,7 @@ type slowCallLog struct {
 func (s *slowCallLog) arm(r *run) {
 	s.armed.Do(func() {
 		s.timer = time.AfterFunc(patience, func() {
-			r.l.opts.log.Warn("nwt: the epoch is over, but a call of Load is still running, and is waited for: Load should return when its context ends, or WithTimeout should bound it", "epoch", r.yielded.Load())
+			r.l.setup.opts.log.Warn("nwt: the epoch is over, but a call of Load is still running, and is waited for: Load should return when its context ends, or WithTimeout should bound it", "epoch", r.yielded.Load())
 		})
 	})
 }
@@ -389,7 +389,7 @@ func (b *Batch) openSpare(from, to int) error {
 		}
 		b.spare = s
 	}
-	copy(b.spare.indices[from:to], b.indices[from:to])
+	copy(b.spare.indices[from:to], b.slot.indices[from:to])
 	return nil
 }
 
@@ -397,14 +397,14 @@ func (b *Batch) openSpare(from, to int) error {
 func (b *Batch) slotLike(mem slotMemory) (*slot, error) {
 	s, err := b.l.newSlot(mem)
 	if err == nil && b.l.ownShapes() {
-		s.places.Like(&b.places)
+		s.places.Like(&b.slot.places)
 	}
 	return s, err
 }
 
 // moveOut moves a loaded batch, except its bad places, to a slot that no call that was given up can write to.
 func (b *Batch) moveOut() error {
-	memory := b.l.slotMem
+	memory := b.l.setup.slotMem
 	if b.request != nil && b.request.memory.alloc != nil {
 		memory = b.request.memory
 	}

@@ -83,17 +83,15 @@ func (p *Precomputed) Fingerprint() string { return fingerprint(p.ds) }
 
 func (p *Precomputed) parts() []Dataset { return []Dataset{p.ds} }
 
-func (p *Precomputed) sizes() func(index int, sizes []int) { return sizesOf(p.ds) }
-
 func (p *Precomputed) WritesAll(asked Dataset) bool { return asked == Dataset(p) }
 
 // Load copies a sample from the file. After Close it returns [os.ErrClosed].
 func (p *Precomputed) Load(ctx context.Context, index int, dst *Sample) error {
-	there, err := p.file.Read(dst.worker, index, func(packed []byte) (sum uint32, err error) {
+	there, err := p.file.Read(dst.common.worker, index, func(packed []byte) (sum uint32, err error) {
 		if rest, err := dst.unpack(packed); err != nil || len(rest) > 0 {
 			return 0, cmp.Or(err, layout.ErrNotPacked)
 		}
-		return dst.mem.Sum(dst.place, samplefile.Sum), nil
+		return dst.common.mem.Sum(dst.place, samplefile.Sum), nil
 	})
 	switch {
 	case err != nil:
@@ -128,7 +126,7 @@ func (p *Precomputed) fill(ctx context.Context, w *samplefile.Writer, o *options
 		if err != nil {
 			return err
 		}
-		mem := &b.places
+		mem := &b.slot.places
 		for place, i := range b.Indices() {
 			if err := w.Write(i, mem.PackedSize(place), func(dst []byte) { mem.Pack(place, dst) }); err != nil {
 				return err

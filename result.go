@@ -177,7 +177,7 @@ const (
 )
 
 // holds returns how long a result holds.
-func (s *source) holds(r *Result) time.Duration {
+func (s *setup) holds(r *Result) time.Duration {
 	switch {
 	case r.Repeatability < byChance, slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.OtherCPU > report.BusyOthers }):
 		return forgetAtOnce
@@ -189,7 +189,7 @@ func (s *source) holds(r *Result) time.Duration {
 
 // recall returns the result in the file, and when it was saved; nil if the file has no result that may
 // still hold.
-func (s *source) recall(limit memlimit.Limit, file resultfile.File, key resultfile.Key) (found *Result, saved time.Time) {
+func (s *setup) recall(limit memlimit.Limit, file resultfile.File, key resultfile.Key) (found *Result, saved time.Time) {
 	entry, ok := file.Lookup(key)
 	if !ok {
 		return nil, saved
@@ -227,7 +227,7 @@ func (r *Result) impossible() string {
 
 // resultKey returns everything that the answer depends on. It leaves out what only changes which samples
 // are loaded, or how the search proceeds.
-func (s *source) resultKey() resultfile.Key {
+func (s *setup) resultKey() resultfile.Key {
 	o := s.opts
 	pinned := "default"
 	if o.pinned != nil {

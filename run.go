@@ -18,20 +18,19 @@ import (
 // A run is one iteration over batches: an epoch, the rest of an epoch, or several epochs. It belongs to
 // the goroutine that iterates, the consumer.
 type run struct {
-	l *engine
-	ending
-	ordering *ordering // fixed for the run: the sampler and the number of samples
-	course   order.Course
-	identity func() uint64  // computes State.Order once: source.identity
-	first    uint64         // sequence number of the course's first batch
-	tally    tally          // belongs to the stage if there is one, else to the consumer
-	stream   *streamFill    // nil unless the dataset is a stream
-	serving  *serving       // what requests the batches; nil: the course tells them
-	beside   sync.WaitGroup // the goroutines that serve the run: the stream's reader, the stage
+	l          *engine
+	epochOrder *epochOrder // fixed for the run: the sampler and the number of samples
+	schedule   order.Schedule
+	identity   func() uint64  // computes State.Order once: setup.identity
+	first      uint64         // sequence number of the schedule's first batch
+	tally      tally          // belongs to the stage if there is one, else to the consumer
+	stream     *streamFill    // nil unless the dataset is a stream
+	serving    *serving       // what requests the batches; nil: the schedule says which
+	beside     sync.WaitGroup // the goroutines that serve the run: the stream's reader, the stage
 
-	// The consumer holds turn, except while the loop body has a batch, so that Close can finish a run in
-	// the middle of a long step. turn guards the fields below, and its holder owns the ring.
-	turn    sync.Mutex
+	// The consumer holds mu, except while the loop body has a batch, so that Close can finish a run in
+	// the middle of a long step. mu guards the fields below, and its holder owns the ring.
+	mu      sync.Mutex
 	taken   int      // batches taken from the ring so far
 	opened  int      // batches opened so far
 	ahead   []uint64 // sequence numbers of the batches opened and not taken, ascending
@@ -41,11 +40,9 @@ type run struct {
 	sizes   []int // sizes of a sample of a SizedDataset, while a batch is opened
 
 	demand  demand
-	yielded atomic.Int64 // epoch of the last batch that was delivered; before that, the course's first epoch
-}
+	yielded atomic.Int64 // epoch of the last batch that was delivered; before that, the schedule's first epoch
 
-// An ending says how a run comes to its end.
-type ending struct {
+	// How the run comes to its end. These fields are set when it begins.
 	caller  context.Context
 	ctx     context.Context         // the context that Load gets; it ends with the run
 	cancel  context.CancelCauseFunc // the first call sets the cause
@@ -53,7 +50,7 @@ type ending struct {
 	slow    slowCallLog
 }
 
-// An outcome says why a run opens no more batches before its course is over.
+// An outcome says why a run opens no more batches before its schedule is over.
 type outcome struct {
 	refused error  // the error of a BatchSampler: the batches before it are delivered first
 	ended   bool   // the end of a stream was taken
@@ -120,10 +117,10 @@ func (r *run) isOver() bool { return r.l.ring.Stopped() || r.ctx.Err() != nil }
 
 // advance ends the loop body's use of a batch and waits for the next one. It returns nil after the last.
 func (r *run) advance() (*Batch, error) {
-	r.turn.Lock()
-	defer r.turn.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.letGo()
-	for !r.halted && r.taken < r.course.Len() {
+	for !r.halted && r.taken < r.schedule.Len() {
 		if err := r.caller.Err(); err != nil {
 			return nil, contextError(r.caller)
 		}
@@ -139,12 +136,12 @@ func (r *run) advance() (*Batch, error) {
 		}
 		r.current = b
 		if r.l.stage == nil {
-			b.err = r.tally.admit(b) // leaves bad samples out: usually there are none
+			b.err = r.tally.applyBudget(b) // leaves bad samples out: usually there are none
 		}
 		if b.end {
 			r.outcome.ends(b)
 			r.letGo()
-			if r.l.opts.unordered {
+			if r.l.setup.opts.unordered {
 				continue // batches from before the end may still come
 			}
 			break
@@ -167,8 +164,8 @@ func (r *run) advance() (*Batch, error) {
 
 // isLast reports whether a batch that is delivered is the last of its epoch, as far as positions tell.
 func (r *run) isLast(b *Batch) bool {
-	if r.l.opts.unordered {
-		return r.course.Head != endless && !r.isAhead(b.epoch)
+	if r.l.setup.opts.unordered {
+		return r.schedule.Head != endless && !r.isAhead(b.span.epoch)
 	}
 	return b.final
 }
@@ -176,15 +173,15 @@ func (r *run) isLast(b *Batch) bool {
 // isAhead reports whether a batch of an epoch is open, or is yet to be opened. The run's length must be
 // known.
 func (r *run) isAhead(epoch int) bool {
-	if r.opened < r.course.Len() {
-		if next, _, _, _ := r.course.At(r.opened); next == epoch {
+	if r.opened < r.schedule.Len() {
+		if next, _, _, _ := r.schedule.At(r.opened); next == epoch {
 			return true
 		}
 	}
-	return slices.ContainsFunc(r.ahead, func(seq uint64) bool { return r.l.ring.Item(seq).epoch == epoch })
+	return slices.ContainsFunc(r.ahead, func(seq uint64) bool { return r.l.ring.Item(seq).span.epoch == epoch })
 }
 
-// conclude returns the error of a run that has no more batches. The caller holds turn.
+// conclude returns the error of a run that has no more batches. The caller holds mu.
 func (r *run) conclude() error {
 	if r.halted {
 		return ErrClosed
@@ -208,7 +205,7 @@ func (r *run) count(b *Batch, ready bool) {
 		c.ready.Add(1)
 	}
 	c.samples.Add(int64(b.size))
-	if epoch := int64(b.epoch); epoch != r.yielded.Load() {
+	if epoch := int64(b.span.epoch); epoch != r.yielded.Load() {
 		r.yielded.Store(epoch)
 	}
 }
@@ -217,11 +214,11 @@ func (r *run) count(b *Batch, ready bool) {
 // be loaded: b is an empty batch of the next epoch. Training goes on in that case, since the program
 // learns of each bad sample. Tuning would never end: it waits for batches, however many epochs they take.
 func (r *run) emptyEpoch(b *Batch) error {
-	if !r.l.tunes || b.epoch <= int(r.yielded.Load())+1 {
+	if !r.l.setup.tunes || b.span.epoch <= int(r.yielded.Load())+1 {
 		return nil
 	}
 	list := b.bad.sorted()
-	return fmt.Errorf("nwt: no sample of epoch %d could be loaded, so there is no batch to measure; the last: %w", b.epoch-1, usercall.Cause(list[len(list)-1].err))
+	return fmt.Errorf("nwt: no sample of epoch %d could be loaded, so there is no batch to measure; the last: %w", b.span.epoch-1, usercall.Cause(list[len(list)-1].err))
 }
 
 // open opens batches for the workers, as many as may be ahead of the next one.
@@ -248,9 +245,9 @@ func (r *run) mayOpen() bool {
 	return r.first+uint64(r.opened) < r.ahead[0]+ring.Capacity
 }
 
-// allOpened reports whether there is no further batch to open. The caller holds turn.
+// allOpened reports whether there is no further batch to open. The caller holds mu.
 func (r *run) allOpened() bool {
-	return r.opened == r.course.Len() || r.outcome.refused != nil || r.streamEnded()
+	return r.opened == r.schedule.Len() || r.outcome.refused != nil || r.streamEnded()
 }
 
 // openOne opens the next batch if mayOpen allows it.
@@ -274,8 +271,8 @@ func (r *run) openOne() (opened bool, err error) {
 		r.serving.fail(err)
 		return true, nil
 	case err != nil && len(r.ahead) > 0:
-		if r.l.once.First("fewer batches") {
-			r.l.opts.log.Warn("nwt: loading less far ahead than there is room for", "error", err)
+		if r.l.setup.once.First("fewer batches") {
+			r.l.setup.opts.log.Warn("nwt: loading less far ahead than there is room for", "error", err)
 		}
 		return false, nil
 	case err != nil:
@@ -285,8 +282,8 @@ func (r *run) openOne() (opened bool, err error) {
 	b.run, b.seq = r, r.first+uint64(r.opened)
 	if r.serving != nil {
 		r.serving.place(b)
-	} else if r.course.Head == endless {
-		b.opened = r.l.opts.batchSize
+	} else if r.schedule.Head == endless {
+		b.opened = r.l.setup.opts.batchSize
 	} else if r.outcome.refused = r.place(b, r.opened); r.outcome.refused != nil {
 		r.l.slots.put(b, false)
 		return false, nil
@@ -301,34 +298,34 @@ func (r *run) openOne() (opened bool, err error) {
 	if r.stream == nil {
 		r.l.ring.Open(b.seq, b, b.size, r.l.lanes())
 	} else {
-		b.positions = b.indices // what a stream calls an index is a position
+		b.span.positions = b.slot.indices // what a stream calls an index is a position
 		r.l.ring.Announce(b.seq, b, b.opened)
 		r.stream.take(b)
 	}
-	if r.l.extra.IsIdle() { // workers had nothing to claim until now: count the time that was lost
-		r.l.extra.Reckon(r.l.now())
+	if r.l.extra.policy.IsIdle() { // workers had nothing to claim until now: count the time that was lost
+		r.l.extra.policy.Reckon(r.l.now())
 	}
 	return true, nil
 }
 
-// place writes into a batch which part of the course batch i is. The error comes from a BatchSampler.
+// place writes into a batch which part of the schedule batch i is. The error comes from a BatchSampler.
 func (r *run) place(b *Batch, i int) (err error) {
-	epoch, base, k, number := r.course.At(i)
+	epoch, base, k, number := r.schedule.At(i)
 	var from, to int
-	if r.course.Batches > 0 {
-		if from, to, b.reached, err = r.course.PartOf(epoch, base, k); err != nil {
+	if r.schedule.Batches > 0 {
+		if from, to, b.reached, err = r.schedule.PartOf(epoch, base, k); err != nil {
 			return orderError(err)
 		}
 	} else {
-		from, to, b.reached = r.course.Part(base, k)
+		from, to, b.reached = r.schedule.Part(base, k)
 	}
-	b.epoch, b.number, b.from, b.key = epoch, number, from, r.l.seedKey
-	b.final = number == r.course.Whole-1
+	b.span.epoch, b.number, b.span.from, b.span.key = epoch, number, from, r.l.seedKey
+	b.final = number == r.schedule.Whole-1
 	b.resize(to - from)
 	b.opened = b.size
 	if b.indexed = r.l.ownShapes(); b.indexed {
 		b.askSampler(0, b.size, 0)
-		b.layOut(r.ordering.n)
+		b.layOut(r.epochOrder.n)
 	}
 	return nil
 }
@@ -341,7 +338,7 @@ func (r *run) await() (b *Batch, ready bool) {
 	if r.l.ring.Ready(r.ahead[0]) && !r.l.ring.Stopped() {
 		return r.take(r.ahead[0]), true
 	}
-	if seq, ok := r.awaitOne(r.l.opts.unordered); ok {
+	if seq, ok := r.awaitOne(r.l.setup.opts.unordered); ok {
 		return r.take(seq), false
 	}
 	return nil, false
@@ -396,7 +393,7 @@ func (r *run) awaitOne(orLater bool) (seq uint64, ok bool) {
 	}
 }
 
-// show shows the tuner which batches are ahead. The caller holds turn.
+// show shows the tuner which batches are ahead. The caller holds mu.
 func (r *run) show() {
 	t := r.l.tuning
 	t.open, t.dry = len(r.ahead), r.allOpened() && r.l.ring.Exhausted(r.demand.opening.Load())
@@ -433,7 +430,7 @@ func (r *run) streamEnded() bool { return r.stream != nil && r.stream.ended.Load
 // readByConsumer reports whether the consumer itself reads the run's stream.
 func (r *run) readByConsumer() bool { return r.stream != nil && !r.stream.ahead }
 
-// letGo ends the loop body's use of a batch. The caller holds turn.
+// letGo ends the loop body's use of a batch. The caller holds mu.
 func (r *run) letGo() {
 	if b := r.current; b != nil {
 		r.current = nil
@@ -442,7 +439,7 @@ func (r *run) letGo() {
 }
 
 // halt waits for the loads under way and takes back all slots, except the slot of
-// the batch in the loop body. The caller holds turn.
+// the batch in the loop body. The caller holds mu.
 func (r *run) halt() {
 	if r.halted {
 		return
@@ -479,9 +476,9 @@ func (r *run) takeBack() {
 }
 
 // haltInTurn is halt for goroutines other than the consumer's.
-func (r *run) haltInTurn() {
-	r.turn.Lock()
-	defer r.turn.Unlock()
+func (r *run) lockAndHalt() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.halt()
 }
 
@@ -490,8 +487,8 @@ func (r *run) end() {
 	defer running.Add(-1)
 	r.unwatch()
 	defer r.l.pool.end(func() { r.l.seq = r.first + uint64(r.opened) }) // also if a reader's Close ends the goroutine
-	r.turn.Lock()
-	defer r.turn.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.letGo()
 	r.halt()
 	r.slow.stop()
@@ -514,7 +511,7 @@ func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Bat
 	}
 	var r *run
 	if err == nil {
-		r, err = l.start(ctx, at, order.NewCourse(&at.order, at.epoch, last, at.base), nil)
+		r, err = l.start(ctx, at, order.NewSchedule(&at.epochOrder.order, at.epoch, last, at.base), nil)
 	}
 	if err != nil {
 		yield(nil, err)
@@ -527,8 +524,8 @@ func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Bat
 		t.resume()
 		defer t.wake.Stop()
 		show = func() {
-			r.turn.Lock()
-			defer r.turn.Unlock()
+			r.mu.Lock()
+			defer r.mu.Unlock()
 			r.show()
 		}
 	}
@@ -544,8 +541,8 @@ func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Bat
 		if t != nil {
 			t.took(r.taken, show)
 		}
-		if batches == 2 && at.base == 0 && (r.ordering.own || l.streams()) && l.opts.shuffle { // a single batch may have been a first look at the data
-			l.tellIfBegun(at.epoch, r.ordering.n)
+		if batches == 2 && at.base == 0 && (r.epochOrder.own || l.setup.streams()) && l.setup.opts.shuffle { // a single batch may have been a first look at the data
+			l.tellIfBegun(at.epoch, r.epochOrder.n)
 		}
 		more = yield(b, nil)
 		if t != nil {
@@ -553,22 +550,22 @@ func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Bat
 		}
 	}
 	if t != nil {
-		t.Pause(t.delivered - t.before)
+		t.tuner.Pause(t.delivered - t.before)
 	}
 }
 
 // start starts a run at a beginning.
-func (l *engine) start(ctx context.Context, at beginning, course order.Course, s *serving) (*run, error) {
-	o := at.ordering
-	r := &run{l: l, ending: ending{caller: ctx}, ordering: o, course: course, serving: s}
-	r.identity = sync.OnceValue(func() uint64 { return uint64(l.identity(o.sampler, o.order.N)) })
+func (l *engine) start(ctx context.Context, at beginning, schedule order.Schedule, s *serving) (*run, error) {
+	o := at.epochOrder
+	r := &run{l: l, caller: ctx, epochOrder: o, schedule: schedule, serving: s}
+	r.identity = sync.OnceValue(func() uint64 { return uint64(l.setup.identity(o.sampler, o.order.N)) })
 	r.yielded.Store(int64(at.epoch))
 	if l.ownShapes() {
-		r.sizes = make([]int, l.layout.Ragged)
+		r.sizes = make([]int, l.setup.layout.Ragged)
 	}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
-	r.turn.Lock() // Close waits until the run has begun
-	defer r.turn.Unlock()
+	r.mu.Lock() // Close waits until the run has begun
+	defer r.mu.Unlock()
 	err := l.pool.begin(r, func() {
 		r.first = l.seq
 		l.ring.Reset(l.seq)
@@ -578,7 +575,7 @@ func (l *engine) start(ctx context.Context, at beginning, course order.Course, s
 		r.cancel(err)
 		return nil, err
 	}
-	l.ordering.CompareAndSwap(at.before, o)
+	l.epochOrder.CompareAndSwap(at.before, o)
 	running.Add(1)
 	r.startHelpers()
 	return r, nil
@@ -589,14 +586,14 @@ func (r *run) startHelpers() {
 	l := r.l
 	r.watchCaller()
 	r.demand.opening.Store(r.first)
-	if l.streams() {
+	if l.setup.streams() {
 		r.stream = newStreamFill(r, l.Workers() > 0)
 		if r.stream.ahead {
 			r.beside.Go(r.stream.feed)
 		}
 	}
-	if l.opts.prefetch == 0 { // after the fields above are set: from now on idle workers see the run
-		l.extra.Busy() // no worker waited between the epochs
+	if l.setup.opts.prefetch == 0 { // after the fields above are set: from now on idle workers see the run
+		l.extra.policy.Busy() // no worker waited between the epochs
 		l.extra.run.Store(r)
 	}
 	l.pool.start()
@@ -607,8 +604,8 @@ func (r *run) startHelpers() {
 
 // A beginning is where a run begins.
 type beginning struct {
-	*ordering             // of the epoch
-	before      *ordering // what the loader had before
+	epochOrder  *epochOrder // of the epoch
+	before      *epochOrder // what the loader had before
 	epoch       int
 	base        int  // the position in the epoch; with a BatchSampler, the number of a batch
 	nothingLeft bool // of the epoch, whatever has changed since
@@ -627,23 +624,23 @@ func (l *engine) beginning(s State) (at beginning, err error) {
 	case s.World < anyWorld:
 		return at, optionError("State.World", s.World, "must be at least −1")
 	}
-	at.epoch, at.base, at.before = s.Epoch, s.Samples, l.ordering.Load()
-	if at.ordering, err = l.followDataset(at.before); err != nil {
+	at.epoch, at.base, at.before = s.Epoch, s.Samples, l.epochOrder.Load()
+	if at.epochOrder, err = l.setup.followDataset(at.before); err != nil {
 		return at, err
 	}
-	if at.nothingLeft, err = l.checkOrder(s, at.ordering); err != nil || at.nothingLeft {
+	if at.nothingLeft, err = l.checkOrder(s, at.epochOrder); err != nil || at.nothingLeft {
 		return at, err
 	}
-	if l.streams() {
+	if l.setup.streams() {
 		at.base, err = l.baseOfStream(s)
 	}
-	n := l.samplesOfEpoch(at.ordering)
+	n := l.setup.samplesOfEpoch(at.epochOrder)
 	switch {
 	case err != nil:
 	case at.base > n:
 		err = optionError("State.Samples", at.base, "an epoch has %d samples", n)
-	case at.order.Batches > 0:
-		at.base, err = at.order.BatchAt(at.epoch, at.base)
+	case at.epochOrder.order.Batches > 0:
+		at.base, err = at.epochOrder.order.BatchAt(at.epoch, at.base)
 		err = orderError(err)
 	}
 	return at, err
@@ -652,25 +649,25 @@ func (l *engine) beginning(s State) (at beginning, err error) {
 // baseOfStream returns at which position of a stream's epoch a state is.
 func (l *engine) baseOfStream(s State) (int, error) {
 	switch {
-	case l.counted && s.Samples > 0 && s.World > 0:
+	case l.setup.counted && s.Samples > 0 && s.World > 0:
 		return 0, optionError("State.World", s.World, "the state was taken before the stream was a CountedStream, which has another order: begin the next epoch, State{Epoch: %d}", s.Epoch+1)
-	case l.counted || s.Samples == 0:
+	case l.setup.counted || s.Samples == 0:
 	case s.World == anyWorld:
 		return 0, optionError("State.World", s.World, "the state was taken of a CountedStream, and this stream isn't one, so its order is another: begin the next epoch, State{Epoch: %d}", s.Epoch+1)
-	case l.isWhole(s, l.first):
-		return l.samplesOfEpoch(l.first), nil // the end of that epoch, also for other numbers of ranks
-	case s.World != 0 && s.World != l.opts.world:
+	case l.isWhole(s, l.setup.first):
+		return l.setup.samplesOfEpoch(l.setup.first), nil // the end of that epoch, also for other numbers of ranks
+	case s.World != 0 && s.World != l.setup.opts.world:
 		return 0, optionError("State.World", s.World, "a stream's epoch can't go on with %d ranks, because each rank reads its own shards: "+
-			"resume with %d, or begin the next epoch, State{Epoch: %d}. A CountedStream outside of MixedStreams can go on with any number", l.opts.world, s.World, s.Epoch+1)
-	case s.Samples%l.opts.world != 0:
-		return 0, optionError("State.Samples", s.Samples, "in a stream it must be a multiple of the number of ranks, %d", l.opts.world)
+			"resume with %d, or begin the next epoch, State{Epoch: %d}. A CountedStream outside of MixedStreams can go on with any number", l.setup.opts.world, s.World, s.Epoch+1)
+	case s.Samples%l.setup.opts.world != 0:
+		return 0, optionError("State.Samples", s.Samples, "in a stream it must be a multiple of the number of ranks, %d", l.setup.opts.world)
 	}
 	return s.Samples, nil
 }
 
 // followDataset asks the dataset for its length. If the length has changed, the loader's own order
 // follows it.
-func (s *source) followDataset(known *ordering) (*ordering, error) {
+func (s *setup) followDataset(known *epochOrder) (*epochOrder, error) {
 	if s.streams() {
 		return known, nil
 	}
@@ -681,32 +678,32 @@ func (s *source) followDataset(known *ordering) (*ordering, error) {
 	case n == known.n:
 		return known, nil
 	case known.own:
-		return s.orderingOf("Dataset.Len", nil, n)
+		return s.epochOrderOf("Dataset.Len", nil, n)
 	}
-	return s.orderingOf("Dataset.Len", known.sampler, n)
+	return s.epochOrderOf("Dataset.Len", known.sampler, n)
 }
 
-// isWhole reports whether an epoch of an ordering ends with the samples of a state.
-func (l *engine) isWhole(s State, o *ordering) bool {
-	if l.streams() && !l.counted {
-		return l.opts.isWholeEpoch(s.Samples, cmp.Or(s.World, l.opts.world))
+// isWhole reports whether an epoch of an order ends with the samples of a state.
+func (l *engine) isWhole(s State, o *epochOrder) bool {
+	if l.setup.streams() && !l.setup.counted {
+		return l.setup.opts.isWholeEpoch(s.Samples, cmp.Or(s.World, l.setup.opts.world))
 	}
 	return s.Samples == o.order.N || o.order.Batches == 0 && o.order.Steps(s.Samples) == 0
 }
 
 // checkOrder returns an error if the state's positions now stand for other samples than before.
 // nothingLeft reports that nothing was left of the state's epoch, whatever has changed since.
-func (l *engine) checkOrder(s State, o *ordering) (nothingLeft bool, err error) {
+func (l *engine) checkOrder(s State, o *epochOrder) (nothingLeft bool, err error) {
 	if s.Order == 0 || s.Samples < 1 {
 		return false, nil
 	}
 	sampler := o.sampler
-	then, now := order.Identity(s.Order), l.identity(sampler, o.order.N)
+	then, now := order.Identity(s.Order), l.setup.identity(sampler, o.order.N)
 	names := []string{order.Length: "another number of samples", order.Seed: "another seed", order.Sampler: "another sampler or other arguments of it", order.Data: "another fingerprint of the dataset"}
 	is := "the sampler is now " + nameOfSampler(sampler)
-	if l.streams() {
+	if l.setup.streams() {
 		names = []string{order.Length: "other shards", order.Seed: "another seed", order.Sampler: "another value of WithInterleave, WithShuffle, WithShuffleWindow or WithEpochSamples, or another mixture", order.Data: "another fingerprint of the stream"}
-		is = "the stream now has " + strings.ReplaceAll(strings.Trim(fmt.Sprint(l.shards), "[]"), " ", " + ") + " shards"
+		is = "the stream now has " + strings.ReplaceAll(strings.Trim(fmt.Sprint(l.setup.shards), "[]"), " ", " + ") + " shards"
 	}
 	var differ []string
 	for kind, name := range names {

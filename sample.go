@@ -18,7 +18,7 @@ import (
 
 // A Sample is a place in a batch, valid only during the Load that gets it.
 type Sample struct {
-	*common
+	common       *common
 	place, index int
 	scope        uint64 // distinguishes parts of a dataset, for Scratch: see inner
 
@@ -55,12 +55,12 @@ type common struct {
 	mem     layout.Memory // the slot's, which the batch reads as places
 	records []*record     // the batch's records, for a stream
 
-	span
+	span   span
 	worker int
 
-	locals *locals // the values that Scratch keeps, and the call's context
-	log    *slog.Logger
-	drawn  func(log *slog.Logger) // called by Rand and Epoch; nil unless the samples are to be kept
+	scratch *scratchValues // the values that Scratch keeps, and the call's context
+	log     *slog.Logger
+	drawn   func(log *slog.Logger) // called by Rand and Epoch; nil unless the samples are to be kept
 }
 
 // Bytes returns the memory of a field of the sample.
@@ -70,9 +70,9 @@ func (s *Sample) Bytes(field int) []byte {
 }
 
 func (s *Sample) bytesOf(field int) ([]byte, *layout.Column) {
-	c := s.column(field)
-	from := s.mem.Offsets[field] + s.place*c.Size
-	return s.mem.Bytes[from : from+c.Size : from+c.Size], c
+	c := s.common.column(field)
+	from := s.common.mem.Offsets[field] + s.place*c.Size
+	return s.common.mem.Bytes[from : from+c.Size : from+c.Size], c
 }
 
 func (c *common) column(field int) *layout.Column {
@@ -85,11 +85,11 @@ func (c *common) column(field int) *layout.Column {
 // Shape returns the shape of a field's place, which fits the longest sample allowed or, with a
 // [SizedDataset], the batch's longest. A smaller sample begins at index 0 of each dimension. The slice
 // must not be changed.
-func (s *Sample) Shape(field int) []int { return s.column(field).Dims }
+func (s *Sample) Shape(field int) []int { return s.common.column(field).Dims }
 
 // Fields returns the layout of the sample, as its dataset's Fields does, with the shapes that [Sample.Shape] returns.
 func (s *Sample) Fields() (fields []Field) {
-	for _, c := range s.mem.Columns {
+	for _, c := range s.common.mem.Columns {
 		fields = append(fields, Field{Name: c.Name, Type: DType(c.Type), Shape: slices.Clone(c.Dims), RaggedDims: c.Free})
 	}
 	return fields
@@ -111,7 +111,7 @@ func (s *Sample) copyTo(dst *Sample) error {
 	if err := s.end(); err != nil {
 		return err
 	}
-	return tooLong(s.mem.CopySample(s.place, &dst.mem, dst.place), dst.index)
+	return tooLong(s.common.mem.CopySample(s.place, &dst.common.mem, dst.place), dst.index)
 }
 
 // tooLong returns an error that names a sample longer than its sizes.
@@ -124,14 +124,14 @@ func tooLong(err error, index int) error {
 
 // unpack calls [layout.Memory.Unpack] for s.
 func (s *Sample) unpack(src []byte) (rest []byte, err error) {
-	rest, err = s.mem.Unpack(s.place, src)
+	rest, err = s.common.mem.Unpack(s.place, src)
 	return rest, tooLong(err, s.index)
 }
 
 // SetLen sets the length of a ragged field; Load must call it, or SetShape. It panics for other
 // fields, and if n is out of range or above what the dataset's Sizes said.
 func (s *Sample) SetLen(field, n int) {
-	c := s.column(field)
+	c := s.common.column(field)
 	if c.Free != 1 {
 		s.panicNotRagged("SetLen", c, field, n)
 	}
@@ -140,7 +140,7 @@ func (s *Sample) SetLen(field, n int) {
 
 // SetShape does what SetLen does, for all ragged dimensions of a field.
 func (s *Sample) SetShape(field int, dims ...int) {
-	c := s.column(field)
+	c := s.common.column(field)
 	if c.Free == 0 || c.Free != len(dims) {
 		s.panicNotRagged("SetShape", c, field, dims...)
 	}
@@ -150,10 +150,10 @@ func (s *Sample) SetShape(field int, dims ...int) {
 }
 
 func (s *Sample) setLen(field int, c *layout.Column, dim, n int) {
-	if longest := s.mem.LongestOf(c, dim, s.place); n < 0 || n > longest {
+	if longest := s.common.mem.LongestOf(c, dim, s.place); n < 0 || n > longest {
 		s.panicTooLong(field, c, dim, n, longest)
 	}
-	*s.mem.Len(c, dim, s.place) = int32(n)
+	*s.common.mem.Len(c, dim, s.place) = int32(n)
 }
 
 // panicNotRagged and panicTooLong are separate functions, so that the arguments of their messages don't
@@ -174,7 +174,7 @@ func (s *Sample) panicTooLong(field int, c *layout.Column, dim, n, longest int) 
 	if c.Free > 1 {
 		call = fmt.Sprintf("nwt: SetShape(%d, …): dimension %d", field, dim)
 	}
-	if s.mem.Told != nil && n > 0 {
+	if s.common.mem.Told != nil && n > 0 {
 		panic(fmt.Sprintf("%s: length %d of field %q is more than the %d that Sizes gave for sample %d", call, n, c.Name, longest, s.index))
 	}
 	panic(fmt.Sprintf("%s: length %d of field %q is out of range 0 … %d", call, n, c.Name, longest))
@@ -183,9 +183,9 @@ func (s *Sample) panicTooLong(field int, c *layout.Column, dim, n, longest int) 
 // Len returns the length that was set in ragged dimension dim of a field, or −1 before SetLen. The first
 // dimension has number 0.
 func (s *Sample) Len(field, dim int) int {
-	c := s.column(field)
+	c := s.common.column(field)
 	checkRagged(c, "Len", field, dim)
-	return int(*s.mem.Len(c, dim, s.place))
+	return int(*s.common.mem.Len(c, dim, s.place))
 }
 
 // checkRagged panics if a dimension isn't ragged.
@@ -205,10 +205,10 @@ func (s *Sample) Rand() *rand.Rand {
 		if s.seeded = true; s.rand == nil {
 			s.rand = rand.New(&s.pcg)
 		}
-		key := permute.EpochKey(s.key, s.epoch) ^ sampleRand + uint64(s.Position())*permute.Golden
+		key := permute.EpochKey(s.common.span.key, s.common.span.epoch) ^ sampleRand + uint64(s.Position())*permute.Golden
 		s.pcg.Seed(permute.Mix64(key), permute.Mix64(key^permute.Golden))
-		if s.drawn != nil {
-			s.drawn(s.log)
+		if s.common.drawn != nil {
+			s.common.drawn(s.common.log)
 		}
 	}
 	return s.rand
@@ -237,7 +237,7 @@ func (s *Sample) Position() int {
 	if s.outer != nil {
 		return s.outer.Position()
 	}
-	return s.position(s.place)
+	return s.common.span.position(s.place)
 }
 
 // Epoch returns the epoch that the sample is loaded for.
@@ -245,41 +245,41 @@ func (s *Sample) Epoch() int {
 	switch {
 	case s.outer != nil:
 		return s.outer.Epoch()
-	case s.drawn != nil:
-		s.drawn(s.log)
+	case s.common.drawn != nil:
+		s.common.drawn(s.common.log)
 	}
-	return s.epoch
+	return s.common.span.epoch
 }
 
 // Context returns the context of the call of Load that loads the sample. It is for code that is given
 // only the sample. With [WithTimeout] the context ends when the call is given up.
-func (s *Sample) Context() context.Context { return s.locals.ctx }
+func (s *Sample) Context() context.Context { return s.common.scratch.ctx }
 
 // Worker returns the number of the worker, from 0. If the caller loads, it returns 0.
-func (s *Sample) Worker() int { return s.worker }
+func (s *Sample) Worker() int { return s.common.worker }
 
 // begin makes s another sample of its batch.
 func (s *Sample) begin(place, index int) {
-	s.turnTo(place, index)
-	if s.mem.Ragged > 0 {
-		s.mem.UnsetLens(place, place+1)
+	s.setPlace(place, index)
+	if s.common.mem.Ragged > 0 {
+		s.common.mem.UnsetLens(place, place+1)
 	}
 }
 
-// turnTo does what begin does, but doesn't reset the lengths of ragged fields. If Load is quick, each
+// setPlace does what begin does, but doesn't reset the lengths of ragged fields. If Load is quick, each
 // store costs noticeable time: scope isn't set, since only a panic leaves it changed.
-func (s *Sample) turnTo(place, index int) {
+func (s *Sample) setPlace(place, index int) {
 	s.place, s.index, s.seeded = place, index, false
 }
 
 // end completes a loaded sample: it checks that Load has set the lengths of ragged fields, and clears
 // what lies behind them.
 func (s *Sample) end() error {
-	f := s.mem.ClearRest(s.place)
+	f := s.common.mem.ClearRest(s.place)
 	if f < 0 {
 		return nil
 	}
-	c, call := &s.mem.Columns[f], "SetLen(%d, n)"
+	c, call := &s.common.mem.Columns[f], "SetLen(%d, n)"
 	if c.Free > 1 {
 		call = "SetShape(%d, …)"
 	}
@@ -298,7 +298,7 @@ func newSamples(c *common, n int) []*Sample {
 
 // newBlock makes n samples with their own memory.
 func newBlock(l *layout.Layout, n int) []*Sample {
-	return newSamples(&common{mem: layout.New(l, n), span: span{key: permute.SeedKey(0)}, locals: &locals{}, log: slog.Default()}, n)
+	return newSamples(&common{mem: layout.New(l, n), span: span{key: permute.SeedKey(0)}, scratch: &scratchValues{}, log: slog.Default()}, n)
 }
 
 // scratchFor returns samples of another layout, one for each of dst, which are loaded on the way to dst.
@@ -313,21 +313,21 @@ func scratchFor(l *layout.Layout, clears bool, dst ...*Sample) []*Sample {
 // lend readies samples that are loaded on the way to dst, one for each.
 func lend(block []*Sample, clears bool, dst ...*Sample) {
 	first := dst[0]
-	block[0].epoch, block[0].worker, block[0].locals, block[0].log = first.epoch, first.worker, first.locals, first.log
+	block[0].common.span.epoch, block[0].common.worker, block[0].common.scratch, block[0].common.log = first.common.span.epoch, first.common.worker, first.common.scratch, first.common.log
 	for k, s := range block {
 		s.outer = dst[k]
 		s.begin(k, dst[k].index)
 		s.scope = inner(dst[k].scope, 0)
 	}
 	if clears {
-		block[0].mem.Clear(0, len(block))
+		block[0].common.mem.Clear(0, len(block))
 	}
 }
 
 // blockOf returns n samples of another layout, which are kept with s. If s has fewer so far, create makes
 // n.
 func (s *Sample) blockOf(l *layout.Layout, n int, create func(l *layout.Layout, n int) []*Sample) []*Sample {
-	i := slices.IndexFunc(s.blocks, func(block []*Sample) bool { return block[0].mem.Layout == l })
+	i := slices.IndexFunc(s.blocks, func(block []*Sample) bool { return block[0].common.mem.Layout == l })
 	switch {
 	case i < 0:
 		i = len(s.blocks)
@@ -347,7 +347,7 @@ func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 	if v := find[T](s); v != nil {
 		return *v, nil
 	}
-	if h := s.locals.clock; h != nil {
+	if h := s.common.scratch.clock; h != nil {
 		h.pause()
 		defer h.resume()
 	}
@@ -356,7 +356,7 @@ func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 		return v, err
 	}
 	kept := &v
-	s.locals.list = append(s.locals.list, local{s.scope, kept, func() error {
+	s.common.scratch.list = append(s.common.scratch.list, local{s.scope, kept, func() error {
 		if c, ok := any(*kept).(io.Closer); ok {
 			return c.Close()
 		}
@@ -367,17 +367,17 @@ func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 
 // find returns the value that is kept for s, or nil if there is none.
 func find[T any](s *Sample) *T {
-	for i := range s.locals.list {
-		if kept, ok := s.locals.list[i].value.(*T); ok && s.locals.list[i].scope == s.scope {
+	for i := range s.common.scratch.list {
+		if kept, ok := s.common.scratch.list[i].value.(*T); ok && s.common.scratch.list[i].scope == s.scope {
 			return kept
 		}
 	}
 	return nil
 }
 
-// locals holds the values that Scratch keeps for a worker, and the context of its call. It belongs to the
+// scratchValues holds the values that Scratch keeps for a worker, and the context of its call. It belongs to the
 // worker's goroutine.
-type locals struct {
+type scratchValues struct {
 	ctx   context.Context // of the call of Load or LoadMany under way
 	list  []local
 	clock interface { // pauses while a value is made; nil unless WithTimeout bounds calls
@@ -387,7 +387,7 @@ type locals struct {
 }
 
 // close closes all values, the latest first.
-func (l *locals) close(log *slog.Logger) {
+func (l *scratchValues) close(log *slog.Logger) {
 	for n := len(l.list) - 1; n >= 0; n-- {
 		last := l.list[n]
 		l.list[n] = local{}
@@ -414,10 +414,10 @@ func inner(scope uint64, part int) uint64 {
 
 // failure makes the LoadError of a sample that couldn't be loaded.
 func (s *Sample) failure(err error, stack []byte) *LoadError {
-	if s.records != nil {
-		err = s.records[s.place].Of(err)
+	if s.common.records != nil {
+		err = s.common.records[s.place].Of(err)
 	}
-	return &LoadError{Index: s.index, Position: s.Position(), Epoch: s.epoch, Worker: s.worker, Err: err, Stack: stack}
+	return &LoadError{Index: s.index, Position: s.Position(), Epoch: s.common.span.epoch, Worker: s.common.worker, Err: err, Stack: stack}
 }
 
 // A record is a record of a stream, with what is known of it.

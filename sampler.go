@@ -182,10 +182,10 @@ func (s *shuffled) Fill(epoch, from int, indices []int) {
 	s.perm.Fill(s.rounds.Get(epoch, 0), from, indices)
 }
 
-// An ordering is the order of a loader's epochs, and the number of samples of its dataset. It doesn't
+// An epochOrder is the order of a loader's epochs, and the number of samples of its dataset. It doesn't
 // change. If SetSampler or the length of the dataset requires another order, the loader gets a new
-// ordering.
-type ordering struct {
+// one.
+type epochOrder struct {
 	sampler  Sampler // nil for a stream
 	own      bool    // sampler is the loader's own, which follows n
 	order    order.Order
@@ -208,7 +208,7 @@ func (o *options) ownOrder(n int) Sampler {
 }
 
 // follow sets the fields that depend on the sampler: how many positions and batches an epoch has.
-func (o *ordering) follow(option string, s Sampler) (err error) {
+func (o *epochOrder) follow(option string, s Sampler) (err error) {
 	if o.order.N, err = epochLen(option, s); err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func (o *ordering) follow(option string, s Sampler) (err error) {
 }
 
 // mostInBatch returns the most samples that a batch of this rank may have.
-func (o *ordering) mostInBatch() int {
+func (o *epochOrder) mostInBatch() int {
 	if o.order.Batches > 0 {
 		return min(o.order.Batch, o.order.N)
 	}

@@ -42,7 +42,7 @@ func ValuesOf[T Element](samples []*Sample, field int) []T {
 		panic(fmt.Sprintf("nwt: ValuesOf of %d samples that don't lie one after the other: want those that LoadMany was given, or a run of them", len(samples)))
 	}
 	Values[T](samples[0], field) // panics for another type
-	return elements[T](samples[0].mem.Places(field, samples[0].place, len(samples)))
+	return elements[T](samples[0].common.mem.Places(field, samples[0].place, len(samples)))
 }
 
 // A Schema lists fields; [AddField] adds one and returns its [Column].

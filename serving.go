@@ -19,7 +19,7 @@ func (s *Sample) Place() driver.Place {
 	for outer.outer != nil {
 		outer = outer.outer
 	}
-	return driver.Place{Index: s.index, Position: s.Position(), Epoch: outer.epoch, Key: outer.key}
+	return driver.Place{Index: s.index, Position: s.Position(), Epoch: outer.common.span.epoch, Key: outer.common.span.key}
 }
 
 // Serving returns a source that loads the loader's batches for other processes: see package driver.
@@ -28,8 +28,8 @@ func (s *Sample) Place() driver.Place {
 // stream has no sample by index.
 func (l *Loader) Serving() (driver.Source, error) {
 	var err error
-	switch o := l.opts; {
-	case l.streams():
+	switch o := l.engine.setup.opts; {
+	case l.engine.setup.streams():
 		err = optionError("Serving", nil, "must not be of a stream, which has no sample by index")
 	case !onHost(o.device):
 		err = optionError("WithDevice", o.device.String(), "batches for other processes must be on the host")
@@ -39,10 +39,10 @@ func (l *Loader) Serving() (driver.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	source, o := *l.source, *l.opts
-	source.opts, o.maxBad, o.prefetch, o.auto = &o, math.MaxInt, maxPrefetch, false
-	s := &serving{l: newEngine(&source, max(1, l.Workers())), queue: make(chan *request, 64), wake: make(chan struct{}, 1)}
-	s.l.ordering.Store(l.ordering.Load())
+	setup, o := *l.engine.setup, *l.engine.setup.opts
+	setup.opts, o.maxBad, o.prefetch, o.auto = &o, math.MaxInt, maxPrefetch, false
+	s := &serving{l: newEngine(&setup, max(1, l.Workers())), queue: make(chan *request, 64), wake: make(chan struct{}, 1)}
+	s.l.epochOrder.Store(l.engine.epochOrder.Load())
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s, nil
 }
@@ -79,9 +79,9 @@ type served struct {
 // Memory, Lens and what a Batch has make a served batch a [driver.Batch].
 type servedBatch struct{ *Batch }
 
-func (b servedBatch) Memory() []byte { return b.places.Bytes[:b.places.Used] }
+func (b servedBatch) Memory() []byte { return b.slot.places.Bytes[:b.slot.places.Used] }
 
-func (s *serving) BatchSize() int { return s.l.places }
+func (s *serving) BatchSize() int { return s.l.setup.places }
 
 func (s *serving) Places(dst []driver.Place, rank, world int, from driver.State, number int) (_ []driver.Place, after driver.State, left int, err error) {
 	after = from
@@ -91,7 +91,7 @@ func (s *serving) Places(dst []driver.Place, rank, world int, from driver.State,
 	at, err := s.l.beginning(State(from))
 	var o order.Order
 	if err == nil && !at.nothingLeft {
-		o = at.order.Of(rank, world)
+		o = at.epochOrder.order.Of(rank, world)
 		at.nothingLeft = at.base > 0 && o.Steps(at.base) == 0
 	}
 	if err == nil && at.nothingLeft {
@@ -100,7 +100,7 @@ func (s *serving) Places(dst []driver.Place, rank, world int, from driver.State,
 	if err != nil {
 		return dst, after, 0, err
 	}
-	o = at.order.Of(rank, world)
+	o = at.epochOrder.order.Of(rank, world)
 	if err := o.HasBatch(); err != nil {
 		return dst, after, 0, orderError(err)
 	}
@@ -109,7 +109,7 @@ func (s *serving) Places(dst []driver.Place, rank, world int, from driver.State,
 		return dst, after, 0, optionError("Places", number, "the batch must be 0 … %d", steps-1)
 	}
 	begin, end := 0, 0
-	after = driver.State{Epoch: at.epoch, Order: uint64(s.l.identity(at.sampler, o.N))}
+	after = driver.State{Epoch: at.epoch, Order: uint64(s.l.setup.identity(at.epochOrder.sampler, o.N))}
 	if o.Batches == 0 {
 		begin, end, after.Samples = o.Part(at.base, number)
 	} else if begin, end, after.Samples, err = o.PartOf(at.epoch, at.base, number); err != nil {
@@ -117,7 +117,7 @@ func (s *serving) Places(dst []driver.Place, rank, world int, from driver.State,
 	}
 	ask := func() error {
 		for i := begin; i < end; i++ {
-			dst = append(dst, driver.Place{Index: at.sampler.At(at.epoch, i), Position: i, Epoch: at.epoch, Key: s.l.seedKey})
+			dst = append(dst, driver.Place{Index: at.epochOrder.sampler.At(at.epoch, i), Position: i, Epoch: at.epoch, Key: s.l.seedKey})
 		}
 		return nil
 	}
@@ -128,8 +128,8 @@ func (s *serving) Places(dst []driver.Place, rank, world int, from driver.State,
 }
 
 func (s *serving) Load(ctx context.Context, places []driver.Place, alloc func(size int) ([]byte, error), free func(mem []byte) error) (driver.Batch, []error, error) {
-	if n := len(places); n < 1 || n > s.l.places {
-		return nil, nil, optionError("Load", n, "must be 1 … %d places, the samples of a batch", s.l.places)
+	if n := len(places); n < 1 || n > s.l.setup.places {
+		return nil, nil, optionError("Load", n, "must be 1 … %d places, the samples of a batch", s.l.setup.places)
 	}
 	for _, p := range places {
 		if p.Epoch != places[0].Epoch || p.Key != places[0].Key {
@@ -202,10 +202,10 @@ func (s *serving) consume() {
 		at, err := s.l.beginning(State{})
 		var r *run
 		if err == nil {
-			any := *at.ordering
+			any := *at.epochOrder
 			any.n = maxSamples // see place
-			at.ordering = &any
-			r, err = s.l.start(s.ctx, at, order.Course{Order: &at.order, Head: endless}, s)
+			at.epochOrder = &any
+			r, err = s.l.start(s.ctx, at, order.Schedule{Order: &at.epochOrder.order, Head: endless}, s)
 		}
 		if err != nil {
 			s.fail(err)
@@ -268,8 +268,8 @@ func (r *run) serve() error {
 
 // advanceServing opens what is requested, and waits for a batch.
 func (r *run) advanceServing() (*Batch, error) {
-	r.turn.Lock()
-	defer r.turn.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if err := r.open(); err != nil {
 		r.serving.fail(err)
 		return nil, nil
@@ -290,7 +290,7 @@ func (r *run) answer(b *Batch) {
 	q, list, err := b.request, b.bad.sorted(), b.transformErr
 	a := served{b: b}
 	for _, f := range list {
-		f.err.origin = origin(r.l.ds, f.err.Index)
+		f.err.origin = origin(r.l.setup.ds, f.err.Index)
 		a.bad = append(a.bad, f.err)
 	}
 	if err == nil {
@@ -315,14 +315,14 @@ func (s *serving) place(b *Batch) {
 	b.number, b.indexed, b.request = 0, true, q
 	b.resize(n)
 	b.opened = n
-	have, failed := lengthNow(s.l.ds)
+	have, failed := lengthNow(s.l.setup.ds)
 	for i, p := range q.places {
-		b.indices[i] = p.Index
+		b.slot.indices[i] = p.Index
 		err := failed
-		if p.Position != first.Position+i && b.positions == nil {
-			b.positions = make([]int, n)
+		if p.Position != first.Position+i && b.span.positions == nil {
+			b.span.positions = make([]int, n)
 			for j, p := range q.places {
-				b.positions[j] = p.Position
+				b.span.positions[j] = p.Position
 			}
 		}
 		if err == nil && uint(p.Index) >= uint(have) {
@@ -330,7 +330,7 @@ func (s *serving) place(b *Batch) {
 		}
 		if err != nil {
 			b.fail(i, 0, err, nil)
-			b.indices[i] = noIndex
+			b.slot.indices[i] = noIndex
 		}
 	}
 	if s.l.ownShapes() {

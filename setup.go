@@ -15,8 +15,8 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// A source is a dataset and options that fit together.
-type source struct {
+// A setup is a dataset and options that fit together.
+type setup struct {
 	ds      Dataset
 	shards  []int           // number of shards of each stream
 	plan    *mixture.Plan   // the plan of MixedStreams; nil for other datasets
@@ -24,18 +24,18 @@ type source struct {
 	counted bool            // the dataset is one CountedStream
 	layout  *fieldSet
 	opts    *options
-	first   *ordering // the ordering of a new loader
-	tunes   bool      // its loaders are Tune's: a run that has only bad samples ends, and some warnings are left out
+	first   *epochOrder // the order of a new loader
+	tunes   bool        // its loaders are Tune's: a run that has only bad samples ends, and some warnings are left out
 	once    *oncelog.Log
 
 	slotMem   slotMemory
-	places    int   // samples that a slot has room for; 0 while the source is made
+	places    int   // samples that a slot has room for; 0 while the setup is made
 	slotBytes int   // size of a slot, for the longest batch allowed
 	offsets   []int // where each field begins in a slot
 }
 
-// newSource checks a dataset and options, alone and together.
-func newSource(ds Dataset, opts []Option) (*source, error) {
+// newSetup checks a dataset and options, alone and together.
+func newSetup(ds Dataset, opts []Option) (*setup, error) {
 	o, err := newOptions(opts)
 	n, layout, dsErr := checkDataset(ds)
 	var shards []int
@@ -51,10 +51,10 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		return nil, err
 	}
 	var errs []error
-	s := &source{ds: ds, shards: shards, layout: layout, opts: o, slotMem: newSlotMemory(o), once: &oncelog.Log{}}
+	s := &setup{ds: ds, shards: shards, layout: layout, opts: o, slotMem: newSlotMemory(o), once: &oncelog.Log{}}
 	places := o.batchSize
 	if n == endless {
-		s.first = &ordering{order: o.newOrder(), n: endless}
+		s.first = &epochOrder{order: o.newOrder(), n: endless}
 		for k, n := range shards {
 			counts, err := newCounts(stream.streams[k], n, o)
 			s.counts, errs = append(s.counts, counts), append(errs, err)
@@ -68,7 +68,7 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 		}
 		s.first.perBatch = s.first.order.PerBatch()
 	} else {
-		s.first, err = s.orderingOf("WithSampler", o.sampler, n)
+		s.first, err = s.epochOrderOf("WithSampler", o.sampler, n)
 		errs = append(errs, err)
 		if err == nil && layout.Size > largeSlot/o.batchSize {
 			places = s.first.mostInBatch()
@@ -87,10 +87,10 @@ func newSource(ds Dataset, opts []Option) (*source, error) {
 	return s, nil
 }
 
-// orderingOf makes an ordering for a dataset of n samples: that of sampler or, if sampler is nil, the
+// epochOrderOf makes the order for a dataset of n samples: that of sampler or, if sampler is nil, the
 // loader's own. It calls the sampler.
-func (s *source) orderingOf(option string, sampler Sampler, n int) (*ordering, error) {
-	o := &ordering{sampler: sampler, own: sampler == nil, order: s.opts.newOrder(), n: n}
+func (s *setup) epochOrderOf(option string, sampler Sampler, n int) (*epochOrder, error) {
+	o := &epochOrder{sampler: sampler, own: sampler == nil, order: s.opts.newOrder(), n: n}
 	if o.own {
 		o.sampler = s.opts.ownOrder(n)
 	}
@@ -113,7 +113,7 @@ func (s *source) orderingOf(option string, sampler Sampler, n int) (*ordering, e
 const largeSlot = 256 << 20
 
 // warnOfMixedLengths logs a warning if the sampler sorts for steps of another size than the loader's.
-func (s *source) warnOfMixedLengths(o *ordering) {
+func (s *setup) warnOfMixedLengths(o *epochOrder) {
 	if step := o.order.Step(); o.sorts%step != 0 {
 		s.opts.log.Warn("nwt: batches will mix lengths: the sampler sorts for steps of another size than the loader's",
 			"sampler", nameOfSampler(o.sampler), "Step", o.sorts, "WithBatchSize × world", step)
@@ -122,7 +122,7 @@ func (s *source) warnOfMixedLengths(o *ordering) {
 
 // identity returns a fingerprint of the order: the order that a sampler gives to an epoch of n samples,
 // or the order of a stream. It doesn't depend on ranks, batches and workers.
-func (s *source) identity(sampler Sampler, n int) order.Identity {
+func (s *setup) identity(sampler Sampler, n int) order.Identity {
 	o := s.opts
 	if !s.streams() {
 		kind, seed := fingerprint(sampler), ""
@@ -150,7 +150,7 @@ func (s *source) identity(sampler Sampler, n int) order.Identity {
 }
 
 // logIgnored logs, in one line, which options have no effect in the function that was called.
-func (s *source) logIgnored(called string) {
+func (s *setup) logIgnored(called string) {
 	o, names := s.opts, []string(nil)
 	note := func(ignored bool, name string) {
 		if ignored {
@@ -184,11 +184,11 @@ func (s *source) logIgnored(called string) {
 }
 
 // streams reports whether the dataset is a stream.
-func (s *source) streams() bool { return len(s.shards) > 0 }
+func (s *setup) streams() bool { return len(s.shards) > 0 }
 
-// samplesOfEpoch returns how many samples an epoch of an ordering has over all ranks, or endless for a
+// samplesOfEpoch returns how many samples an epoch of an order has over all ranks, or endless for a
 // stream without WithEpochSamples.
-func (s *source) samplesOfEpoch(o *ordering) int {
+func (s *setup) samplesOfEpoch(o *epochOrder) int {
 	if o.order.N == endless && s.opts.epochSamples > 0 {
 		return s.opts.quota(s.opts.world) * s.opts.world
 	}
@@ -196,12 +196,12 @@ func (s *source) samplesOfEpoch(o *ordering) int {
 }
 
 // shardsOfRank returns how many shards this rank reads of the stream that has the most.
-func (s *source) shardsOfRank() int {
+func (s *setup) shardsOfRank() int {
 	return (slices.Max(s.shards) - s.opts.rank + s.opts.world - 1) / s.opts.world
 }
 
-// during returns the activity of the source's loaders, as a warning names it.
-func (s *source) during() string {
+// during returns the activity of the setup's loaders, as a warning names it.
+func (s *setup) during() string {
 	if s.tunes {
 		return "tuning"
 	}

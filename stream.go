@@ -65,11 +65,13 @@ type Skipper interface {
 func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
 type streamDataset struct {
-	overwriting
-	streams []Stream
-	mix     *mixture.Mix // nil for a single stream
-	seed    uint64
+	streams   []Stream
+	mix       *mixture.Mix // nil for a single stream
+	seed      uint64
+	writesAll bool
 }
+
+func (d *streamDataset) WritesAll(Dataset) bool { return d.writesAll }
 
 func (d *streamDataset) Len() int { return -1 }
 
@@ -145,7 +147,7 @@ func (d *streamDataset) fits(shards []int, counts []*recordCounts, o *options) (
 
 // load loads a sample for a loader.
 func (d *streamDataset) load(ctx context.Context, _ int, s *Sample) error {
-	r := s.records[s.place]
+	r := s.common.records[s.place]
 	if r.Err != nil {
 		return r.Err
 	}
@@ -160,7 +162,9 @@ func (d *streamDataset) load(ctx context.Context, _ int, s *Sample) error {
 }
 
 // unread reports whether the sample's record couldn't be read. The loader won't try to read it again.
-func (s *Sample) unread() bool { return s.records != nil && s.records[s.place].Err != nil }
+func (s *Sample) unread() bool {
+	return s.common.records != nil && s.common.records[s.place].Err != nil
+}
 
 // A Mix says how sampler.Mixed and [MixedStreams] mix their parts.
 type Mix struct {
@@ -359,7 +363,7 @@ type streamFill struct {
 	l     *engine
 	ahead bool                  // shards are read ahead, each in its own goroutine, and feed's goroutine fills the batches
 	queue chan *Batch           // the batches that feed has to fill; nil unless ahead
-	lanes *shards.Lanes[Record] // for one CountedStream, see source.counted; otherwise nil
+	lanes *shards.Lanes[Record] // for one CountedStream, see setup.counted; otherwise nil
 
 	// For one CountedStream: where in the lanes the first epoch begins, and whether reading has begun.
 	origin int64
@@ -378,7 +382,7 @@ type streamFill struct {
 }
 
 func newStreamFill(r *run, ahead bool) *streamFill {
-	c, o := r.course, r.l.opts
+	c, o := r.schedule, r.l.setup.opts
 	var queue chan *Batch
 	if ahead {
 		queue = make(chan *Batch, ring.Capacity) // has room for every batch that can be open
@@ -387,19 +391,19 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 		run: r, l: r.l, ahead: ahead, queue: queue, epoch: c.First, last: c.Last,
 		skip: c.Base / o.world, number: c.Skipped, most: (math.MaxInt - o.rank) / o.world,
 	}
-	if r.l.counted {
+	if r.l.setup.counted {
 		q.readLanes()
 		return q
 	}
-	q.epochs = &shards.Epochs[Record]{Group: q.group(), Quota: o.quota(o.world), Mix: r.l.plan, Bytes: o.aheadBytes, Lost: r.l.lostAgain}
+	q.epochs = &shards.Epochs[Record]{Group: q.group(), Quota: o.quota(o.world), Mix: r.l.setup.plan, Bytes: o.aheadBytes, Lost: r.l.lostAgain}
 	if q.epochs.Quota > 0 {
 		perRank := o.perRank()
 		q.whole = perRank.Steps(0)
 		q.number = q.whole - perRank.Steps(q.skip)
 	}
 	first := 0
-	for k, n := range r.l.shards {
-		if r.l.counts[k] == nil {
+	for k, n := range r.l.setup.shards {
+		if r.l.setup.counts[k] == nil {
 			q.epochs.Add(q.config(k, first))
 		} else {
 			q.epochs.AddCounted(q.draws(q.epochs.Group, k, first))
@@ -412,7 +416,7 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 // group returns what the parts of a mixture share.
 func (q *streamFill) group() *shards.Group {
 	return &shards.Group{
-		Context: retry.With(q.run.ctx, q.l.opts.retry), Log: q.l.opts.log, Mixing: q.l.mixing, Ahead: q.ahead, Watchdog: q.l.pool.watchdog,
+		Context: retry.With(q.run.ctx, q.l.setup.opts.retry), Log: q.l.setup.opts.log, Mixing: q.l.mixing, Ahead: q.ahead, Watchdog: q.l.pool.watchdog,
 		Stop: func(err error) {
 			q.run.stop(fmt.Errorf("nwt: the epoch ends because of a stream's reader: %w", err))
 		},
@@ -421,7 +425,7 @@ func (q *streamFill) group() *shards.Group {
 
 // config returns how to read stream k of the dataset, whose shards are numbered from first.
 func (q *streamFill) config(k, first int) shards.Config[Record] {
-	s, n, o := q.l.ds.(*streamDataset).streams[k], q.l.shards[k], q.l.opts
+	s, n, o := q.l.setup.ds.(*streamDataset).streams[k], q.l.setup.shards[k], q.l.setup.opts
 	order, key := o.shardOrder(n, k), permute.SeedKey(o.seedOfStream(k))
 	c := shards.Config[Record]{
 		Open: func(ctx context.Context, shard int) (shards.Reader[Record], error) { return s.Open(ctx, shard-first) },
@@ -527,7 +531,7 @@ func (q *streamFill) fill(b *Batch) {
 		q.fillStep(b)
 		return
 	}
-	o := q.l.opts
+	o := q.l.setup.opts
 	n, more := 0, false
 	b.failure = nil
 	for n == 0 && b.failure == nil && !q.done && !q.l.ring.Stopped() {
@@ -537,7 +541,7 @@ func (q *streamFill) fill(b *Batch) {
 			}
 			q.started, q.skip = true, 0
 		}
-		b.epoch, b.number, b.key, b.from = q.epoch, q.number, q.l.seedKey, q.epochs.Delivered()*o.world+o.rank
+		b.span.epoch, b.number, b.span.key, b.span.from = q.epoch, q.number, q.l.seedKey, q.epochs.Delivered()*o.world+o.rank
 		if b.failure == nil {
 			n = q.fillPlaces(b)
 			more = n == o.batchSize
@@ -574,13 +578,13 @@ func (q *streamFill) fill(b *Batch) {
 // tellOfUnread warns if the loader's first whole epoch of WithEpochSamples has not reached the end of any
 // shard: then no epoch will.
 func (q *streamFill) tellOfUnread() {
-	whole := q.epochs.Quota > 0 && q.epochs.Delivered() == q.epochs.Quota && (q.epoch > q.run.course.First || q.run.course.Base == 0)
-	if !whole || q.run.ctx.Err() != nil || !q.l.once.First("WithEpochSamples") {
+	whole := q.epochs.Quota > 0 && q.epochs.Delivered() == q.epochs.Quota && (q.epoch > q.run.schedule.First || q.run.schedule.Base == 0)
+	if !whole || q.run.ctx.Err() != nil || !q.l.setup.once.First("WithEpochSamples") {
 		return
 	}
 	if k := q.epochs.Unended(); k >= 0 {
-		q.l.opts.log.Warn("nwt: an epoch has ended before any of its shards did. The next one begins its shards anew, so their ends are never read: "+
-			"raise WithEpochSamples, or give the counts of a CountedStream", "during", q.l.during(), "WithEpochSamples", q.l.opts.epochSamples, "stream", k, "shards", q.l.shards[k])
+		q.l.setup.opts.log.Warn("nwt: an epoch has ended before any of its shards did. The next one begins its shards anew, so their ends are never read: "+
+			"raise WithEpochSamples, or give the counts of a CountedStream", "during", q.l.setup.during(), "WithEpochSamples", q.l.setup.opts.epochSamples, "stream", k, "shards", q.l.setup.shards[k])
 	}
 }
 
@@ -597,9 +601,9 @@ func (q *streamFill) endEpoch() {
 
 // fillPlaces reads records until the batch is full or the epoch ends. It returns how many it has read.
 func (q *streamFill) fillPlaces(b *Batch) (n int) {
-	o := q.l.opts
-	for n < o.batchSize && q.epochs.Delivered() < q.most && !q.l.ring.Stopped() && q.epochs.Next(&b.records[n]) {
-		b.indices[n] = (q.epochs.Delivered()-1)*o.world + o.rank
+	o := q.l.setup.opts
+	for n < o.batchSize && q.epochs.Delivered() < q.most && !q.l.ring.Stopped() && q.epochs.Next(&b.slot.records[n]) {
+		b.slot.indices[n] = (q.epochs.Delivered()-1)*o.world + o.rank
 		n++
 		if n < o.batchSize && !o.dropLast {
 			q.l.ring.Offer(b.seq, n)
@@ -611,12 +615,12 @@ func (q *streamFill) fillPlaces(b *Batch) (n int) {
 // wrong returns what is wrong with an epoch whose last batch has n records. An epoch without a batch is
 // an error: otherwise nobody would notice, and the other ranks would wait for this one.
 func (q *streamFill) wrong(n int) error {
-	o, delivered, dry := q.l.opts, q.epochs.Delivered(), max(0, q.epochs.Dry())
-	shards := fmt.Sprintf("for rank %d of %d: its shards (of %d in all)", o.rank, o.world, q.l.shards[dry])
+	o, delivered, dry := q.l.setup.opts, q.epochs.Delivered(), max(0, q.epochs.Dry())
+	shards := fmt.Sprintf("for rank %d of %d: its shards (of %d in all)", o.rank, o.world, q.l.setup.shards[dry])
 	switch {
 	case delivered == q.most:
 		return fmt.Errorf("nwt: epoch %d of %d ranks has more samples than fit in an int", q.epoch, o.world)
-	case q.l.plan != nil && q.epochs.Dry() >= 0:
+	case q.l.setup.plan != nil && q.epochs.Dry() >= 0:
 		return fmt.Errorf("nwt: epoch %d has no sample of stream %d %s are empty", q.epoch, dry, shards)
 	case delivered > 0 && delivered < q.epochs.Quota:
 		return fmt.Errorf("nwt: epoch %d has only %d of %d samples %s have become empty", q.epoch, delivered, q.epochs.Quota, shards)
@@ -631,7 +635,7 @@ func (q *streamFill) wrong(n int) error {
 // planOf returns the order of the records of stream k, whose records are counted and whose shards are
 // numbered from first.
 func (q *streamFill) planOf(k, first int) *lanes.Plan {
-	o, counts := q.l.opts, q.l.counts[k]
+	o, counts := q.l.setup.opts, q.l.setup.counts[k]
 	p := &lanes.Plan{
 		N: counts.n, Counts: counts.all, Shard: o.shardOrder(len(counts.all), k).At, First: first, Lanes: counts.lanes,
 		Block: 64, Mixes: o.shuffle, Key: permute.SeedKey(o.seedOfStream(k)),
@@ -644,7 +648,7 @@ func (q *streamFill) planOf(k, first int) *lanes.Plan {
 
 // readLanes prepares q for a CountedStream, whose records are in lanes.
 func (q *streamFill) readLanes() {
-	c, p := q.run.course, q.planOf(0, 0)
+	c, p := q.run.schedule, q.planOf(0, 0)
 	q.origin = p.Begin(c.First, c.N, c.Base)
 	steps := &lanes.Steps{
 		Lanes: p.Lanes, Origin: q.origin, Base: c.Base, Epoch: int64(c.N), Step: c.Step(), Head: c.Head, Whole: c.Whole, Len: c.Len(),
@@ -663,7 +667,7 @@ func (q *streamFill) readLanes() {
 // records of each lane, and each rank draws the same number of records from a step, so that ranks seldom
 // share a lane.
 func (q *streamFill) draws(g *shards.Group, k, first int) *shards.Draws[Record] {
-	rank, world, n := q.l.opts.rank, q.l.opts.world, q.l.counts[k].lanes
+	rank, world, n := q.l.setup.opts.rank, q.l.setup.opts.world, q.l.setup.counts[k].lanes
 	each := lanes.Each(n, world)
 	return &shards.Draws[Record]{Each: each, Open: func(step uint64) *shards.Lanes[Record] {
 		p := q.planOf(k, first)
@@ -681,28 +685,28 @@ func (q *streamFill) draws(g *shards.Group, k, first int) *shards.Draws[Record] 
 
 // startOf returns where in the lanes an epoch begins.
 func (q *streamFill) startOf(epoch int) int64 {
-	c := &q.run.course
+	c := &q.run.schedule
 	return q.origin + int64(epoch-c.First)*int64(c.N)
 }
 
 // fillStep reads the records of a batch of a CountedStream, and offers each to the workers as soon as it
 // is read. Which part of the epoch the batch is, and so its State, run.place has written, as for a dataset.
 func (q *streamFill) fillStep(b *Batch) {
-	start := q.startOf(b.epoch)
-	horizon := start + 2*int64(q.run.course.N) // the end of the next epoch
+	start := q.startOf(b.span.epoch)
+	horizon := start + 2*int64(q.run.schedule.N) // the end of the next epoch
 	if !q.begun {
 		q.begun = true
-		q.lanes.Begin(q.l.opts.aheadBytes, horizon)
+		q.lanes.Begin(q.l.setup.opts.aheadBytes, horizon)
 	}
 	q.lanes.Turn(int(b.seq-q.run.first), horizon)
 	n := 0
 	for ; n < b.opened && !q.l.ring.Stopped(); n++ {
-		position, ok := q.lanes.Next(&b.records[n])
+		position, ok := q.lanes.Next(&b.slot.records[n])
 		if !ok {
 			break
 		}
-		if b.indices[n] = int(position - start); n == 0 {
-			b.from = b.indices[0]
+		if b.slot.indices[n] = int(position - start); n == 0 {
+			b.span.from = b.slot.indices[0]
 		} else {
 			q.l.ring.Offer(b.seq, n)
 		}

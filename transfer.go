@@ -13,7 +13,7 @@ import (
 
 // transfer copies the run's batches to the device.
 func (r *run) transfer() {
-	next, end := r.first, r.first+uint64(r.course.Len())
+	next, end := r.first, r.first+uint64(r.schedule.Len())
 	err := r.l.stage.Serve(r.ctx, func(wait bool) devicecopy.Batch {
 		for ; next < end; next++ {
 			if wait {
@@ -25,7 +25,7 @@ func (r *run) transfer() {
 				return nil
 			}
 			b := r.l.ring.Item(next)
-			if b.err = r.tally.admit(b); b.err == nil && b.size > 0 {
+			if b.err = r.tally.applyBudget(b); b.err == nil && b.size > 0 {
 				next++
 				return staged{b}
 			}
@@ -41,16 +41,16 @@ func (r *run) transfer() {
 // A staged is a batch in the form that the stage uses.
 type staged struct{ *Batch }
 
-func (b staged) String() string { return fmt.Sprintf("batch %d of epoch %d", b.number, b.epoch) }
+func (b staged) String() string { return fmt.Sprintf("batch %d of epoch %d", b.number, b.span.epoch) }
 
 func (b staged) Parts(parts []driver.Copy, buffer uintptr) (all []driver.Copy, size int) {
-	for f, offset := range b.places.Offsets {
+	for f, offset := range b.slot.places.Offsets {
 		mem := b.Bytes(f)
 		parts = append(parts, driver.Copy{Dst: buffer + uintptr(offset), Src: mem})
 		size += len(mem)
 	}
-	if b.size == b.places.Laid { // then one copy is enough
-		parts = append(parts[:0], driver.Copy{Dst: buffer, Src: b.places.Bytes[:b.places.Used]})
+	if b.size == b.slot.places.Laid { // then one copy is enough
+		parts = append(parts[:0], driver.Copy{Dst: buffer, Src: b.slot.places.Bytes[:b.slot.places.Used]})
 	}
 	return parts, size
 }
@@ -60,7 +60,7 @@ func (b staged) Copied(buffer *devicecopy.Buffer, began, ended time.Time) {
 	b.l.ring.Staged(b.seq)
 }
 
-func (b staged) Lost() { b.holders.Add(1) } // the copy becomes a holder
+func (b staged) Lost() { b.slot.holders.Add(1) } // the copy becomes a holder
 
 func (b staged) Failed(err error) {
 	b.err = err

@@ -25,7 +25,7 @@ import (
 // of loading, of the step and of ctx, and an error if no count fits into memory. If ctx ends after the
 // result is complete, Tune still returns the result.
 func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
-	src, err := newSource(ds, opts)
+	src, err := newSetup(ds, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 // NewTunedLoader calls [Tune], then [NewLoader] with the worker count that Tune chose; [Loader.Result]
 // returns Tune's result. ctx bounds only tuning.
 func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, error) {
-	s, err := newSource(ds, opts)
+	s, err := newSetup(ds, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -50,10 +50,10 @@ func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, e
 	return newHandle(l), nil
 }
 
-func (s *source) tune(ctx context.Context) (*Result, error) {
+func (s *setup) tune(ctx context.Context) (*Result, error) {
 	tuned := *s
 	tuned.once, tuned.tunes = &oncelog.Log{}, true
-	t := &tuneCall{source: &tuned, began: time.Now(), limit: s.memoryLimit()}
+	t := &tuneCall{setup: &tuned, began: time.Now(), limit: s.memoryLimit()}
 	if s.opts.results == "" {
 		return t.tune(ctx)
 	}
@@ -65,7 +65,7 @@ func (s *source) tune(ctx context.Context) (*Result, error) {
 // measure next, tuning.SetWorkers before each window, and tuning.Begin and End around it. When next has nothing
 // more to ask for, Observe calls tuning.Settle, and took calls stop, which ends the loop; tune then chooses.
 type tuneCall struct {
-	*source
+	setup  *setup
 	began  time.Time
 	limit  memlimit.Limit
 	before uint64 // bytes that the process needed when tuning began
@@ -78,7 +78,7 @@ type tuneCall struct {
 
 // space is that of a search for which the program waits: it has a shortest and a longest time.
 func (t *tuneCall) space() search.Space {
-	o := t.opts
+	o := t.setup.opts
 	sp := o.space(o.defaultWorkers(), o.step != nil)
 	if sp.Max >= 0 {
 		sp.Start = min(sp.Start, sp.Max)
@@ -94,23 +94,23 @@ func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 	debug.FreeOSMemory() // so that memory from before doesn't count for the trials
 	t.before = neededNow()
 	sp := t.space()
-	busy := t.opts.machine.StartCPU()
+	busy := t.setup.opts.machine.StartCPU()
 	m := t.measured(sp)
-	m.Next = func(seen []search.Series) (search.Request, bool) { return t.next(m, seen) }
+	m.tuner.Next = func(seen []search.Series) (search.Request, bool) { return t.next(m, seen) }
 	if err := t.measure(ctx, m); err != nil {
 		return nil, err
 	}
-	if !m.Settled() { // the deadline came before next was asked again
+	if !m.tuner.Settled() { // the deadline came before next was asked again
 		m.sp.Left = 0
 	}
 	if !m.fits() {
-		return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", m.refused[m.trials[len(m.trials)-1].Workers])
+		return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", m.refused[m.trials[len(m.trials)-1].told.Workers])
 	}
 	used, others, unseen := busy.Used(), 0., busy.Note()
 	if used.OthersKnown {
-		others, unseen = t.opts.machine.CPUs().OthersShare(used.Others, t.opts.ranks(), t.opts.cpus()), ""
+		others, unseen = t.setup.opts.machine.CPUs().OthersShare(used.Others, t.setup.opts.ranks(), t.setup.opts.cpus()), ""
 	}
-	r := m.result(search.Choose(m.sp, m.Seen()), t.opts.strategy.String(), others, unseen)
+	r := m.result(search.Choose(m.sp, m.tuner.Seen()), t.setup.opts.strategy.String(), others, unseen)
 	r.Elapsed = time.Since(t.began)
 	t.show(m, "done", r.Workers)
 	return r, nil
@@ -118,8 +118,8 @@ func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 
 // remembered returns the result in the file if it still holds, else it tunes.
 func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
-	file, key := resultfile.File{Path: t.opts.results, Log: t.opts.log}, t.resultKey()
-	r, saved := t.recall(t.limit, file, key)
+	file, key := resultfile.File{Path: t.setup.opts.results, Log: t.setup.opts.log}, t.setup.resultKey()
+	r, saved := t.setup.recall(t.limit, file, key)
 	if r != nil {
 		holds, err := t.confirm(ctx, file, r)
 		if err != nil {
@@ -135,7 +135,7 @@ func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
 	again := resultfile.File{Path: file.Path, Log: slog.New(slog.DiscardHandler)} // what is wrong with the file has been logged already
 	err := file.WhileTuning(ctx, func() (err error) {
 		var since time.Time
-		if r, since = t.recall(t.limit, again, key); r != nil && !since.Equal(saved) {
+		if r, since = t.setup.recall(t.limit, again, key); r != nil && !since.Equal(saved) {
 			return nil // the process that this one waited for has just found it
 		}
 		if r, err = t.tune(ctx); err != nil {
@@ -157,10 +157,10 @@ func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
 
 // measured makes a loader for measuring.
 func (t *tuneCall) measured(sp search.Space) *tuning {
-	m := t.newTuning(sp, t.limit)
+	m := t.setup.newTuning(sp, t.limit)
 	m.exact = true
-	m.attach(newEngine(t.source, m.sp.Start))
-	m.Run = m // whose Settle ends tuning; that of auto goes on
+	m.attach(newEngine(t.setup, m.sp.Start))
+	m.tuner.Run = m // whose Settle ends tuning; that of auto goes on
 	return m
 }
 
@@ -172,8 +172,8 @@ func (t *tuneCall) next(m *tuning, seen []search.Series) (search.Request, bool) 
 		}
 		m.inline = m.inline || m.sp.Start == 0 // no other count is left
 	}
-	m.sp.Left = m.Left(time.Now())
-	req, more := t.opts.strategy.Next(m.sp, seen)
+	m.sp.Left = m.tuner.Left(time.Now())
+	req, more := t.setup.opts.strategy.Next(m.sp, seen)
 	if more {
 		t.bound(m)
 		t.show(m, "measuring", req.Workers)
@@ -193,7 +193,7 @@ func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
 	defer t.deadline.Stop()
 	defer m.release()
 	defer m.l.close()
-	m.Start(m.sp.Time)
+	m.tuner.Start(m.sp.Time)
 	var err error
 	delivers := false
 	at, round, since := State{}, 0, time.Now()
@@ -211,14 +211,14 @@ func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
 				return false
 			}
 			delivers = true
-			if b.epoch > at.Epoch {
+			if b.span.epoch > at.Epoch {
 				m.again = true // samples are loaded a second time
 			}
 			if err = t.train(ctx, m, b); err != nil {
 				return false
 			}
-			if r := m.Round(); r != round && time.Since(since) > seldom*time.Duration(m.l.depth())*m.quickest() {
-				at, round, since, more = t.startOfRound(r, b.epoch), r, time.Now(), true
+			if r := m.tuner.Round(); r != round && time.Since(since) > seldom*time.Duration(m.l.depth())*m.quickest() {
+				at, round, since, more = t.startOfRound(r, b.span.epoch), r, time.Now(), true
 			}
 			return !more
 		})
@@ -236,18 +236,18 @@ const seldom = 10
 // startOfRound returns where a round begins. Rounds are spread over the epoch, so that the beginning of the
 // epoch isn't measured alone.
 func (t *tuneCall) startOfRound(round, epoch int) State {
-	order := &t.first.order // the source's: that of a new loader
+	order := &t.setup.first.order // the setup's: that of a new loader
 	steps := order.Steps(0)
-	if t.streams() || steps < 2 {
+	if t.setup.streams() || steps < 2 {
 		return State{Epoch: epoch}
 	}
 	const golden = 0.6180339887498949 // spreads the places evenly, however many rounds there are
 	_, share := math.Modf(float64(round) * golden)
 	step := int(share * float64(steps))
 	if order.Batches == 0 {
-		return State{Epoch: epoch, Samples: step * t.opts.batchSize * t.opts.world}
+		return State{Epoch: epoch, Samples: step * t.setup.opts.batchSize * t.setup.opts.world}
 	}
-	at, err := order.Start(epoch, step*t.opts.world)
+	at, err := order.Start(epoch, step*t.setup.opts.world)
 	if err != nil {
 		at = 0 // the loader meets the error too, and reports it
 	}
@@ -257,16 +257,16 @@ func (t *tuneCall) startOfRound(round, epoch int) State {
 // train runs the training step, if there is one. The first step with a batch of each shape isn't
 // measured: a framework with a compiler compiles during it, for seconds, and never again.
 func (t *tuneCall) train(ctx context.Context, m *tuning, b *Batch) error {
-	if t.opts.step == nil {
+	if t.setup.opts.step == nil {
 		return nil
 	}
 	began := time.Now()
-	err := runStep(ctx, t.opts.step, b)
+	err := runStep(ctx, t.setup.opts.step, b)
 	if err != nil && ctx.Err() != nil {
 		return contextError(ctx) // rather than the error that the step returned because of it
 	}
 	if t.shapes.isNew(b) {
-		m.LeaveOut(time.Since(began))
+		m.tuner.LeaveOut(time.Since(began))
 		t.bound(m)
 	}
 	return err
@@ -281,7 +281,7 @@ const maxShapes = 32
 
 func (s *shapes) isNew(b *Batch) bool {
 	hash := uint64(0)
-	for _, shape := range b.places.Shapes {
+	for _, shape := range b.slot.places.Shapes {
 		for _, n := range shape {
 			hash = permute.Mix64(hash + uint64(n))
 		}
@@ -311,7 +311,7 @@ func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *B
 // measured.
 func (t *tuneCall) bound(m *tuning) {
 	if m.sp.Time > 0 && len(m.trials) > 0 {
-		t.deadline.Reset(m.Left(time.Now()))
+		t.deadline.Reset(m.tuner.Left(time.Now()))
 	}
 }
 
@@ -323,27 +323,27 @@ func (t *tuneCall) show(m *tuning, phase string, workers int) {
 		usual := float64(m.trials.windows()) / ordinary
 		t.done = max(t.done, usual/(1+usual))
 		if m.sp.Time > 0 {
-			p.Left = m.Left(time.Now())
+			p.Left = m.tuner.Left(time.Now())
 			t.done = max(t.done, 1-float64(p.Left)/float64(m.sp.Time))
 		}
 		p.Done = t.done
 	}
 	if m.last != nil && phase != "done" {
-		known := m.last.Trial // a copy, because the program may keep it
+		known := m.last.told // a copy, because the program may keep it
 		known.Total = known.Mean * time.Duration(m.sp.Iterations)
 		p.Trial = &known
 	}
-	if t.opts.progress != nil {
-		t.opts.progress(p)
+	if t.setup.opts.progress != nil {
+		t.setup.opts.progress(p)
 		return
 	}
 	now := time.Now()
 	switch {
 	case phase == "done":
-		t.opts.log.Info("nwt: worker count tuned", "workers", workers, "elapsed", human.Duration(p.Elapsed))
+		t.setup.opts.log.Info("nwt: worker count tuned", "workers", workers, "elapsed", human.Duration(p.Elapsed))
 	case now.Sub(t.told) >= tellEvery:
 		t.told = now
-		t.opts.log.Info("nwt: tuning the worker count", "trying", workers, "elapsed", human.Duration(p.Elapsed))
+		t.setup.opts.log.Info("nwt: tuning the worker count", "trying", workers, "elapsed", human.Duration(p.Elapsed))
 	}
 }
 
@@ -359,20 +359,20 @@ func (t *tuneCall) confirm(ctx context.Context, file resultfile.File, r *Result)
 	sp.Start = r.Workers
 	m := t.measured(sp)
 	m.inline = true
-	m.Next = func(seen []search.Series) (search.Request, bool) {
+	m.tuner.Next = func(seen []search.Series) (search.Request, bool) {
 		return search.Request{Workers: r.Workers, Iterations: confirmOver}, len(seen) == 0
 	}
 	if err := t.measure(ctx, m); err != nil {
 		return false, err
 	}
-	then, now := r.trial(r.Workers).Mean, m.trials[0].Mean
+	then, now := r.trial(r.Workers).Mean, m.trials[0].told.Mean
 	if now > confirmed*then || then > confirmed*now {
-		file.Log.Info("nwt: tuning anew", "path", file.Path, "name", t.opts.resultName, "reason",
+		file.Log.Info("nwt: tuning anew", "path", file.Path, "name", t.setup.opts.resultName, "reason",
 			fmt.Sprintf("with %s a batch takes %s, and took %s when the result was kept", human.Workers(r.Workers), human.Duration(now), human.Duration(then)))
 		return false, nil
 	}
-	if t.opts.progress != nil {
-		t.opts.progress(Progress{Phase: "done", Workers: r.Workers, Done: 1, Elapsed: time.Since(t.began)})
+	if t.setup.opts.progress != nil {
+		t.setup.opts.progress(Progress{Phase: "done", Workers: r.Workers, Done: 1, Elapsed: time.Since(t.began)})
 	}
 	return true, nil
 }

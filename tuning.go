@@ -18,7 +18,7 @@ import (
 // A tuning is a tuner's view of a loader, and what was measured of it. It belongs to the goroutine that
 // iterates.
 type tuning struct {
-	tune.Tuner
+	tuner  tune.Tuner
 	l      *engine
 	sp     search.Space
 	limit  memlimit.Limit
@@ -26,32 +26,32 @@ type tuning struct {
 	stop   func() // ends Tune's loading; nil while training
 	exact  bool   // peaks of memory are measured, not just sampled
 
-	ledger
-	shown
-	window
+	// What was found out.
+	trials  trials
+	last    *trial         // the one that was measured last
+	refused map[int]string // worker counts that may not be chosen, and why
+	first   time.Duration  // until the very first batch
+	again   bool           // samples have been loaded a second time
+	noted   string         // why peaks aren't exact
 
-	wake *time.Timer // interrupts waiting for a batch, so that the loop looks in between
-
-	at    int64     // engine.now of the last delivery
-	start time.Time // of the run
-}
-
-// shown is what a run shows to its tuner, in addition to the loader's counters.
-type shown struct {
+	// What a run shows, in addition to the loader's counters.
 	asked, delivered int
 	before           int   // batches delivered before this run
 	open             int   // open batches beyond the one in use
 	waits            int64 // engine.now when the current wait began; 0: there is none
 	dry              bool  // no batch is left to open or to load
-}
 
-// A window is the part of a run that is being measured.
-type window struct {
+	// The part of a run that is being measured.
 	trial *trial // nil between windows
 	cpu   host.Meter
 	began time.Time
 	read  time.Duration // how long the stream had been read at its beginning
 	peak  *host.Peak
+
+	wake *time.Timer // interrupts waiting for a batch, so that the loop looks in between
+
+	at    int64     // engine.now of the last delivery
+	start time.Time // of the run
 }
 
 const (
@@ -61,8 +61,8 @@ const (
 )
 
 // newTuning returns the tuning of a loader, which is attached later.
-func (s *source) newTuning(sp search.Space, limit memlimit.Limit) *tuning {
-	t := &tuning{sp: sp, limit: limit, ledger: ledger{refused: make(map[int]string)}, inline: s.opts.mayInline()}
+func (s *setup) newTuning(sp search.Space, limit memlimit.Limit) *tuning {
+	t := &tuning{sp: sp, limit: limit, refused: make(map[int]string), inline: s.opts.mayInline()}
 	if s.streams() && sp.Max != 0 { // a goroutine reads a stream in any case
 		t.inline = false
 	}
@@ -75,7 +75,7 @@ func (s *source) newTuning(sp search.Space, limit memlimit.Limit) *tuning {
 
 func (t *tuning) attach(l *engine) {
 	t.l, l.tuning = l, t
-	t.Least = max(leastWindow, probeSteps*l.opts.machine.ClockStep())
+	t.tuner.Least = max(leastWindow, probeSteps*l.setup.opts.machine.ClockStep())
 	t.wake = time.AfterFunc(time.Hour, l.ring.Interrupt)
 	t.wake.Stop()
 }
@@ -86,7 +86,7 @@ func (t *tuning) resume() {
 	t.open, t.waits, t.dry = 0, 0, false
 	t.l.counters.loaded.Store(int64(t.before) * wholeBatch) // what was left of the last run is gone
 	t.at, t.start = 0, time.Now()
-	t.Resume()
+	t.tuner.Resume()
 }
 
 // took is called when a run delivers a batch, which is its taken-th. show shows which batches are ahead.
@@ -96,7 +96,7 @@ func (t *tuning) took(taken int, show func()) {
 	if t.delivered-t.before == 1 {
 		t.first = time.Since(t.start)
 	}
-	if t.Skips() {
+	if t.tuner.Skips() {
 		return
 	}
 	now := t.l.now()
@@ -105,7 +105,7 @@ func (t *tuning) took(taken int, show func()) {
 	}
 	t.at = now
 	show()
-	if t.Observe() && t.stop != nil {
+	if t.tuner.Observe() && t.stop != nil {
 		t.stop()
 	}
 }
@@ -115,10 +115,10 @@ func (t *tuning) allowed(workers int) bool {
 	l := t.l
 	why := t.limit.Allows(workers, t.trials.peaks())
 	if more := l.depthOf(workers) - l.depth(); why == "" && more > 0 && t.trials.at(workers) == nil && t.last != nil {
-		why = t.limit.Over(workers, t.last.needs()+uint64(more)*uint64(l.slotBytes))
+		why = t.limit.Over(workers, t.last.told.needs()+uint64(more)*uint64(l.setup.slotBytes))
 	}
 	if workers == 0 && !t.inline {
-		if why = report.NotInline; l.streams() && l.opts.mayInline() {
+		if why = report.NotInline; l.setup.streams() && l.setup.opts.mayInline() {
 			why = report.NotInlineStream
 		}
 	}
@@ -131,7 +131,7 @@ func (t *tuning) allowed(workers int) bool {
 
 // fits reports whether a count that may be chosen has been measured.
 func (t *tuning) fits() bool {
-	return slices.ContainsFunc(t.trials, func(one *trial) bool { return t.sp.Allowed(one.Workers) })
+	return slices.ContainsFunc(t.trials, func(one *trial) bool { return t.sp.Allowed(one.told.Workers) })
 }
 
 // descend lets the search begin at fewer workers if nothing that was measured fits. It reports whether
@@ -140,24 +140,24 @@ func (t *tuning) descend() bool {
 	if t.fits() {
 		return true
 	}
-	last := t.last.Workers
+	last := t.last.told.Workers
 	t.sp.Start = last / 2
 	return last > 0
 }
 
 // awaits is called when training begins to wait for a batch.
 func (t *tuning) awaits(since int64) {
-	if t.waits = since; !t.Settled() {
+	if t.waits = since; !t.tuner.Settled() {
 		t.wake.Reset(wakeEvery)
 	}
 }
 
 // look is called now and then while training waits, which may take minutes.
 func (t *tuning) look() {
-	if t.Tick() && t.stop != nil {
+	if t.tuner.Tick() && t.stop != nil {
 		t.stop()
 	}
-	if !t.Settled() {
+	if !t.tuner.Settled() {
 		t.wake.Reset(wakeEvery)
 	}
 }
@@ -181,7 +181,7 @@ func (t *tuning) Figures() tune.Figures {
 
 // SetWorkers implements tune.Run.
 func (t *tuning) SetWorkers(n int) bool {
-	t.l.extra.Forget()
+	t.l.extra.policy.Forget()
 	return t.l.resize(n, false)
 }
 
@@ -191,7 +191,7 @@ func (t *tuning) Cold() (samples int, beginning bool) { return t.l.pool.cold() }
 // InHand implements tune.Run.
 func (t *tuning) InHand() float64 {
 	l := t.l
-	per := float64(l.ordering.Load().perBatch)
+	per := float64(l.epochOrder.Load().perBatch)
 	return float64(max(1, l.Workers())) * min(float64(l.claimSize()), per) / per
 }
 
@@ -202,9 +202,9 @@ func (t *tuning) Begin() {
 		t.peak = host.StartPeak()
 	}
 	if t.trial = t.trials.at(t.l.Workers()); t.trial == nil {
-		t.trial = &trial{Trial: Trial{Workers: t.l.Workers(), PeakExact: t.exact, OtherCPU: -1}}
+		t.trial = &trial{told: Trial{Workers: t.l.Workers(), PeakExact: t.exact, OtherCPU: -1}}
 	}
-	t.cpu, t.began, t.read = t.l.opts.machine.StartCPU(), time.Now(), t.l.counters.reading.Shown()
+	t.cpu, t.began, t.read = t.l.setup.opts.machine.StartCPU(), time.Now(), t.l.counters.reading.Shown()
 }
 
 // release ends the measurements of a window that was never ended.
@@ -220,7 +220,7 @@ func (t *tuning) End(w tune.Window) (cpu, queued float64) {
 	tr, l := t.trial, t.l
 	t.trial = nil
 	use, took := t.cpu.Used(), time.Since(t.began)
-	cpu, queued = tr.used(use, took, l.opts, float64(l.counters.reading.Shown()-t.read)/float64(max(1, took)))
+	cpu, queued = tr.used(use, took, l.setup.opts, float64(l.counters.reading.Shown()-t.read)/float64(max(1, took)))
 	rss, exact := host.Memory().RSS, false
 	if t.peak != nil {
 		if rss, exact = t.peak.Stop(); !exact {
@@ -228,18 +228,18 @@ func (t *tuning) End(w tune.Window) (cpu, queued float64) {
 		}
 		t.peak = nil
 	}
-	tr.PeakRSS, tr.PeakExact = max(tr.PeakRSS, int64(rss)), tr.PeakExact && exact
+	tr.told.PeakRSS, tr.told.PeakExact = max(tr.told.PeakRSS, int64(rss)), tr.told.PeakExact && exact
 	if memory, known := host.OwnMemory(); known {
-		tr.Memory = max(tr.Memory, int64(memory))
+		tr.told.Memory = max(tr.told.Memory, int64(memory))
 	}
-	tr.SystemUsed, tr.Prefetch = int64(host.Memory().Used), max(tr.Prefetch, l.depth()-1)
+	tr.told.SystemUsed, tr.told.Prefetch = int64(host.Memory().Used), max(tr.told.Prefetch, l.depth()-1)
 	tr.add(w)
 	if f := l.stage.Figures(); f.Copies > 0 {
-		tr.Copy, tr.Bandwidth = f.Took/time.Duration(f.Copies), float64(f.Bytes)/max(f.Took, 1).Seconds()
+		tr.told.Copy, tr.told.Bandwidth = f.Took/time.Duration(f.Copies), float64(f.Bytes)/max(f.Took, 1).Seconds()
 	}
-	if t.trials.at(tr.Workers) == nil {
+	if t.trials.at(tr.told.Workers) == nil {
 		if len(t.trials) == 0 {
-			tr.FirstBatch = t.first
+			tr.told.FirstBatch = t.first
 		}
 		t.trials = append(t.trials, tr)
 	}
@@ -257,7 +257,7 @@ func (t *tuning) Doubt(string) {}
 func (t *tuning) quickest() time.Duration {
 	best := time.Duration(math.MaxInt64 / 1024)
 	for _, one := range t.trials {
-		best = min(best, one.Mean)
+		best = min(best, one.told.Mean)
 	}
 	return best
 }
@@ -265,10 +265,10 @@ func (t *tuning) quickest() time.Duration {
 // result returns the choice with the figures behind it, and what is to be said of it. others is the share
 // of the CPUs that other processes used; if that isn't known, unseen says why.
 func (t *tuning) result(c search.Choice, strategy string, others float64, unseen string) *Result {
-	o := t.l.opts
+	o := t.l.setup.opts
 	r := &Result{
 		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: t.sp.Iterations, Repeatability: c.Confidence,
-		Strategy: strategy, Step: o.step != nil || strategy == report.Live, Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: int64(t.l.layout.Size) * int64(t.l.places),
+		Strategy: strategy, Step: o.step != nil || strategy == report.Live, Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: int64(t.l.setup.layout.Size) * int64(t.l.setup.places),
 		BatchSamples: float64(t.l.counters.samples.Load()) / float64(max(1, t.l.counters.batches.Load())), Hardware: hardware(o.machine.CPUs()),
 	}
 	for _, w := range slices.Sorted(maps.Keys(t.refused)) {
@@ -278,7 +278,7 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 		if c.Most > 0 && e.Workers > c.Most {
 			r.RuledOut = append(r.RuledOut, RuledOut{e.Workers, report.TakesCPUs})
 		}
-		one := t.trials.at(e.Workers).Trial
+		one := t.trials.at(e.Workers).told
 		one.Step = e.Body
 		one.Mean, one.Low, one.High = max(e.Mean, e.Body), e.Low, max(e.High, e.Body)
 		one.Transfer = min(one.Transfer, one.Mean-one.Step)
@@ -295,10 +295,10 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 	about := report.Circumstances{
 		CPUs: cpus, Mine: cpus.Mine(o.ranks(), o.cpus()), Limit: t.limit, Most: o.most, Timeout: o.timeout > 0,
 		Others: others, Unseen: unseen, Late: t.sp.Time > 0 && t.sp.Left == 0,
-		Again: t.again, Drift: report.Drift(t.Seen()), Peaks: t.noted,
+		Again: t.again, Drift: report.Drift(t.tuner.Seen()), Peaks: t.noted,
 	}
-	if t.l.streams() {
-		about.Shards, about.AtOnce = t.l.shardsOfRank(), o.shardsAtOnce()
+	if t.l.setup.streams() {
+		about.Shards, about.AtOnce = t.l.setup.shardsOfRank(), o.shardsAtOnce()
 	}
 	said := r.report()
 	said.Explain(c, t.sp.Start)
@@ -315,19 +315,9 @@ func hardware(c host.CPUFacts) Hardware {
 	}
 }
 
-// A ledger holds what was found out while tuning.
-type ledger struct {
-	trials  trials
-	last    *trial         // the one that was measured last
-	refused map[int]string // worker counts that may not be chosen, and why
-	first   time.Duration  // until the very first batch
-	again   bool           // samples have been loaded a second time
-	noted   string         // why peaks aren't exact
-}
-
 // A trial holds what was measured at one worker count.
 type trial struct {
-	Trial
+	told    Trial
 	n       int     // number of windows
 	batches float64 // number of batches that they cover
 	mean, wait, transfer, step,
@@ -345,8 +335,8 @@ func (t *trial) add(w tune.Window) {
 	t.transfer += w.Weight * float64(w.Transfer)
 	t.step += w.Weight * float64(w.Body)
 	per := func(sum float64) time.Duration { return time.Duration(math.Round(sum / t.batches)) }
-	t.Iterations, t.Mean, t.Wait, t.Transfer, t.Step = max(1, int(math.Round(t.batches))), per(t.mean), per(t.wait), per(t.transfer), per(t.step)
-	t.Median, t.P99 = t.took.Quantile(0.5), t.took.Quantile(0.99)
+	t.told.Iterations, t.told.Mean, t.told.Wait, t.told.Transfer, t.told.Step = max(1, int(math.Round(t.batches))), per(t.mean), per(t.wait), per(t.transfer), per(t.step)
+	t.told.Median, t.told.P99 = t.took.Quantile(0.5), t.took.Quantile(0.99)
 }
 
 // used adds what a window used of the machine, and returns the shares of the CPUs that it used and
@@ -357,10 +347,10 @@ func (t *trial) used(u host.Use, took time.Duration, o *options, reading float64
 	own, queued = u.Own/cpus.Mine(o.ranks(), o.cpus()), share(u.Waiting)
 	t.measured += weight
 	t.cpu, t.gc, t.queue, t.reading = t.cpu+min(1, own)*weight, t.gc+share(u.Collector)*weight, t.queue+queued*weight, t.reading+min(1, reading)*weight
-	t.CPU, t.CollectorCPU, t.queued, t.Reading = t.cpu/t.measured, t.gc/t.measured, t.queue/t.measured, t.reading/t.measured
+	t.told.CPU, t.told.CollectorCPU, t.told.queued, t.told.Reading = t.cpu/t.measured, t.gc/t.measured, t.queue/t.measured, t.reading/t.measured
 	if u.OthersKnown {
 		t.other, t.otherTime = t.other+cpus.OthersShare(u.Others, o.ranks(), o.cpus())*weight, t.otherTime+weight
-		t.OtherCPU = min(t.other/t.otherTime, 1-t.CPU)
+		t.told.OtherCPU = min(t.other/t.otherTime, 1-t.told.CPU)
 	}
 	return own, queued
 }
@@ -370,7 +360,7 @@ type trials []*trial
 
 // at returns what is known of a worker count, or nil if it wasn't measured.
 func (t trials) at(workers int) *trial {
-	i := slices.IndexFunc(t, func(one *trial) bool { return one.Workers == workers })
+	i := slices.IndexFunc(t, func(one *trial) bool { return one.told.Workers == workers })
 	if i < 0 {
 		return nil
 	}
@@ -389,7 +379,7 @@ func (t trials) windows() (n int) {
 func (t trials) peaks() []memlimit.Peak {
 	out := make([]memlimit.Peak, len(t))
 	for i, one := range t {
-		out[i] = memlimit.Peak{Workers: one.Workers, Bytes: one.needs()}
+		out[i] = memlimit.Peak{Workers: one.told.Workers, Bytes: one.told.needs()}
 	}
 	return out
 }
@@ -406,17 +396,17 @@ type auto struct {
 const mostLooks = 48
 
 func newAuto(l *engine) {
-	o := l.opts
-	t := l.newTuning(o.space(l.Workers(), true), l.memoryLimit())
+	o := l.setup.opts
+	t := l.setup.newTuning(o.space(l.Workers(), true), l.setup.memoryLimit())
 	start := t.sp.Start
 	if o.maxMemory == 0 { // the memory that the program's own count needs is in use already
 		t.sp.Allowed = func(workers int) bool { return workers == start || t.allowed(workers) }
 	}
 	t.attach(l)
 	a := &auto{tuning: t}
-	t.Run = a
-	t.Next = a.next
-	t.Start(0)
+	t.tuner.Run = a
+	t.tuner.Next = a.next
+	t.tuner.Start(0)
 }
 
 func (a *auto) next(seen []search.Series) (search.Request, bool) {
@@ -444,8 +434,8 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 		sp.Allowed = func(workers int) bool { return workers == fewest }
 		over = a.refused[fewest]
 		delete(a.refused, fewest)
-		if a.l.once.First("WithMemoryLimit") {
-			a.l.opts.log.Warn("nwt: no worker count fits into memory: the loader keeps the fewest workers", "workers", fewest, "why", over)
+		if a.l.setup.once.First("WithMemoryLimit") {
+			a.l.setup.opts.log.Warn("nwt: no worker count fits into memory: the loader keeps the fewest workers", "workers", fewest, "why", over)
 		}
 	}
 	choice := search.Choose(sp, seen)
@@ -453,18 +443,18 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 	if chosen == nil || fastest == nil {
 		return c, false // the program has called SetWorkers while these were measured
 	}
-	best := float64(max(fastest.Mean, 1))
+	best := float64(max(fastest.told.Mean, 1))
 	c = tune.Choice{
-		Workers: choice.Workers, Body: chosen.Step,
-		Waits: float64(chosen.Wait+chosen.Transfer) / float64(max(chosen.Mean, 1)), Ignored: a.sp.Alpha.Of(best, a.sp.Iterations) / best,
+		Workers: choice.Workers, Body: chosen.told.Step,
+		Waits: float64(chosen.told.Wait+chosen.told.Transfer) / float64(max(chosen.told.Mean, 1)), Ignored: a.sp.Alpha.Of(best, a.sp.Iterations) / best,
 	}
 	if again && c.Workers != a.l.Workers() {
 		return c, true // it will be looked at again later
 	}
-	r := a.result(choice, report.Live, chosen.OtherCPU, "")
+	r := a.result(choice, report.Live, chosen.told.OtherCPU, "")
 	if !again {
 		a.settled = time.Since(a.since)
-		a.l.opts.log.Info("nwt: worker count settled while training", "workers", r.Workers, "reason", r.Reason)
+		a.l.setup.opts.log.Info("nwt: worker count settled while training", "workers", r.Workers, "reason", r.Reason)
 	}
 	r.Elapsed = a.settled
 	if over != "" {
@@ -477,5 +467,5 @@ func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn b
 // Doubt implements tune.Run.
 func (a *auto) Doubt(why string) {
 	a.since, a.earlier = time.Now(), a.trials.windows()
-	a.l.opts.log.Info("nwt: tuning the worker count again", "workers", a.l.Workers(), "why", why)
+	a.l.setup.opts.log.Info("nwt: tuning the worker count again", "workers", a.l.Workers(), "why", why)
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // A worker loads places of batches, in its own goroutine or, without workers, in the caller's: it claims
-// places, and its hand loads them.
+// places, and its loop loads them.
 type worker struct {
 	l       *engine
 	seat    int // its number among the loader's seats; the caller's is 0
@@ -29,16 +29,16 @@ type worker struct {
 	cold    atomic.Int32 // samples to load before the worker counts as warm; it is warm at 0 or less
 	begins  atomic.Bool  // WithWorkerInit or the first claim is under way; not set for a claim that replace handed over
 
-	hand
+	loop   loadLoop
 	keeps  *slot // if its call was given up: its slot, until the call returns
 	failed error // if it took over from a LoadMany that was given up: the error to be logged
 }
 
 // newWorker implements poolHooks; number is what Sample.Worker returns.
 func (l *engine) newWorker(seat, number int) *worker {
-	w := &worker{l: l, seat: seat, number: number, ready: l.opts.init == nil, hand: hand{how: l.how, locals: &locals{}, stops: l.ring}}
+	w := &worker{l: l, seat: seat, number: number, ready: l.setup.opts.init == nil, loop: loadLoop{how: l.how, scratch: &scratchValues{}, stops: l.ring}}
 	w.cold.Store(search.WarmSamples)
-	w.sample.common = &common{worker: number, locals: w.locals, log: l.opts.log, drawn: l.opts.drawn}
+	w.loop.sample.common = &common{worker: number, scratch: w.loop.scratch, log: l.setup.opts.log, drawn: l.setup.opts.drawn}
 	return w
 }
 
@@ -47,7 +47,7 @@ func (w *worker) begin() {
 	if w.cold.Load() == search.WarmSamples {
 		w.begins.Store(true)
 	}
-	w.slot, w.next, w.asked = w.claim.Item.slot, w.claim.From, false
+	w.loop.slot, w.loop.next, w.asked = w.claim.Item.slot, w.claim.From, false
 }
 
 // loaded tells the batch that the claim has been loaded.
@@ -61,7 +61,7 @@ func (w *worker) loaded() {
 	if w.l.tuning != nil {
 		w.l.counters.loaded.Add(int64(n) * wholeBatch / int64(b.opened))
 	}
-	b.loadedPlaces(n, w.sample.worker) // WithBatchTransform runs once the last place is loaded
+	b.loadedPlaces(n, w.loop.sample.common.worker) // WithBatchTransform runs once the last place is loaded
 }
 
 // done reports the claim to the ring. It returns whether this has woken a goroutine.
@@ -69,17 +69,17 @@ func (w *worker) done() bool { return w.l.ring.Done(w.claim.Seq, w.claim.To-w.cl
 
 // work implements poolHooks: it is the worker's goroutine.
 func (l *engine) work(w *worker) {
-	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "load", "worker", strconv.Itoa(w.sample.worker))))
+	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "load", "worker", strconv.Itoa(w.loop.sample.common.worker))))
 	left := false
 	defer func() {
 		switch {
-		case w.clock.Lost():
+		case w.loop.call.clock.Lost():
 			w.returned() // another worker took this one's seat long ago
 			return
 		case !left:
 			w.goroutineEnded()
 		}
-		w.locals.close(w.l.opts.log)
+		w.loop.scratch.close(w.l.setup.opts.log)
 	}()
 	if w.failed != nil {
 		w.l.failedTogether(w.failed)
@@ -87,7 +87,7 @@ func (l *engine) work(w *worker) {
 	for !left {
 		if w.claimed {
 			w.loadClaim()
-			if w.clock.Lost() {
+			if w.loop.call.clock.Lost() {
 				return
 			}
 			w.loaded()
@@ -118,10 +118,10 @@ func (l *engine) work(w *worker) {
 func (w *worker) goroutineEnded() {
 	if w.claimed {
 		defer w.done()
-		place := min(w.next, w.claim.To-1)
-		w.sample.turnTo(place, w.slot.indices[place])
+		place := min(w.loop.next, w.claim.To-1)
+		w.loop.sample.setPlace(place, w.loop.slot.indices[place])
 		stack, err := usercall.Recovered(nil)
-		w.claim.Item.run.stop(w.sample.failure(fmt.Errorf("Load ended its goroutine: %w", err), stack))
+		w.claim.Item.run.stop(w.loop.sample.failure(fmt.Errorf("Load ended its goroutine: %w", err), stack))
 	}
 	w.l.pool.desert(w)
 }
@@ -129,32 +129,32 @@ func (w *worker) goroutineEnded() {
 // loadClaim loads the claimed places, beginning at next, until all are loaded or a call is given up.
 func (w *worker) loadClaim() {
 	b, end := w.claim.Item, w.claim.To
-	w.turnTo(w.slot, b.span)
-	w.bad, w.n = &b.bad, b.run.ordering.n
-	if w.ready = w.ready || w.initialize(b.run); !w.ready || w.isBeyondError() {
-		w.next = end // these samples will not be delivered
+	w.loop.setSlot(w.loop.slot, b.span)
+	w.loop.bad, w.loop.n = &b.bad, b.run.epochOrder.n
+	if w.ready = w.ready || w.initialize(b.run); !w.ready || w.loop.isBeyondError() {
+		w.loop.next = end // these samples will not be delivered
 		return
 	}
 	if trace.IsEnabled() {
 		defer trace.StartRegion(b.run.ctx, "nwt.load").End()
 	}
 	var began int64
-	n := end - w.next
+	n := end - w.loop.next
 	timed := w.l.pace.Timed(&w.untimed, n)
 	if timed {
 		began = w.l.now()
 	}
-	if !w.asked && !b.indexed && w.slot.records == nil {
+	if !w.asked && !b.indexed && w.loop.slot.records == nil {
 		w.asked = true
-		b.askSampler(w.next, end, w.number)
+		b.askSampler(w.loop.next, end, w.number)
 	}
-	ctx := w.context(b.context())
-	if w.how.together != nil && w.slot == b.slot { // else in the spare of a LoadMany that was given up: see takeOver
-		w.together(ctx, end)
+	ctx := w.loop.context(b.context())
+	if w.loop.how.together != nil && w.loop.slot == b.slot { // else in the spare of a LoadMany that was given up: see takeOver
+		w.loop.together(ctx, end)
 	} else {
-		w.singly(ctx, end)
+		w.loop.singly(ctx, end)
 	}
-	if timed && n > 0 && !w.clock.Lost() && !b.isDropped() { // else calls may have ended early, and places may have been left out
+	if timed && n > 0 && !w.loop.call.clock.Lost() && !b.isDropped() { // else calls may have ended early, and places may have been left out
 		took := time.Duration(w.l.now() - began)
 		w.l.pace.Took(took, n)
 		w.l.counters.loads.Add(took/time.Duration(n), n)
@@ -192,7 +192,7 @@ func (w *worker) prepareFor(r *run) {
 // if the worker that had the claim is gone.
 func (w *worker) initialize(r *run) bool {
 	fail := func(stack []byte, err error) {
-		r.stop(&LoadError{Index: -1, Position: -1, Epoch: int(r.yielded.Load()), Worker: w.sample.worker, Err: fmt.Errorf("WithWorkerInit: %w", usercall.Cause(err)), Stack: stack})
+		r.stop(&LoadError{Index: -1, Position: -1, Epoch: int(r.yielded.Load()), Worker: w.loop.sample.common.worker, Err: fmt.Errorf("WithWorkerInit: %w", usercall.Cause(err)), Stack: stack})
 	}
-	return usercall.Call(func() error { return w.l.opts.init(r.ctx, w.sample.worker) }, fail)
+	return usercall.Call(func() error { return w.l.setup.opts.init(r.ctx, w.loop.sample.common.worker) }, fail)
 }

@@ -195,9 +195,9 @@ func portion(n, rank, world int) int {
 // Endless stands for the length of a stream, which isn't known before its end.
 const Endless = math.MaxInt
 
-// A Course is the batches of one run through a loader: those of epoch first, beginning at position base,
+// A Schedule is the batches of one run through a loader: those of epoch first, beginning at position base,
 // then the whole epochs up to last.
-type Course struct {
+type Schedule struct {
 	*Order
 	First, Last int // the first and the last epoch
 	Base        int
@@ -206,10 +206,10 @@ type Course struct {
 	Skipped     int // number of the first batch in its epoch
 }
 
-// NewCourse returns the course of an order.
-func NewCourse(o *Order, first, last, base int) Course {
+// NewSchedule returns the schedule of an order.
+func NewSchedule(o *Order, first, last, base int) Schedule {
 	step := o.Step()
-	c := Course{Order: o, First: first, Last: last, Base: base, Head: Endless, Skipped: base/step + min(base%step, 1)}
+	c := Schedule{Order: o, First: first, Last: last, Base: base, Head: Endless, Skipped: base/step + min(base%step, 1)}
 	if o.N != Endless {
 		c.Head, c.Whole = o.Steps(base), o.Steps(0)
 		c.Skipped = c.Whole - c.Head // so that the last number is always whole−1
@@ -217,8 +217,8 @@ func NewCourse(o *Order, first, last, base int) Course {
 	return c
 }
 
-// Len returns the number of batches in the course.
-func (c *Course) Len() int {
+// Len returns the number of batches in the schedule.
+func (c *Schedule) Len() int {
 	if c.Head == Endless {
 		return Endless
 	}
@@ -228,9 +228,9 @@ func (c *Course) Len() int {
 	return Endless
 }
 
-// At returns the epoch of batch i of the course, the position at which its epoch begins in the course,
+// At returns the epoch of batch i of the schedule, the position at which its epoch begins in the schedule,
 // the batch's number from there, and its number in the epoch.
-func (c *Course) At(i int) (epoch, base, k, number int) {
+func (c *Schedule) At(i int) (epoch, base, k, number int) {
 	if i < c.Head {
 		return c.First, c.Base, i, c.Skipped + i
 	}

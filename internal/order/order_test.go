@@ -241,7 +241,7 @@ func FuzzRanksShareTheBatchesOfABatchSampler(f *testing.F) {
 func TestACourseIsItsEpochsOneAfterTheOther(t *testing.T) {
 	for _, base := range []int{0, 1, 20, 30} {
 		o := Order{N: 30, Batch: 4, World: 2, Rank: 1}
-		c := NewCourse(&o, 5, 7, base)
+		c := NewSchedule(&o, 5, 7, base)
 		i := 0
 		for epoch := 5; epoch <= 7; epoch++ {
 			b := 0
@@ -257,11 +257,11 @@ func TestACourseIsItsEpochsOneAfterTheOther(t *testing.T) {
 		require.Equal(t, i, c.Len())
 	}
 	for _, c := range []struct{ n, last int }{{8, (math.MaxInt - 1) / 2}, {permute.MaxLen, permute.MaxLen}} {
-		c := NewCourse(&Order{N: c.n, Batch: 4, World: 1}, 0, c.last, 0)
+		c := NewSchedule(&Order{N: c.n, Batch: 4, World: 1}, 0, c.last, 0)
 		require.Equal(t, Endless, c.Len(), "more batches than an int counts")
 	}
 	o := Order{N: 30, Batch: 4, World: 1}
-	c := NewCourse(&o, 0, math.MaxInt-1, 3)
+	c := NewSchedule(&o, 0, math.MaxInt-1, 3)
 	require.Positive(t, c.Len())
 	_, _, _, index := c.At(0)
 	require.Equal(t, 1, index, "of the first batch after 3 samples: batches of 4 would have had them in one")

@@ -29,7 +29,7 @@ type Figures struct {
 }
 
 // A Run is a loader as a Tuner sees it.
-type Run interface {
+type Target interface {
 	Figures() Figures
 	SetWorkers(n int) bool // false: the tuner may no longer set the count
 	// Cold returns how many samples new workers must still load, and whether one of them is preparing
@@ -60,7 +60,7 @@ type Window struct {
 
 // A Tuner measures what Next asks for. It belongs to the goroutine that iterates.
 type Tuner struct {
-	Run   Run
+	Run   Target
 	Next  func(seen []search.Series) (search.Request, bool)
 	Least time.Duration // shortest time of a window
 
