@@ -40,7 +40,7 @@ func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.logIgnored("NewLoader")
+	s.logIgnored("NewLoader", inLoader)
 	return newHandle(s.trainingLoader(s.opts.workers)), nil
 }
 

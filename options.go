@@ -23,13 +23,40 @@ import (
 // streams.
 type Option func(*options) error
 
-// options holds what the options have set. What an option concerns is also said in doc.go, in
-// setup.logIgnored, in onlyHowToLoad and in resultKey.
+// effect says where an option takes effect.
+type effect uint
+
+const (
+	inLoader     effect = 1 << iota
+	inAuto              // in a loader WithAutoWorkers
+	inTune              // in Tune and NewTunedLoader
+	inPrecompute        // in the loading that fills the file
+	ofStreams           // only if the dataset is a stream
+
+	everywhere = inLoader | inAuto | inTune
+)
+
+// option makes an Option. It notes that the option was given; if options.only leaves it out, it is
+// checked but not set.
+func option(name string, in effect, set func(o *options) error) Option {
+	return func(o *options) error {
+		if in&o.only == 0 {
+			unset := *o
+			return set(&unset)
+		}
+		o.given[name] = in
+		return set(o)
+	}
+}
+
+// options holds what the options have set.
 type options struct {
+	given map[string]effect // the options that were given, by name
+	only  effect            // options without any of these effects are left out
+
 	batchSize int
 	workers   int
-	fixed     bool // workers was set by WithWorkers
-	prefetch  int  // 0: derived from workers and batch size
+	prefetch  int // 0: derived from workers and batch size
 	sampler   Sampler
 	shuffle   bool
 	seed      *uint64 // seed of Sample.Rand; nil without WithSeed
@@ -84,6 +111,8 @@ const (
 // wrong.
 func newOptions(opts []Option) (*options, error) {
 	o := &options{
+		given:     map[string]effect{},
+		only:      ^effect(0),
 		batchSize: 32,
 		world:     1,
 		log:       slog.Default(),
@@ -110,7 +139,7 @@ func newOptions(opts []Option) (*options, error) {
 	}
 	o.logRank()
 	o.logUndivided()
-	if !o.fixed {
+	if !o.has("WithWorkers") {
 		o.workers = o.defaultWorkers()
 	}
 	if o.shuffle && o.sampler != nil {
@@ -118,6 +147,9 @@ func newOptions(opts []Option) (*options, error) {
 	}
 	return o, errors.Join(errs...)
 }
+
+// has reports whether an option was given.
+func (o *options) has(name string) bool { return o.given[name] != 0 }
 
 func (o *options) defaultWorkers() int { return min(o.cpus(), maxWorkers) }
 
@@ -160,46 +192,46 @@ func between(option string, n, low, high int) error {
 // WithBatchSize sets how many samples a batch has, 1 … 2²⁴−1. The default is 32. With a [BatchSampler] it
 // is the most that a batch may have. The last batch of an epoch may be smaller.
 func WithBatchSize(n int) Option {
-	return func(o *options) error { o.batchSize = n; return between("WithBatchSize", n, 1, ring.MaxPlaces) }
+	return option("WithBatchSize", everywhere|inPrecompute, func(o *options) error { o.batchSize = n; return between("WithBatchSize", n, 1, ring.MaxPlaces) })
 }
 
 // WithWorkers sets how many goroutines load samples, 0 … 1024. The default is GOMAXPROCS. With 0, samples
 // are loaded in the goroutine of the loop. [Tune] ignores this option.
 func WithWorkers(n int) Option {
-	return func(o *options) error { o.workers, o.fixed = n, true; return between("WithWorkers", n, 0, maxWorkers) }
+	return option("WithWorkers", inLoader|inPrecompute, func(o *options) error { o.workers = n; return between("WithWorkers", n, 0, maxWorkers) })
 }
 
 // WithPrefetch sets how many batches are loaded ahead of the one in use, 1 … 1022. With 0 workers no
 // batch is loaded ahead. The default is 2, and more if training waits while workers are idle; the
 // additional batches take at most 256 MiB, and at most an eighth of the memory left.
 func WithPrefetch(batches int) Option {
-	return func(o *options) error { o.prefetch = batches; return between("WithPrefetch", batches, 1, maxPrefetch) }
+	return option("WithPrefetch", everywhere|inPrecompute, func(o *options) error { o.prefetch = batches; return between("WithPrefetch", batches, 1, maxPrefetch) })
 }
 
 // WithShuffle gives every epoch another order, computed from seed and epoch. It also seeds [Sample.Rand]
 // and [Batch.Rand]. By default samples come in the dataset's order.
 func WithShuffle(seed uint64) Option {
-	return func(o *options) error { o.shuffle, o.shuffled = true, seed; return nil }
+	return option("WithShuffle", everywhere, func(o *options) error { o.shuffle, o.shuffled = true, seed; return nil })
 }
 
 // WithSeed sets the seed of [Sample.Rand] and [Batch.Rand]; the default is that of [WithShuffle], or 0.
 func WithSeed(seed uint64) Option {
-	return func(o *options) error { o.seed = &seed; return nil }
+	return option("WithSeed", everywhere, func(o *options) error { o.seed = &seed; return nil })
 }
 
 // WithSampler sets the order of the samples in each epoch. It can't be combined with [WithShuffle] or a
 // stream.
 func WithSampler(s Sampler) Option {
-	return func(o *options) error {
+	return option("WithSampler", everywhere, func(o *options) error {
 		o.sampler = s
 		return errorIf(s == nil, "WithSampler", nil, "the sampler is nil")
-	}
+	})
 }
 
 // WithDropLast leaves out the last batch if it would be smaller than the others. With a [BatchSampler]
 // it leaves out the last step if that step has fewer batches than ranks.
 func WithDropLast() Option {
-	return func(o *options) error { o.dropLast = true; return nil }
+	return option("WithDropLast", everywhere, func(o *options) error { o.dropLast = true; return nil })
 }
 
 // WithRank makes the loader load one rank's part of the epoch, where world is the number of ranks: 0 ≤
@@ -208,19 +240,19 @@ func WithDropLast() Option {
 // [Streamed] describe exceptions. WithRank doesn't say how many ranks share this host, so CPUs aren't
 // divided among them, and one log line says so: see [WithRankFromEnv].
 func WithRank(rank, world int) Option {
-	return func(o *options) error {
+	return option("WithRank", everywhere, func(o *options) error {
 		o.rank, o.world = rank, world
 		if err := between("WithRank: world", world, 1, launch.MaxWorld); err != nil {
 			return err
 		}
 		return errorIf(rank < 0 || rank >= world, "WithRank: rank", rank, "must be 0 … %d, below world", world-1)
-	}
+	})
 }
 
 // WithRankFromEnv does what [WithRank] does, with the rank that [RankFromEnv] reads. Ranks on one host
 // share its CPUs: the default of [WithWorkers] and Tune's counts are divided among them.
 func WithRankFromEnv() Option {
-	return func(o *options) error {
+	return option("WithRankFromEnv", everywhere, func(o *options) error {
 		found, err := launch.Find(os.LookupEnv, os.Getpid())
 		if err != nil {
 			return optionError("WithRankFromEnv", nil, "%v", err)
@@ -228,19 +260,19 @@ func WithRankFromEnv() Option {
 		r := Rank(found)
 		o.launcher, o.rank, o.world = &r, r.Rank, r.World
 		return nil
-	}
+	})
 }
 
 // WithUnordered delivers each batch as soon as it is loaded, so the order may differ from run to run,
 // except on a GPU. Epochs then can't be resumed.
 func WithUnordered() Option {
-	return func(o *options) error { o.unordered = true; return nil }
+	return option("WithUnordered", everywhere, func(o *options) error { o.unordered = true; return nil })
 }
 
 // WithInterleave sets how many shards are read at once, 1 … 1024. The default is 4 per rank; for a
 // [CountedStream] it is 32 over all ranks. The order of samples depends on this number.
 func WithInterleave(shards int) Option {
-	return func(o *options) error { o.interleave = shards; return between("WithInterleave", shards, 1, 1024) }
+	return option("WithInterleave", everywhere|ofStreams, func(o *options) error { o.interleave = shards; return between("WithInterleave", shards, 1, 1024) })
 }
 
 const defaultWindow = 1024
@@ -250,7 +282,7 @@ const defaultWindow = 1024
 // take 4 GB. If they take more than an eighth of the memory left, a warning is logged: see
 // [Stats].WindowBytes.
 func WithShuffleWindow(samples int) Option {
-	return func(o *options) error { o.window = samples; return between("WithShuffleWindow", samples, 1, 1<<24) }
+	return option("WithShuffleWindow", everywhere|ofStreams, func(o *options) error { o.window = samples; return between("WithShuffleWindow", samples, 1, 1<<24) })
 }
 
 // WithEpochSamples ends an epoch of a stream after n samples over all ranks; n is 1 … 2³¹−1. Each rank
@@ -259,7 +291,7 @@ func WithShuffleWindow(samples int) Option {
 // stops before the shards end, their ends are never read, and a log line says so. A rank whose shards
 // hold fewer samples reads them again.
 func WithEpochSamples(n int) Option {
-	return func(o *options) error { o.epochSamples = n; return between("WithEpochSamples", n, 1, math.MaxInt32) }
+	return option("WithEpochSamples", everywhere|ofStreams, func(o *options) error { o.epochSamples = n; return between("WithEpochSamples", n, 1, math.MaxInt32) })
 }
 
 // shardsAtOnce returns how many shards of a stream without counts are read at once.
@@ -272,7 +304,7 @@ func (o *options) shardsAtOnce() int { return cmp.Or(o.interleave, 4) }
 // logged, then every tenth, every hundredth and so on: see [Loader.BadSamples]. An error whose method
 // EndsEpoch() bool returns true doesn't make a sample bad, but ends the epoch.
 func WithErrorBudget(maxBad int) Option {
-	return func(o *options) error { o.maxBad = maxBad; return between("WithErrorBudget", maxBad, 0, math.MaxInt32) }
+	return option("WithErrorBudget", everywhere|inPrecompute, func(o *options) error { o.maxBad = maxBad; return between("WithErrorBudget", maxBad, 0, math.MaxInt32) })
 }
 
 // WithTimeout gives up a call of Load that takes longer than perSample, which must be at least 1 ms. The
@@ -284,20 +316,20 @@ func WithErrorBudget(maxBad int) Option {
 // outstanding, the epoch ends with an error. With 0 workers the loader waits for every call, so tuning
 // doesn't try 0.
 func WithTimeout(perSample time.Duration) Option {
-	return func(o *options) error {
+	return option("WithTimeout", everywhere|inPrecompute, func(o *options) error {
 		o.timeout = perSample
 		return errorIf(perSample < time.Millisecond, "WithTimeout", perSample, "must be at least 1ms")
-	}
+	})
 }
 
 // WithWorkerInit makes each worker call f once, in its goroutine, before its first sample. With 0
 // workers the goroutine of the loop calls f, as worker 0. If f fails, the epoch ends with a *[LoadError]
 // whose Index is −1; the next epoch tries again.
 func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
-	return func(o *options) error {
+	return option("WithWorkerInit", everywhere|inPrecompute, func(o *options) error {
 		o.init = f
 		return errorIf(f == nil, "WithWorkerInit", nil, "the function is nil")
-	}
+	})
 }
 
 // WithBatchTransform makes a worker run f, such as mixup or masking, on each loaded batch before it is
@@ -307,56 +339,56 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 // leave room for what f adds. After f, the elements beyond each length are cleared. [WithTimeout] doesn't
 // bound f.
 func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
-	return func(o *options) error {
+	return option("WithBatchTransform", everywhere, func(o *options) error {
 		o.transform = f
 		return errorIf(f == nil, "WithBatchTransform", nil, "the function is nil")
-	}
+	})
 }
 
 // WithLogger sets where log lines go. The default is [slog.Default]. While [Tune] or [Precompute] logs, a
 // handler must not call it with the same file.
 func WithLogger(l *slog.Logger) Option {
-	return func(o *options) error {
+	return option("WithLogger", everywhere|inPrecompute, func(o *options) error {
 		o.log = l
 		return errorIf(l == nil, "WithLogger", nil, "the logger is nil: slog.New(slog.DiscardHandler) logs nothing")
-	}
+	})
 }
 
 // WithDevice sets where batches must end up. The default is [Host].
 func WithDevice(d Device) Option {
-	return func(o *options) error { o.device = d; return errorIf(d == nil, "WithDevice", nil, "the device is nil") }
+	return option("WithDevice", everywhere, func(o *options) error { o.device = d; return errorIf(d == nil, "WithDevice", nil, "the device is nil") })
 }
 
 // WithAlpha sets alpha, at least 0. [Tune] treats two worker counts as equally fast if the times that
 // they take for the iterations of [WithIterations] differ by less than alpha. The default is 0.5 s, but
 // never below 1 % or above 2 % of the fastest count's time, nor below 5 µs per batch.
 func WithAlpha(d time.Duration) Option {
-	return func(o *options) error {
+	return option("WithAlpha", inTune|inAuto, func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
 		return errorIf(d < 0, "WithAlpha", d, "must be at least 0")
-	}
+	})
 }
 
 // WithRelativeAlpha sets the alpha of [WithAlpha] as a share, 0 … 1, of the fastest count's time.
 func WithRelativeAlpha(share float64) Option {
-	return func(o *options) error {
+	return option("WithRelativeAlpha", inTune|inAuto, func(o *options) error {
 		o.alpha = search.Alpha{Total: math.MaxInt64, Share: share}
 		return errorIf(!(share >= 0 && share <= 1), "WithRelativeAlpha", share, "must be 0 … 1")
-	}
+	})
 }
 
 // WithIterations sets how many batches [Tune] measures, 1 … 1 000 000, for each worker count that it may
 // choose. If batch times vary, it measures more. The default is 100, but fewer if batches are slow, and
 // more if they are fast.
 func WithIterations(n int) Option {
-	return func(o *options) error { o.iterations = n; return between("WithIterations", n, 1, 1_000_000) }
+	return option("WithIterations", inTune|inAuto, func(o *options) error { o.iterations = n; return between("WithIterations", n, 1, 1_000_000) })
 }
 
 // WithMaxWorkers sets how many workers [Tune] tries at most, 0 … 1024. By default Tune tries up to two
 // workers per CPU that the process may use, and more as long as more workers are faster and CPUs are
 // idle.
 func WithMaxWorkers(n int) Option {
-	return func(o *options) error { o.most = n; return between("WithMaxWorkers", n, 0, maxWorkers) }
+	return option("WithMaxWorkers", inTune|inAuto, func(o *options) error { o.most = n; return between("WithMaxWorkers", n, 0, maxWorkers) })
 }
 
 // WithTuningTime sets how long [Tune] may measure; d must be above 0. After that time, Tune ends the
@@ -364,26 +396,26 @@ func WithMaxWorkers(n int) Option {
 // measured in any case, even if its first batches take longer. The default is 1 minute; with
 // [WithIterations] or [Exhaustive] there is no limit.
 func WithTuningTime(d time.Duration) Option {
-	return func(o *options) error {
+	return option("WithTuningTime", inTune, func(o *options) error {
 		o.tuningTime = d
 		return errorIf(d <= 0, "WithTuningTime", d, "must be more than 0")
-	}
+	})
 }
 
 // WithStep makes [Tune] run f on every batch, as training would. The answer is then the fewest workers at
 // which training doesn't wait. The first call with each batch shape isn't measured. After Tune, restore
 // what f has changed.
 func WithStep(f func(ctx context.Context, b *Batch) error) Option {
-	return func(o *options) error { o.step = f; return errorIf(f == nil, "WithStep", nil, "the function is nil") }
+	return option("WithStep", inTune, func(o *options) error { o.step = f; return errorIf(f == nil, "WithStep", nil, "the function is nil") })
 }
 
 // WithProgress makes [Tune] and [Precompute] call f whenever there is something new to show. Without
 // it they log a line every 10 s, and Tune also at its beginning and end.
 func WithProgress(f func(Progress)) Option {
-	return func(o *options) error {
+	return option("WithProgress", inTune, func(o *options) error {
 		o.progress = f
 		return errorIf(f == nil, "WithProgress", nil, "the function is nil")
-	}
+	})
 }
 
 // WithResultCache keeps the result of [Tune] in the file at path, under a name for the dataset. The next
@@ -394,10 +426,10 @@ func WithProgress(f func(Progress)) Option {
 // call Tune at once, one tunes and the others wait. If the file is unusable, Tune logs that and tunes.
 // Functions that Tune calls must not call it with the same file.
 func WithResultCache(path, name string) Option {
-	return func(o *options) error {
+	return option("WithResultCache", inTune, func(o *options) error {
 		o.results, o.resultName = path, name
 		return errorIf(path == "" || name == "", "WithResultCache", fmt.Sprintf("%q, %q", path, name), "needs the path of a file and a name for the dataset")
-	}
+	})
 }
 
 // WithAutoWorkers makes a loader tune itself while training goes on: it settles on the fewest workers at
@@ -405,7 +437,7 @@ func WithResultCache(path, name string) Option {
 // tries at most [WithMaxWorkers]. It ignores the same differences as [Tune]: see [WithAlpha].
 // [Loader.SetWorkers] stops it.
 func WithAutoWorkers() Option {
-	return func(o *options) error { o.auto = true; return nil }
+	return option("WithAutoWorkers", everywhere, func(o *options) error { o.auto = true; return nil })
 }
 
 // maxAheadBytes bounds the memory of the records that a stream reads ahead.
@@ -414,7 +446,7 @@ const maxAheadBytes = 256 << 20
 // logUndivided logs, once per process, that WithRank doesn't divide the CPUs, if the worker count depends
 // on them.
 func (o *options) logUndivided() {
-	if o.world > 1 && o.launcher == nil && !o.fixed && o.log != nil && o.logged.First("undivided") {
+	if o.world > 1 && o.launcher == nil && !o.has("WithWorkers") && o.log != nil && o.logged.First("undivided") {
 		o.log.Info("nwt: WithRank doesn't tell how many ranks share this host, so CPUs aren't divided among them: WithRankFromEnv divides them, or set WithWorkers or GOMAXPROCS",
 			"rank", o.rank, "world", o.world, "CPUs", o.cpus())
 	}
@@ -436,10 +468,10 @@ var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 // method ErrorCode() string returns an S3 code for a passing condition, such as ExpiredToken. The package
 // objects retries after other errors too.
 func WithRetry(times int, wait time.Duration) Option {
-	return func(o *options) error {
+	return option("WithRetry", everywhere|inPrecompute, func(o *options) error {
 		o.retry = retry.Policy{Times: times, Wait: wait, Asked: true}
 		return errors.Join(between("WithRetry", times, 0, 100), errorIf(wait < 0, "WithRetry", wait, "the wait must be at least 0"))
-	}
+	})
 }
 
 // Temporary reports whether an error is temporary, as [WithRetry] judges it. If err doesn't show that,
@@ -461,7 +493,7 @@ func Retryable(err error) error { return retry.As(err, true) }
 // with "unexpected fault address", after log lines of level Debug that say which batch had that memory.
 // The error that ends an epoch is logged too.
 func WithChecks() Option {
-	return func(o *options) error { o.checks = true; return nil }
+	return option("WithChecks", everywhere, func(o *options) error { o.checks = true; return nil })
 }
 
 // tellOfChecks logs, once per process, what a crash of the program may mean.

@@ -12,7 +12,7 @@ import (
 // [Host], where WithPinned(true) is for programs that copy to a GPU themselves. If the system refuses to
 // lock memory, a log line names the limit.
 func WithPinned(on bool) Option {
-	return func(o *options) error { o.pinned = &on; return nil }
+	return option("WithPinned", everywhere, func(o *options) error { o.pinned = &on; return nil })
 }
 
 // slotMemory allocates the memory of slots, always outside the Go heap. On the heap, a gigabyte of slots

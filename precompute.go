@@ -114,8 +114,9 @@ func (p *Precomputed) fill(ctx context.Context, w *samplefile.Writer, o *options
 	if w.Len() == 0 {
 		return nil
 	}
-	tryAll := func(o *options) error { o.drawn, o.maxBad = p.drawn, p.n; return nil }
-	l, err := NewLoader(p.ds, append(slices.Clip(opts), onlyHowToLoad, tryAll, WithSampler(w))...)
+	howToLoad := func(o *options) error { o.only = inPrecompute; return nil }
+	tryAll := func(o *options) error { o.only, o.drawn, o.maxBad = everywhere, p.drawn, p.n; return nil }
+	l, err := NewLoader(p.ds, slices.Concat([]Option{howToLoad}, opts, []Option{tryAll, WithSampler(w)})...)
 	if err != nil {
 		return err
 	}
@@ -147,19 +148,6 @@ func (p *Precomputed) fill(ctx context.Context, w *samplefile.Writer, o *options
 	if o.progress != nil {
 		o.progress(Progress{Phase: "done", Done: 1, Elapsed: time.Since(began)})
 	}
-	return nil
-}
-
-// onlyHowToLoad undoes the options about order, delivery and tuning.
-func onlyHowToLoad(o *options) error {
-	plain, err := newOptions(nil)
-	if err != nil {
-		return err
-	}
-	plain.batchSize, plain.workers, plain.fixed, plain.prefetch = o.batchSize, o.workers, o.fixed, o.prefetch
-	plain.init, plain.log, plain.maxBad = o.init, o.log, o.maxBad
-	plain.timeout, plain.retry = o.timeout, o.retry
-	*o = *plain
 	return nil
 }
 

@@ -28,13 +28,13 @@ func Exhaustive() Strategy { return strategy{search.Exhaustive{}} }
 
 // WithStrategy sets how [Tune] searches: [Greedy] by default, or [Exhaustive].
 func WithStrategy(s Strategy) Option {
-	return func(o *options) error {
+	return option("WithStrategy", inTune, func(o *options) error {
 		if s == nil {
 			return optionError("WithStrategy", nil, "the strategy is nil")
 		}
 		o.strategy = s.search()
 		return nil
-	}
+	})
 }
 
 // space returns what a search may measure, from a count on. step says whether a step follows each batch.

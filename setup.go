@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -12,7 +11,6 @@ import (
 	"github.com/nwt-go/nwt/internal/mixture"
 	"github.com/nwt-go/nwt/internal/oncelog"
 	"github.com/nwt-go/nwt/internal/order"
-	"github.com/nwt-go/nwt/internal/search"
 )
 
 // A setup is a dataset and options that fit together.
@@ -150,36 +148,19 @@ func (s *setup) identity(sampler Sampler, n int) order.Identity {
 }
 
 // logIgnored logs, in one line, which options have no effect in the function that was called.
-func (s *setup) logIgnored(called string) {
-	o, names := s.opts, []string(nil)
-	note := func(ignored bool, name string) {
-		if ignored {
+func (s *setup) logIgnored(called string, in effect) {
+	if in == inLoader && s.opts.auto {
+		in |= inAuto
+	}
+	var names []string
+	for name, where := range s.opts.given {
+		if where&in == 0 || where&ofStreams != 0 && !s.streams() {
 			names = append(names, name)
 		}
 	}
-	if called == "NewLoader" {
-		note(o.step != nil, "WithStep")
-		note(o.progress != nil, "WithProgress")
-		note(o.results != "", "WithResultCache")
-		note(o.tuningTime != 0, "WithTuningTime")
-		note(o.strategy != search.Strategy(search.Greedy{}), "WithStrategy")
-		if !o.auto {
-			note(o.alpha != search.DefaultAlpha && o.alpha.Total < math.MaxInt64, "WithAlpha")
-			note(o.alpha.Total == math.MaxInt64, "WithRelativeAlpha")
-			note(o.iterations != 0, "WithIterations")
-			note(o.most >= 0, "WithMaxWorkers")
-			note(o.maxMemory != 0, "WithMemoryLimit")
-		}
-	} else {
-		note(o.fixed, "WithWorkers")
-	}
-	if !s.streams() {
-		note(o.interleave != 0, "WithInterleave")
-		note(o.window != defaultWindow, "WithShuffleWindow")
-		note(o.epochSamples != 0, "WithEpochSamples")
-	}
 	if len(names) > 0 {
-		o.log.Info("nwt: options without effect", "in", called, "options", strings.Join(names, ", "))
+		slices.Sort(names)
+		s.opts.log.Info("nwt: options without effect", "in", called, "options", strings.Join(names, ", "))
 	}
 }
 

@@ -29,7 +29,7 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	src.logIgnored("Tune")
+	src.logIgnored("Tune", inTune)
 	return src.tune(ctx)
 }
 
@@ -40,7 +40,7 @@ func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, e
 	if err != nil {
 		return nil, err
 	}
-	s.logIgnored("NewTunedLoader")
+	s.logIgnored("NewTunedLoader", inTune)
 	r, err := s.tune(ctx)
 	if err != nil {
 		return nil, err

@@ -236,17 +236,17 @@ func TestOptionsWithoutEffectAreNamedInOneLine(t *testing.T) {
 		want string
 	}{
 		{"NewLoader", load, []nwt.Option{nwt.WithStep(step), nwt.WithWorkers(1)}, "WithStep"},
-		{"NewLoader", load, forTune, "WithStep, WithProgress, WithTuningTime, WithStrategy, WithRelativeAlpha, WithIterations, WithMaxWorkers, WithMemoryLimit"},
-		{"NewLoader", load, []nwt.Option{nwt.WithAlpha(time.Second), nwt.WithResultCache("file", "name")}, "WithResultCache, WithAlpha"},
-		{"NewLoader", load, append(forTune, nwt.WithAutoWorkers()), "WithStep, WithProgress, WithTuningTime, WithStrategy"},
-		{"NewLoader", load, forStreams, "WithInterleave, WithShuffleWindow, WithEpochSamples"},
+		{"NewLoader", load, forTune, "WithIterations, WithMaxWorkers, WithMemoryLimit, WithProgress, WithRelativeAlpha, WithStep, WithStrategy, WithTuningTime"},
+		{"NewLoader", load, []nwt.Option{nwt.WithAlpha(time.Second), nwt.WithResultCache("file", "name")}, "WithAlpha, WithResultCache"},
+		{"NewLoader", load, append(forTune, nwt.WithAutoWorkers()), "WithProgress, WithStep, WithStrategy, WithTuningTime"},
+		{"NewLoader", load, forStreams, "WithEpochSamples, WithInterleave, WithShuffleWindow"},
 		{"NewLoader", load, nil, ""},
 		{"NewLoader", func(opts ...nwt.Option) { kit.NewLoader(t, stream, opts...) }, forStreams, ""},
 		{"NewTunedLoader", func(opts ...nwt.Option) {
 			l, err := nwt.NewTunedLoader(t.Context(), kit.EmptyDataset(8), append(opts, nwt.WithMaxWorkers(0))...)
 			require.NoError(t, err)
 			require.NoError(t, l.Close())
-		}, []nwt.Option{nwt.WithWorkers(1), nwt.WithInterleave(3), nwt.WithStep(step), nwt.WithIterations(1)}, "WithWorkers, WithInterleave"},
+		}, []nwt.Option{nwt.WithWorkers(1), nwt.WithInterleave(3), nwt.WithStep(step), nwt.WithIterations(1)}, "WithInterleave, WithWorkers"},
 		{"Tune", func(opts ...nwt.Option) {
 			_, err := nwt.Tune(t.Context(), kit.EmptyDataset(8), append(opts, nwt.WithMaxWorkers(0))...)
 			require.NoError(t, err)
