@@ -63,7 +63,7 @@ func TestABatchCostsNoAllocationWhateverMakesIt(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/workers=%d", name, workers), func(t *testing.T) {
 				// A depth that follows need asks once how much memory there is, and adds slots. A
 				// stream that has memory for it adds records.
-				l := kit.NewLoader(t, c.ds, append(c.opts, nwt.WithWorkers(workers), nwt.WithPrefetch(8), nwt.WithReadAhead(1000))...)
+				l := kit.NewLoader(t, c.ds, append(c.opts, nwt.WithWorkers(workers), nwt.WithPrefetch(8), kit.WithReadAhead(1000))...)
 				next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
 				defer stop()
 				for range 100 {
@@ -168,7 +168,7 @@ func TestMillionsOfBatchesTakeNoMoreMemoryAndTimeThanTheFirst(t *testing.T) {
 		debug.FreeOSMemory()
 		var mem runtime.MemStats
 		runtime.ReadMemStats(&mem)
-		p.rss = nwt.ResidentMemory()
+		p.rss = kit.ResidentMemory()
 		p.objects = mem.HeapObjects
 		began = time.Now()
 		if n/(batches/parts) == len(all) {

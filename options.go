@@ -16,6 +16,7 @@ import (
 	"github.com/nwt-go/nwt/internal/retry"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/search"
+	"github.com/nwt-go/nwt/internal/testhook"
 )
 
 // An Option configures [NewLoader] and [Tune]. If an option is repeated, the last one counts. One log
@@ -100,6 +101,15 @@ type options struct {
 	checks bool
 
 	machine host.Readings // the real machine, except in virtual time
+}
+
+func init() {
+	testhook.Machine = func(m host.Readings) any {
+		return Option(func(o *options) error { o.machine = m; return nil })
+	}
+	testhook.ReadAhead = func(bytes int64) any {
+		return Option(func(o *options) error { o.aheadBytes = bytes; return nil })
+	}
 }
 
 const (

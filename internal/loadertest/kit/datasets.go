@@ -7,6 +7,7 @@ import (
 	"io"
 	"iter"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"slices"
@@ -252,6 +253,35 @@ func (n InFours) At(_, i int) int    { return i }
 func (n InFours) Batches() int       { return int(n) / 4 }
 func (InFours) Largest() int         { return 4 }
 func (n InFours) Start(_, b int) int { return 4 * b }
+
+// Tailed returns a dataset some of whose samples take far longer than the others.
+func Tailed(n int, usual, slow time.Duration, share float64) (nwt.Dataset, func(index int) time.Duration) {
+	rng := rand.New(rand.NewPCG(7, 7))
+	times := make([]time.Duration, n)
+	for i := range times {
+		times[i] = usual
+		if rng.Float64() < share {
+			times[i] = slow
+		}
+	}
+	return nwt.NewDataset(n, Scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
+		time.Sleep(times[i])
+		return nil
+	}), func(i int) time.Duration { return times[i] }
+}
+
+// Train runs so many batches with a step each, and returns what they took.
+func Train(t testing.TB, l *nwt.Loader, batches int, step func()) time.Duration {
+	began, n := time.Now(), 0
+	for _, err := range l.Epochs(t.Context(), 0, 1<<20) {
+		require.NoError(t, err)
+		step()
+		if n++; n == batches {
+			break
+		}
+	}
+	return time.Since(began)
+}
 
 // Main runs a package's tests, and fails if they leave goroutines behind.
 func Main(m *testing.M) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -293,3 +294,17 @@ func (s *shelf) Next(_ context.Context, r *nwt.Record) error {
 var ErrTorn = errors.New("torn")
 
 func (s *shelf) Close() error { s.s.Opened.Add(-1); return nil }
+
+// Timed returns a stream of numbers. times says how long each record of each shard takes to read.
+func Timed(times [][]time.Duration) *Breaking {
+	var lengths []int
+	for _, shard := range times {
+		lengths = append(lengths, len(shard))
+	}
+	return &Breaking{Shelves: NewShelves(lengths...), OnNext: func(shard, record int) error {
+		if record < len(times[shard]) {
+			time.Sleep(times[shard][record])
+		}
+		return nil
+	}}
+}

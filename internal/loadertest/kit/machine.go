@@ -1,4 +1,4 @@
-package nwt
+package kit
 
 import (
 	"cmp"
@@ -8,7 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/host"
+	"github.com/nwt-go/nwt/internal/testhook"
 )
 
 // ResidentMemory returns what this process has in memory, counted by pages if the system does
@@ -49,9 +51,7 @@ func NewVirtualMachine(cpus int) *VirtualMachine {
 }
 
 // Option makes a loader or a tuner read m.
-func (m *VirtualMachine) Option() Option {
-	return func(o *options) error { o.machine = m; return nil }
-}
+func (m *VirtualMachine) Option() nwt.Option { return testhook.Machine(m).(nwt.Option) }
 
 // Compute keeps a CPU busy for d, as soon as one is free.
 func (m *VirtualMachine) Compute(d time.Duration) {
@@ -108,12 +108,4 @@ func (v virtualMeter) Note() string {
 }
 
 // WithReadAhead bounds the memory of the records that a stream reads ahead.
-func WithReadAhead(bytes int64) Option {
-	return func(o *options) error {
-		o.aheadBytes = bytes
-		return nil
-	}
-}
-
-// ClaimSize returns how many places a worker claims at once.
-func (l *Loader) ClaimSize() int { return l.engine.claimSize() }
+func WithReadAhead(bytes int64) nwt.Option { return testhook.ReadAhead(bytes).(nwt.Option) }

@@ -1,6 +1,6 @@
 //go:build !race
 
-package nwt_test
+package tuning_test
 
 import (
 	"context"
@@ -62,7 +62,7 @@ func TestTuningWhileTrainingCostsLittle(t *testing.T) {
 				})
 				run := func(l *nwt.Loader) time.Duration {
 					rng := rand.New(rand.NewPCG(1, 1))
-					return train(t, l, batches, func() { time.Sleep(tt.step(rng)) })
+					return kit.Train(t, l, batches, func() { time.Sleep(tt.step(rng)) })
 				}
 				best := run(kit.NewLoader(t, ds, nwt.WithWorkers(most), kit.Silent, virtual))
 				l := tuning(t, ds, tt.start, most)
@@ -172,7 +172,7 @@ func TestALoaderThatTunesItselfWaitsUntilItsWorkersAreWarm(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := tuning(t, c.ds, 2, 32, nwt.WithBatchSize(batch), c.opt)
-				train(t, l, 10_000, func() { time.Sleep(step) })
+				kit.Train(t, l, 10_000, func() { time.Sleep(step) })
 				r := l.Result()
 				require.NotNil(t, r)
 				require.GreaterOrEqual(t, r.Workers, 15, "%v", r)
@@ -197,14 +197,14 @@ func TestALoaderTunesAgainWhenTheDataBecomesSlower(t *testing.T) {
 		load, ds := changeable(4 * time.Millisecond)
 		l := tuning(t, ds, 2, 32, log.Option())
 		step := func() { time.Sleep(5 * time.Millisecond) }
-		train(t, l, 2000, step)
+		kit.Train(t, l, 2000, step)
 		require.Equal(t, 1, l.Result().Workers, "%v", l.Result())
 		require.Contains(t, log.String(), "nwt: worker count settled while training\" workers=1")
-		train(t, l, 2000, step)
+		kit.Train(t, l, 2000, step)
 		require.NotContains(t, log.String(), "tuning the worker count again", "nothing has changed")
 
 		load.Store(int64(40 * time.Millisecond))
-		train(t, l, 2000, step)
+		kit.Train(t, l, 2000, step)
 		require.Contains(t, log.String(), "tuning the worker count again")
 		require.GreaterOrEqual(t, l.Workers(), 8)
 		require.LessOrEqual(t, l.Result().Workers, 9, "%v", l.Result())
@@ -218,10 +218,10 @@ func TestALoaderTunesAgainWhenTheDataBecomesFaster(t *testing.T) {
 		load, ds := changeable(40 * time.Millisecond)
 		l := tuning(t, ds, 4, 4, log.Option())
 		step := func() { time.Sleep(5 * time.Millisecond) }
-		train(t, l, 1000, step)
+		kit.Train(t, l, 1000, step)
 		require.Equal(t, 4, l.Result().Workers, "%v", l.Result())
 		load.Store(int64(4 * time.Millisecond))
-		train(t, l, 2000, step)
+		kit.Train(t, l, 2000, step)
 		require.Equal(t, 1, l.Workers())
 		require.Equal(t, 1, l.Result().Workers, "%v", l.Result())
 		require.Equal(t, 1, strings.Count(log.String(), "tuning the worker count again"))
@@ -244,10 +244,10 @@ func TestASettledLoaderLooksAgainIfAnotherCountPromisesMore(t *testing.T) {
 			return nil
 		})
 		l := tuning(t, ds, 2, 16)
-		train(t, l, 1400, func() {})
+		kit.Train(t, l, 1400, func() {})
 		require.NotNil(t, l.Result())
 		require.GreaterOrEqual(t, l.Result().Workers, 15, "%v", l.Result())
-		train(t, l, 6000, func() {})
+		kit.Train(t, l, 6000, func() {})
 		require.LessOrEqual(t, l.Result().Workers, 5, "%v", l.Result())
 		require.GreaterOrEqual(t, l.Result().Workers, 4, "%v", l.Result())
 	})
@@ -256,9 +256,9 @@ func TestASettledLoaderLooksAgainIfAnotherCountPromisesMore(t *testing.T) {
 func TestAWorkerCountSetByHandStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := tuning(t, kit.Sleeping(1_000_000, time.Millisecond), 2, 8)
-		train(t, l, 3, func() {})
+		kit.Train(t, l, 3, func() {})
 		require.NoError(t, l.SetWorkers(5))
-		train(t, l, 500, func() {})
+		kit.Train(t, l, 500, func() {})
 		require.Equal(t, 5, l.Workers())
 		require.Nil(t, l.Result())
 	})
@@ -288,12 +288,12 @@ func TestWithATimeoutALoaderThatTunesItselfEndsThoughASampleHangs(t *testing.T) 
 // A batch of four takes one worker 4 ms, of which 1 ms computes, and the loop body 3 ms.
 func TestALiveResultTellsWhatABatchCostAndNoMoreThanItKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := nwt.NewVirtualMachine(virtualCPUs)
+		m := kit.NewVirtualMachine(virtualCPUs)
 		m.OthersUnknown = true
 		ds := waiting{wait: 750 * time.Microsecond, compute: 250 * time.Microsecond, steady: true}.dataset(m, 1)
 		l := tuning(t, ds, 1, 2, nwt.WithBatchSize(4), m.Option())
 		require.Nil(t, l.Result())
-		train(t, l, 1000, func() { time.Sleep(3 * time.Millisecond) })
+		kit.Train(t, l, 1000, func() { time.Sleep(3 * time.Millisecond) })
 		r := l.Result()
 		require.NotNil(t, r)
 		require.Equal(t, []any{2, 2, "live", "host", 4, 16, true, 100}, []any{r.Workers, r.Fastest, r.Strategy, r.Device, r.BatchSize, int(r.BatchBytes), r.Step, r.Iterations})
@@ -317,10 +317,10 @@ func TestALiveResultTellsWhatABatchCostAndNoMoreThanItKnows(t *testing.T) {
 func TestALiveResultSaysThatOtherProgramsKeptCPUsBusy(t *testing.T) {
 	for _, others := range []float64{0, 0.5} {
 		synctest.Test(t, func(t *testing.T) {
-			m := nwt.NewVirtualMachine(virtualCPUs)
+			m := kit.NewVirtualMachine(virtualCPUs)
 			m.Others = others
 			l := tuning(t, waiting{wait: time.Millisecond, steady: true}.dataset(m, 1), 1, 2, nwt.WithBatchSize(4), m.Option())
-			train(t, l, 1000, func() { time.Sleep(3 * time.Millisecond) })
+			kit.Train(t, l, 1000, func() { time.Sleep(3 * time.Millisecond) })
 			require.NotNil(t, l.Result())
 			said := slices.ContainsFunc(l.Result().Warnings, func(w string) bool { return strings.Contains(w, "other processes kept 50 %") })
 			require.Equal(t, others > 0, said, "%v", l.Result())
@@ -333,7 +333,7 @@ func TestALoaderThatTunesItselfKeepsTheFewestWorkersIfNoCountFitsIntoMemory(t *t
 		synctest.Test(t, func(t *testing.T) {
 			var log kit.Journal
 			l := tuning(t, kit.Sleeping(1_000_000, time.Millisecond), 4, 16, opt, nwt.WithMemoryLimit(1<<20), log.Option())
-			train(t, l, 10_000, func() { time.Sleep(time.Millisecond) })
+			kit.Train(t, l, 10_000, func() { time.Sleep(time.Millisecond) })
 			r := l.Result()
 			require.NotNil(t, r)
 			require.Equal(t, []int{1, 1}, []int{l.Workers(), r.Workers}, "%v", r)
@@ -377,10 +377,10 @@ func TestALoaderThatTunesItselfUsesTheCPUsThatAreLeft(t *testing.T) {
 			} {
 				run := func(t *testing.T, batches int, opts ...nwt.Option) (workers int, perBatch float64) {
 					synctest.Test(t, func(t *testing.T) {
-						m := nwt.NewVirtualMachine(cpus)
+						m := kit.NewVirtualMachine(cpus)
 						l := kit.NewLoader(t, w.dataset(m, seed), append(opts, nwt.WithMaxWorkers(8*cpus), kit.Silent, m.Option())...)
 						step := time.Duration(w.step * float64(32*w.compute) / float64(cpus))
-						perBatch = float64(train(t, l, batches, func() { time.Sleep(step) })) / float64(batches)
+						perBatch = float64(kit.Train(t, l, batches, func() { time.Sleep(step) })) / float64(batches)
 						workers = l.Workers()
 						require.NoError(t, l.Close())
 					})
@@ -412,7 +412,7 @@ func TestPausesOfTheProgramDoNotCount(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := 0
 			l := tuning(t, kit.Sleeping(1_000_000, time.Millisecond), 2, 8)
-			train(t, l, 1500, func() {
+			kit.Train(t, l, 1500, func() {
 				switch n++; {
 				case n <= skipped:
 					time.Sleep(time.Microsecond)
@@ -487,7 +487,7 @@ func TestALoaderThatDoubtsItsCountMeasuresOthersAgain(t *testing.T) {
 		})
 		l := tuning(t, ds, 4, 32)
 		var found []*nwt.Result
-		train(t, l, 20_000, func() {
+		kit.Train(t, l, 20_000, func() {
 			if r := l.Result(); r != nil && (len(found) == 0 || found[len(found)-1] != r) {
 				found = append(found, r)
 			}
@@ -504,7 +504,7 @@ func TestHowLongTuningTookIsUntilItSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := tuning(t, kit.Sleeping(1_000_000, msec), 4, 32)
 		var first *nwt.Result
-		train(t, l, 10_000, func() {
+		kit.Train(t, l, 10_000, func() {
 			if r := l.Result(); first == nil {
 				first = r
 			}

@@ -1,9 +1,8 @@
-package nwt_test
+package loading_test
 
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,21 +14,8 @@ import (
 	"github.com/nwt-go/nwt/internal/loadertest/kit"
 )
 
-// tailed returns a dataset some of whose samples take far longer than the others.
-func tailed(n int, usual, slow time.Duration, share float64) (nwt.Dataset, func(index int) time.Duration) {
-	rng := rand.New(rand.NewPCG(7, 7))
-	times := make([]time.Duration, n)
-	for i := range times {
-		times[i] = usual
-		if rng.Float64() < share {
-			times[i] = slow
-		}
-	}
-	return nwt.NewDataset(n, kit.Scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
-		time.Sleep(times[i])
-		return nil
-	}), func(i int) time.Duration { return times[i] }
-}
+// virtual is for everything that looks at memory in virtual time.
+var virtual = kit.NewVirtualMachine(4).Option()
 
 // In virtual time. What the workers could load if nothing waited for order is
 // the sum of all loads over their number.
@@ -54,13 +40,13 @@ func TestAHeavyTailHoldsNothingUpByDefault(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := tt.batch * tt.batches
-				ds, of := tailed(n, time.Millisecond, tt.slow, tt.share)
+				ds, of := kit.Tailed(n, time.Millisecond, tt.slow, tt.share)
 				var all time.Duration
 				for i := range n {
 					all += of(i)
 				}
 				l := kit.NewLoader(t, ds, append(tt.opts, nwt.WithBatchSize(tt.batch), nwt.WithWorkers(tt.workers), kit.Silent)...)
-				took := train(t, l, tt.batches, func() {})
+				took := kit.Train(t, l, tt.batches, func() {})
 				share := float64(all) / float64(tt.workers) / float64(took)
 				t.Logf("%.3f of what the workers can load, %+v", share, l.Stats())
 				require.GreaterOrEqual(t, share, tt.want)
@@ -86,13 +72,13 @@ func TestACallThatStallsHoldsNothingUpByDefault(t *testing.T) {
 	const batch, batches = 32, 8000
 	for workers, want := range map[int]float64{8: 0.97, 32: 0.90} {
 		synctest.Test(t, func(t *testing.T) {
-			ds, takes := tailed(batch*batches, 20*time.Millisecond, 200*time.Millisecond, 0.02)
+			ds, takes := kit.Tailed(batch*batches, 20*time.Millisecond, 200*time.Millisecond, 0.02)
 			var all time.Duration
 			for i := 0; i < batch*batches; i += batch {
 				all += takes(i)
 			}
 			l := kit.NewLoader(t, calledOnce{ds, takes}, nwt.WithBatchSize(batch), nwt.WithWorkers(workers), kit.Silent)
-			took := train(t, l, batches, func() {})
+			took := kit.Train(t, l, batches, func() {})
 			share := float64(all) / float64(workers) / float64(took)
 			t.Logf("%.3f of what %d workers can load, %+v", share, workers, l.Stats())
 			require.GreaterOrEqual(t, share, want)
@@ -106,10 +92,10 @@ func TestRareStallsAreHiddenForGood(t *testing.T) {
 	const batch, before, batches, step = 32, 2000, 16000, 8 * time.Millisecond
 	for _, workers := range []int{8, 16} {
 		synctest.Test(t, func(t *testing.T) {
-			ds, takes := tailed(batch*batches, 20*time.Millisecond, 400*time.Millisecond, 0.01)
+			ds, takes := kit.Tailed(batch*batches, 20*time.Millisecond, 400*time.Millisecond, 0.01)
 			l := kit.NewLoader(t, calledOnce{ds, takes}, nwt.WithBatchSize(batch), nwt.WithWorkers(workers), kit.Silent)
 			n, began := 0, time.Now()
-			train(t, l, batches, func() {
+			kit.Train(t, l, batches, func() {
 				time.Sleep(step)
 				if n++; n == before {
 					began = time.Now()
@@ -127,7 +113,7 @@ func TestTheBeginningOfAnEpochNeedsNoDepth(t *testing.T) {
 	const batch, per = 32, 300
 	for _, workers := range []int{16, 32} {
 		synctest.Test(t, func(t *testing.T) {
-			ds, takes := tailed(batch*per, 20*time.Millisecond, 0, 0)
+			ds, takes := kit.Tailed(batch*per, 20*time.Millisecond, 0, 0)
 			l := kit.NewLoader(t, calledOnce{ds, takes}, nwt.WithBatchSize(batch), nwt.WithWorkers(workers), kit.Silent)
 			n, slots := 0, 0
 			for epoch := range 40 {
@@ -154,7 +140,7 @@ func TestAStallBuysNoMoreDepthThanHidesIt(t *testing.T) {
 			return 20 * time.Millisecond
 		}
 		l, most := kit.NewLoader(t, calledOnce{kit.Sleeping(batch*batches, 0), takes}, nwt.WithBatchSize(batch), nwt.WithWorkers(8), kit.Silent), 0
-		train(t, l, batches, func() {
+		kit.Train(t, l, batches, func() {
 			most = max(most, l.Stats().Slots)
 			time.Sleep(10 * time.Millisecond)
 		})
@@ -170,7 +156,7 @@ func TestAStepThatPausesFindsItsBatchesReady(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := kit.NewLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), kit.Silent)
 			n := 0
-			took := train(t, l, 320, func() {
+			took := kit.Train(t, l, 320, func() {
 				if n++; n%32 == 0 {
 					time.Sleep(270 * time.Millisecond)
 				}
@@ -190,7 +176,7 @@ func TestTheDepthStaysWhereItIsNotNeeded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := kit.NewLoader(t, kit.Sleeping(1_000_000, tt.load), nwt.WithBatchSize(32), nwt.WithWorkers(8), kit.Silent)
-				train(t, l, 500, func() { time.Sleep(tt.step) })
+				kit.Train(t, l, 500, func() { time.Sleep(tt.step) })
 				require.LessOrEqual(t, l.Stats().Slots, 4)
 			})
 		})
@@ -213,7 +199,7 @@ func TestRareStallsCostNoMemory(t *testing.T) {
 		})
 		l := kit.NewLoader(t, ds, nwt.WithBatchSize(32), nwt.WithWorkers(16), kit.Silent)
 		most := 0
-		train(t, l, 2000, func() { most = max(most, l.Stats().Slots) })
+		kit.Train(t, l, 2000, func() { most = max(most, l.Stats().Slots) })
 		require.Equal(t, 3, most)
 	})
 }
@@ -255,11 +241,11 @@ func TestTheDepthGrowsOnceRetainedBatchesAreReleased(t *testing.T) {
 
 func TestADepthThatIsNoLongerUsedShrinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ds, _ := tailed(64*10_000, time.Millisecond, 100*time.Millisecond, 0.01)
+		ds, _ := kit.Tailed(64*10_000, time.Millisecond, 100*time.Millisecond, 0.01)
 		l := kit.NewLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), kit.Silent)
 		step := time.Duration(0)
 		n, deep := 0, 0
-		train(t, l, 3000, func() {
+		kit.Train(t, l, 3000, func() {
 			if n++; n == 500 {
 				deep = l.Stats().Slots
 				step = 50 * time.Millisecond // from now on the step sets the pace
@@ -277,10 +263,10 @@ func TestADepthThatIsNoLongerUsedShrinksHoweverOftenWorkersChange(t *testing.T) 
 	}
 	for _, every := range []int{1, 8, 64, 128, 256} {
 		synctest.Test(t, func(t *testing.T) {
-			ds, _ := tailed(64*10_000, time.Millisecond, 100*time.Millisecond, 0.01)
+			ds, _ := kit.Tailed(64*10_000, time.Millisecond, 100*time.Millisecond, 0.01)
 			l := kit.NewLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), kit.Silent)
 			n, deep, step := 0, 0, time.Duration(0)
-			train(t, l, 5000, func() {
+			kit.Train(t, l, 5000, func() {
 				if n++; n == 500 {
 					deep = l.Stats().Slots
 					step = 50 * time.Millisecond // from now on the step sets the pace
@@ -346,9 +332,9 @@ func TestADepthThatIsNoLongerUsedShrinksHoweverShortEpochsAre(t *testing.T) {
 
 func TestWithPrefetchFixesTheDepth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ds, _ := tailed(64*1000, time.Millisecond, 100*time.Millisecond, 0.01)
+		ds, _ := kit.Tailed(64*1000, time.Millisecond, 100*time.Millisecond, 0.01)
 		l := kit.NewLoader(t, ds, nwt.WithBatchSize(64), nwt.WithWorkers(16), nwt.WithPrefetch(3), kit.Silent)
-		train(t, l, 300, func() {})
+		kit.Train(t, l, 300, func() {})
 		require.Equal(t, 4, l.Stats().Slots)
 	})
 }
@@ -369,7 +355,7 @@ func TestMoreWorkersDoNotCutTheCallsOfABatchDatasetSmaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := kit.NewLoader(t, calls{kit.EmptyDataset(1_000_000), 10 * time.Millisecond}, nwt.WithBatchSize(256), nwt.WithWorkers(16), kit.Silent)
 		n, began := 0, time.Time{}
-		train(t, l, 3000, func() {
+		kit.Train(t, l, 3000, func() {
 			if n++; n == 1000 { // it has deepened, and has seen once that this pays
 				began = time.Now()
 			}
@@ -383,7 +369,7 @@ func TestAWorkerClaimsAtLeastOnePlace(t *testing.T) {
 	for _, ds := range []nwt.Dataset{kit.EmptyDataset(4), kit.EmptyBatches{Dataset: kit.EmptyDataset(4)}} {
 		for _, workers := range []int{0, 1, 1024} {
 			l := kit.NewLoader(t, ds, nwt.WithBatchSize(1), nwt.WithPrefetch(1), nwt.WithWorkers(workers))
-			require.Positive(t, l.ClaimSize())
+			kit.Promptly(t, func() { kit.Train(t, l, 4, func() {}) })
 		}
 	}
 }
@@ -413,10 +399,10 @@ func TestExtraBatchesKeepToTheirMemory(t *testing.T) {
 				time.Sleep(time.Millisecond)
 				return nil
 			})
-			m := nwt.NewVirtualMachine(4)
+			m := kit.NewVirtualMachine(4)
 			m.Left = tt.left
 			l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithWorkers(4), nwt.WithRankFromEnv(), kit.Silent, m.Option())
-			train(t, l, 2, func() {})
+			kit.Train(t, l, 2, func() {})
 			require.EqualValues(t, 3*(16<<20)+tt.extra, l.Stats().SlotBytes)
 		})
 	}

@@ -1,6 +1,6 @@
 //go:build !race
 
-package nwt_test
+package tuning_test
 
 import (
 	"bytes"
@@ -153,7 +153,7 @@ func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
 		name    string
 		samples int
 		load    func(began time.Time, s *nwt.Sample) time.Duration
-		machine func(*nwt.VirtualMachine)
+		machine func(*kit.VirtualMachine)
 		opts    []nwt.Option
 		want    string
 		never   string
@@ -161,8 +161,8 @@ func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
 		{"nothing", 1_000_000, nil, nil, nil, "", again},
 		{"samples are loaded twice", 100, nil, nil, nil, again, ""},
 		{"time is over", 1_000_000, nil, nil, []nwt.Option{nwt.WithTuningTime(50 * time.Millisecond)}, "the time for tuning was over before the search was", ""},
-		{"others are busy", 1_000_000, nil, func(m *nwt.VirtualMachine) { m.Others = 0.5 }, nil, "other processes kept 50 % of the CPUs busy", ""},
-		{"others aren't seen", 1_000_000, nil, func(m *nwt.VirtualMachine) { m.OthersUnknown = true }, nil, "CPU time of other processes unknown: it isn't made up", ""},
+		{"others are busy", 1_000_000, nil, func(m *kit.VirtualMachine) { m.Others = 0.5 }, nil, "other processes kept 50 % of the CPUs busy", ""},
+		{"others aren't seen", 1_000_000, nil, func(m *kit.VirtualMachine) { m.OthersUnknown = true }, nil, "CPU time of other processes unknown: it isn't made up", ""},
 		{"loading becomes slower", 1_000_000, func(began time.Time, _ *nwt.Sample) time.Duration {
 			return time.Duration((1 + 3*time.Since(began).Seconds()) * float64(time.Millisecond))
 		}, nil, nil, "longer at the end than at the beginning: the machine or its storage slowed down", ""},
@@ -172,7 +172,7 @@ func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				began, m, one := time.Now(), nwt.NewVirtualMachine(virtualCPUs), make(chan struct{}, 1)
+				began, m, one := time.Now(), kit.NewVirtualMachine(virtualCPUs), make(chan struct{}, 1)
 				if tt.machine != nil {
 					tt.machine(m)
 				}
@@ -208,7 +208,7 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 		channel       bool
 		step          time.Duration
 		most          int
-		machine       func(*nwt.VirtualMachine)
+		machine       func(*kit.VirtualMachine)
 		opts          []nwt.Option
 		want          []string
 		never         string
@@ -218,19 +218,19 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 		{name: "no step", wait: 10 * ms, most: 8, want: []string{"Loading takes ", " ms per batch. A step that waits for a GPU longer than that hides it"}},
 		{name: "no workers", wait: 10 * ms, most: 0, want: []string{"Without workers, loading adds 320 ms to every training step"}},
 		{name: "CPUs full", compute: ms, most: 8, want: []string{"The CPUs are full ("}},
-		{name: "CPUs full of others too", compute: ms, most: 1, machine: func(m *nwt.VirtualMachine) { m.Others = 0.75 }, want: []string{"The CPUs are full, 75 % of them used by other programs"}},
+		{name: "CPUs full of others too", compute: ms, most: 1, machine: func(m *kit.VirtualMachine) { m.Others = 0.75 }, want: []string{"The CPUs are full, 75 % of them used by other programs"}},
 		{name: "CPUs idle", wait: ms, channel: true, step: 10 * ms, most: 8, want: []string{"CPUs idle (0.0 % of 4 CPUs in use) and more workers don't help"}},
 		{name: "more workers than CPUs", wait: 10 * ms, most: 32, want: []string{"so more workers than CPUs pay off"}},
 		{name: "the highest that was tried", wait: 10 * ms, most: 4, want: []string{"4 workers is the highest count that was tried (0.0 % of 4 CPUs in use): more workers may be faster (WithMaxWorkers)."}},
 		{name: "the highest in the time", wait: 100 * ms, most: 16, opts: []nwt.Option{nwt.WithTuningTime(time.Second)}, want: []string{"4 workers is the highest count that there was time for"}},
-		{name: "samples that wait beside others", wait: 10 * ms, most: 8, machine: func(m *nwt.VirtualMachine) { m.Others, m.Queued = 0.96, 0.2 }, want: []string{"so more workers than CPUs pay off", "8 workers is the highest count that was tried"}, never: "other programs"},
-		{name: "a worker that computes beside others", compute: ms, most: 1, machine: func(m *nwt.VirtualMachine) { m.Others, m.Queued = 0.75, 0.2 }, want: []string{"The CPUs are full, 75 % of them used by other programs"}},
-		{name: "samples that compute beside others", compute: ms, most: 8, machine: func(m *nwt.VirtualMachine) { m.Others, m.Queued = 0.75, 3 }, want: []string{"The CPUs are full"}},
-		{name: "the collector", wait: ms, most: 8, machine: func(m *nwt.VirtualMachine) { m.Collector = 1 }, want: []string{"The garbage collector takes 25 % of the CPUs"}},
+		{name: "samples that wait beside others", wait: 10 * ms, most: 8, machine: func(m *kit.VirtualMachine) { m.Others, m.Queued = 0.96, 0.2 }, want: []string{"so more workers than CPUs pay off", "8 workers is the highest count that was tried"}, never: "other programs"},
+		{name: "a worker that computes beside others", compute: ms, most: 1, machine: func(m *kit.VirtualMachine) { m.Others, m.Queued = 0.75, 0.2 }, want: []string{"The CPUs are full, 75 % of them used by other programs"}},
+		{name: "samples that compute beside others", compute: ms, most: 8, machine: func(m *kit.VirtualMachine) { m.Others, m.Queued = 0.75, 3 }, want: []string{"The CPUs are full"}},
+		{name: "the collector", wait: ms, most: 8, machine: func(m *kit.VirtualMachine) { m.Collector = 1 }, want: []string{"The garbage collector takes 25 % of the CPUs"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := nwt.NewVirtualMachine(virtualCPUs)
+				m := kit.NewVirtualMachine(virtualCPUs)
 				if tt.machine != nil {
 					tt.machine(m)
 				}
@@ -284,7 +284,7 @@ func TestTrainingWaitsForTheShareThatAdviceSays(t *testing.T) {
 		const load, step = 40 * time.Millisecond, 6 * time.Millisecond
 		r := tune(t, kit.Sleeping(1_000_000, load/32), nwt.WithMaxWorkers(4), stepOf(step))
 		l := kit.NewLoader(t, kit.Sleeping(1_000_000, load/32), nwt.WithWorkers(r.Workers), kit.Silent, virtual)
-		took := train(t, l, 2000, func() { waited.Add(int64(step)); time.Sleep(step) })
+		took := kit.Train(t, l, 2000, func() { waited.Add(int64(step)); time.Sleep(step) })
 		share := 1 - float64(waited.Load())/float64(took)
 		trial := trialOf(t, r, r.Workers)
 		require.InDelta(t, share, float64(trial.Wait+trial.Transfer)/float64(trial.Mean), 0.02, "%v", r)
@@ -319,7 +319,7 @@ func TestBesideHeavyNeighboursRepeatabilityIsNotClaimed(t *testing.T) {
 	for others, claimed := range map[float64]bool{0.3: true, 0.6: false} {
 		for _, tells := range []time.Duration{0, time.Second} {
 			synctest.Test(t, func(t *testing.T) {
-				m := nwt.NewVirtualMachine(virtualCPUs)
+				m := kit.NewVirtualMachine(virtualCPUs)
 				m.Others, m.Tells = others, tells
 				r := tune(t, kit.Sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(8), m.Option())
 				require.Contains(t, r.String(), "other processes kept")
@@ -376,7 +376,7 @@ func TestAnotherNameOrOptionIsTunedAnew(t *testing.T) {
 		"timeout":     nwt.WithTimeout(time.Hour),
 		"unordered":   nwt.WithUnordered(),
 		"worker init": nwt.WithWorkerInit(func(context.Context, int) error { return nil }),
-		"machine":     nwt.NewVirtualMachine(3).Option(),
+		"machine":     kit.NewVirtualMachine(3).Option(),
 		"device":      nwt.WithDevice(kit.Nowhere{}),
 	} {
 		require.False(t, kept(t, path, "a", ds, opt).Cached, name)
@@ -396,7 +396,7 @@ func TestAnotherShareOfTheCPUsIsTunedAnew(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "tuning.json")
 	cached := func(procs int) bool {
-		return kept(t, path, "a", kit.Sleeping(1000, time.Millisecond), nwt.WithRankFromEnv(), nwt.NewVirtualMachine(procs).Option()).Cached
+		return kept(t, path, "a", kit.Sleeping(1000, time.Millisecond), nwt.WithRankFromEnv(), kit.NewVirtualMachine(procs).Option()).Cached
 	}
 	require.Equal(t, []bool{false, false, true, true}, []bool{cached(4), cached(8), cached(4), cached(8)})
 }
@@ -451,7 +451,7 @@ func TestAKeptChoiceMustFitIntoTheMemoryOfToday(t *testing.T) {
 				time.Sleep(5 * time.Millisecond)
 				return nil
 			})
-		m, path := nwt.NewVirtualMachine(virtualCPUs), nwt.WithResultCache(filepath.Join(t.TempDir(), "tuning.json"), "a")
+		m, path := kit.NewVirtualMachine(virtualCPUs), nwt.WithResultCache(filepath.Join(t.TempDir(), "tuning.json"), "a")
 		tuned := func(left uint64, cached bool, opts ...nwt.Option) *nwt.Result {
 			t.Helper()
 			m.Left = left

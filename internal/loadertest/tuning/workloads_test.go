@@ -1,6 +1,6 @@
 //go:build !race
 
-package nwt_test
+package tuning_test
 
 import (
 	"context"
@@ -90,7 +90,7 @@ func (w workload) run(t *testing.T, seed uint64, batches int, opts ...nwt.Option
 	synctest.Test(t, func(t *testing.T) {
 		l = kit.NewLoader(t, w.dataset(seed), w.options(opts...)...)
 		step, _ := w.steps(seed)
-		took = train(t, l, batches, step)
+		took = kit.Train(t, l, batches, step)
 		require.NoError(t, l.Close())
 	})
 	return l, took

@@ -1,4 +1,4 @@
-package nwt_test
+package model_test
 
 import (
 	"context"
@@ -22,6 +22,8 @@ import (
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/loadertest/kit"
 )
+
+func TestMain(m *testing.M) { kit.Main(m) }
 
 var trials = flag.Int("trials", 0, "so many random loaders of TestRandomLoadersDeliverWhatALoopWould, others each time; 0: some hundreds, more without -short, the same each time")
 
@@ -478,7 +480,7 @@ func (j *judge) open() (err error) {
 	with(j.auto, nwt.WithAutoWorkers)
 	with(j.checks, nwt.WithChecks)
 	with(j.timeout, func() nwt.Option { return nwt.WithTimeout(time.Second) })
-	with(j.ahead > 0, func() nwt.Option { return nwt.WithReadAhead(j.ahead) })
+	with(j.ahead > 0, func() nwt.Option { return kit.WithReadAhead(j.ahead) })
 	with(j.finishes, func() nwt.Option { return nwt.WithBatchTransform(j.finish) })
 	j.device = nil
 	with(j.onDev, func() nwt.Option {

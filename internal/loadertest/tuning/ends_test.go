@@ -1,6 +1,6 @@
 //go:build !race
 
-package nwt_test
+package tuning_test
 
 import (
 	"context"
@@ -100,7 +100,7 @@ func TestTuningRunsTheStepAndItsErrorsComeBack(t *testing.T) {
 	_, err = nwt.Tune(t.Context(), kit.EmptyDataset(1000), kit.Silent, nwt.WithStep(func(context.Context, *nwt.Batch) error { panic(kit.ErrBoom) }))
 	require.ErrorIs(t, err, kit.ErrBoom)
 	require.ErrorContains(t, err, "WithStep, batch 0 of epoch 0: ")
-	require.ErrorContains(t, err, "tuner_ends_test.go:", "with the stack")
+	require.ErrorContains(t, err, "ends_test.go:", "with the stack")
 }
 
 // Samples of a stream and of a dataset, waited for by workers that heed their context.
@@ -149,7 +149,7 @@ func TestAnyTimeIsBetterThanNotTuning(t *testing.T) {
 		"latency":     func() nwt.Dataset { return kit.Sleeping(1_000_000, time.Second/16) },
 		"one channel": func() nwt.Dataset { return channel(1_000_000, time.Second/16) },
 		"tail": func() nwt.Dataset {
-			ds, _ := tailed(100_000, 10*time.Millisecond, time.Second, 0.01)
+			ds, _ := kit.Tailed(100_000, 10*time.Millisecond, time.Second, 0.01)
 			return ds
 		},
 	} {
@@ -160,7 +160,7 @@ func TestAnyTimeIsBetterThanNotTuning(t *testing.T) {
 					perBatch := func(workers int) float64 {
 						l := kit.NewLoader(t, ds, nwt.WithBatchSize(16), nwt.WithWorkers(workers), kit.Silent, virtual)
 						defer l.Close()
-						return float64(train(t, l, 400, func() {}))
+						return float64(kit.Train(t, l, 400, func() {}))
 					}
 					r := tune(t, ds, nwt.WithBatchSize(16), nwt.WithMaxWorkers(32), nwt.WithTuningTime(limit))
 					require.LessOrEqual(t, perBatch(r.Workers), 1.07*perBatch(virtualCPUs), "%v", r)
@@ -429,7 +429,7 @@ func TestTuningLeavesNothingBehind(t *testing.T) {
 	defer debug.SetMemoryLimit(limit)
 	goroutines, procs := runtime.NumGoroutine(), runtime.GOMAXPROCS(0)
 	debug.FreeOSMemory()
-	rss := nwt.ResidentMemory()
+	rss := kit.ResidentMemory()
 
 	tune()
 	for range 1000 { // a goroutine that was joined may not have quite ended
@@ -444,7 +444,7 @@ func TestTuningLeavesNothingBehind(t *testing.T) {
 	require.Equal(t, int64(1<<40), debug.SetMemoryLimit(-1))
 	debug.FreeOSMemory()
 	const batches = 4 * 4 << 20 // of the smallest loader
-	require.Less(t, nwt.ResidentMemory(), rss+batches/2)
+	require.Less(t, kit.ResidentMemory(), rss+batches/2)
 }
 
 func TestTuningReportsWhereItStands(t *testing.T) {

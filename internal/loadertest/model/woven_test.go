@@ -1,4 +1,4 @@
-package nwt_test
+package model_test
 
 import (
 	"bytes"

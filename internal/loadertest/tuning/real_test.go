@@ -1,4 +1,4 @@
-package nwt_test
+package tuning_test
 
 import (
 	"context"
@@ -126,7 +126,7 @@ func realWorkloads(t *testing.T, cpus int) []realWorkload {
 // photographs returns a folder of JPEG files as large as ImageNet's, gone over again and again.
 func photographs(t *testing.T) nwt.Dataset {
 	dir := t.TempDir()
-	photo, err := os.ReadFile("vision/testdata/photo.jpg")
+	photo, err := os.ReadFile("../../../vision/testdata/photo.jpg")
 	require.NoError(t, err)
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "class"), 0o755))
 	for i := range 300 {

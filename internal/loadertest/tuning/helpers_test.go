@@ -1,4 +1,4 @@
-package nwt_test
+package tuning_test
 
 import (
 	"context"
@@ -16,6 +16,8 @@ import (
 	"github.com/nwt-go/nwt/internal/loadertest/kit"
 )
 
+func TestMain(m *testing.M) { kit.Main(m) }
+
 var calibrate = flag.Bool("calibrate", false, "measure how well simulated workloads are tuned")
 
 var seeds = flag.Int("seeds", 1, "with -calibrate, tune each workload with so many seeds")
@@ -23,7 +25,7 @@ var seeds = flag.Int("seeds", 1, "with -calibrate, tune each workload with so ma
 const virtualCPUs = 4
 
 // virtual is for everything that tunes in virtual time.
-var virtual = nwt.NewVirtualMachine(virtualCPUs).Option()
+var virtual = kit.NewVirtualMachine(virtualCPUs).Option()
 
 // channel returns a source that serves one request at a time.
 func channel(n int, d time.Duration) nwt.Dataset {
@@ -39,19 +41,6 @@ func channel(n int, d time.Duration) nwt.Dataset {
 // stepOf returns a training step that takes d.
 func stepOf(d time.Duration) nwt.Option {
 	return nwt.WithStep(func(context.Context, *nwt.Batch) error { time.Sleep(d); return nil })
-}
-
-// train runs so many batches with a step each, and returns what they took.
-func train(t *testing.T, l *nwt.Loader, batches int, step func()) time.Duration {
-	began, n := time.Now(), 0
-	for _, err := range l.Epochs(t.Context(), 0, 1<<20) {
-		require.NoError(t, err)
-		step()
-		if n++; n == batches {
-			break
-		}
-	}
-	return time.Since(began)
 }
 
 // trialOf returns what a result has of a worker count.
@@ -71,7 +60,7 @@ type waiting struct {
 	step          float64 // of the loop body, in times that all CPUs need for a batch
 }
 
-func (w waiting) dataset(m *nwt.VirtualMachine, seed uint64) nwt.Dataset {
+func (w waiting) dataset(m *kit.VirtualMachine, seed uint64) nwt.Dataset {
 	type state struct {
 		rng   *rand.Rand
 		under int

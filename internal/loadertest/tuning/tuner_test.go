@@ -1,6 +1,6 @@
 //go:build !race
 
-package nwt_test
+package tuning_test
 
 import (
 	"context"
@@ -48,7 +48,7 @@ func TestTheChoiceHidesLoadingBehindTheStep(t *testing.T) {
 
 func TestADatasetThatComputesGetsNoMoreWorkersThanCPUs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := nwt.NewVirtualMachine(virtualCPUs)
+		m := kit.NewVirtualMachine(virtualCPUs)
 		ds := waiting{compute: time.Millisecond, steady: true}.dataset(m, 1)
 		r := tune(t, ds, m.Option())
 		require.Equal(t, virtualCPUs, r.Workers, "%v", r)
@@ -61,7 +61,7 @@ func TestADatasetThatComputesGetsNoMoreWorkersThanCPUs(t *testing.T) {
 func TestBesideOthersWorkersThatComputeAreAsManyAsCPUs(t *testing.T) {
 	for _, neighbours := range []int{1, 4, 8} {
 		synctest.Test(t, func(t *testing.T) {
-			m := nwt.NewVirtualMachine(virtualCPUs)
+			m := kit.NewVirtualMachine(virtualCPUs)
 			m.Neighbours, m.Others = neighbours, min(1, float64(neighbours)/virtualCPUs)/2
 			r := tune(t, waiting{compute: time.Millisecond, steady: true}.dataset(m, 1), m.Option(), nwt.WithMaxWorkers(32))
 			require.LessOrEqual(t, r.Workers, virtualCPUs, "%v", r)
@@ -71,7 +71,7 @@ func TestBesideOthersWorkersThatComputeAreAsManyAsCPUs(t *testing.T) {
 			}
 		})
 		synctest.Test(t, func(t *testing.T) {
-			m := nwt.NewVirtualMachine(virtualCPUs)
+			m := kit.NewVirtualMachine(virtualCPUs)
 			m.Neighbours, m.Others = neighbours, 1
 			r := tune(t, waiting{wait: time.Millisecond, compute: time.Microsecond, steady: true}.dataset(m, 1), m.Option(), nwt.WithMaxWorkers(32), stepOf(2*time.Millisecond))
 			require.Equal(t, 16, r.Workers, "%v", r)
@@ -84,7 +84,7 @@ func TestBesideOthersWorkersThatComputeAreAsManyAsCPUs(t *testing.T) {
 func TestSamplesThatWaitGetTheirWorkersThoughTheProcessComputes(t *testing.T) {
 	for _, step := range []time.Duration{0, time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			m := nwt.NewVirtualMachine(virtualCPUs)
+			m := kit.NewVirtualMachine(virtualCPUs)
 			var over atomic.Bool
 			for range virtualCPUs {
 				go func() {
@@ -100,7 +100,7 @@ func TestSamplesThatWaitGetTheirWorkersThoughTheProcessComputes(t *testing.T) {
 			ds := kit.Sleeping(1_000_000, time.Millisecond)
 			r, err := nwt.Tune(t.Context(), ds, opts...)
 			l, other := nwt.NewLoader(ds, append(opts[:3:3], nwt.WithWorkers(2), nwt.WithAutoWorkers())...)
-			took := train(t, l, 3000, func() { time.Sleep(step) })
+			took := kit.Train(t, l, 3000, func() { time.Sleep(step) })
 			over.Store(true)
 			time.Sleep(10 * time.Millisecond) // or they would still run when a test fails
 			require.NoError(t, errors.Join(err, other, l.Close()))
@@ -152,7 +152,7 @@ func TestAWorkerLoadsBesideTheStepWhereverItHidesLoading(t *testing.T) {
 				defer l.Close()
 				require.Equal(t, c.want, l.Workers(), "%v", l.Result())
 				const step = 48 * time.Millisecond
-				took := train(t, l, 100, func() { time.Sleep(step) })
+				took := kit.Train(t, l, 100, func() { time.Sleep(step) })
 				require.Less(t, float64(took), 1.02*float64(100*step))
 			})
 		})
@@ -167,7 +167,7 @@ func TestSlowBatchesFitIntoTheTime(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%v in %v", tt.batch, tt.limit), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := tune(t, kit.Sleeping(1_000_000, tt.batch/32), nwt.WithBatchSize(32), nwt.WithMaxWorkers(8), nwt.WithTuningTime(tt.limit), nwt.NewVirtualMachine(2).Option())
+				r := tune(t, kit.Sleeping(1_000_000, tt.batch/32), nwt.WithBatchSize(32), nwt.WithMaxWorkers(8), nwt.WithTuningTime(tt.limit), kit.NewVirtualMachine(2).Option())
 				require.GreaterOrEqual(t, r.Workers, 6, "%v", r)
 				require.LessOrEqual(t, r.Elapsed, tt.limit+tt.batch/32)
 			})
@@ -181,7 +181,7 @@ func TestALongStepIsRunAFewTimes(t *testing.T) {
 		for _, cpus := range []int{2, 8} {
 			synctest.Test(t, func(t *testing.T) {
 				steps := 0
-				r := tune(t, kit.Sleeping(1_000_000, load/32), nwt.NewVirtualMachine(cpus).Option(),
+				r := tune(t, kit.Sleeping(1_000_000, load/32), kit.NewVirtualMachine(cpus).Option(),
 					nwt.WithStep(func(context.Context, *nwt.Batch) error { steps++; time.Sleep(300 * time.Millisecond); return nil }))
 				require.LessOrEqual(t, r.Workers, 1, "%v", r)
 				require.LessOrEqual(t, steps, 60, "%v", r)
@@ -239,7 +239,7 @@ func TestWhatWorkersDoToBeginIsNotMeasured(t *testing.T) {
 // loaded behind it: what it holds up is not slow loading.
 func TestASlowSampleIsPaidForOnce(t *testing.T) {
 	const batch, workers = 32, 8
-	ds, takes := tailed(batch*20_000, time.Millisecond, 100*time.Millisecond, 0.01)
+	ds, takes := kit.Tailed(batch*20_000, time.Millisecond, 100*time.Millisecond, 0.01)
 	all := time.Duration(0)
 	for i := range batch * 20_000 {
 		all += takes(i)
@@ -295,7 +295,7 @@ func TestAlphaIsWhatMoreWorkersMustGain(t *testing.T) {
 // A batch of four takes one worker 4 ms, of which 1 ms computes.
 func TestATrialTellsWhatABatchCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := nwt.NewVirtualMachine(virtualCPUs)
+		m := kit.NewVirtualMachine(virtualCPUs)
 		m.Collector, m.Others = 0.5, 0.5
 		ds := waiting{wait: 750 * time.Microsecond, compute: 250 * time.Microsecond, steady: true}.dataset(m, 1)
 		r := tune(t, ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), nwt.WithIterations(100), nwt.WithStrategy(nwt.Exhaustive()), m.Option(), stepOf(2*time.Millisecond))
@@ -539,7 +539,7 @@ func TestAStepThatComputesTakesAsLongAsInALongRunOfItsCount(t *testing.T) {
 		"2 CPUs": {2, kit.Silent}, "4 CPUs, every count": {4, nwt.WithStrategy(nwt.Exhaustive())},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			m := nwt.NewVirtualMachine(c.cpus)
+			m := kit.NewVirtualMachine(c.cpus)
 			compute := func() { // on each CPU
 				var group sync.WaitGroup
 				for range c.cpus {
@@ -557,7 +557,7 @@ func TestAStepThatComputesTakesAsLongAsInALongRunOfItsCount(t *testing.T) {
 			for _, trial := range r.Trials {
 				steps, n := time.Duration(0), 0
 				l := kit.NewLoader(t, ds, nwt.WithWorkers(trial.Workers), kit.Silent, m.Option())
-				took := train(t, l, 400, func() {
+				took := kit.Train(t, l, 400, func() {
 					began := time.Now()
 					compute()
 					steps, n = steps+time.Since(began), n+1

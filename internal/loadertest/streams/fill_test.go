@@ -1,4 +1,4 @@
-package nwt_test
+package streams_test
 
 import (
 	"context"
@@ -22,20 +22,6 @@ import (
 
 // readTimes says how long each record of each shard takes to read.
 type readTimes [][]time.Duration
-
-// stream is one whose records take so long to read.
-func (times readTimes) stream() *kit.Breaking {
-	var lengths []int
-	for _, shard := range times {
-		lengths = append(lengths, len(shard))
-	}
-	return &kit.Breaking{Shelves: kit.NewShelves(lengths...), OnNext: func(shard, record int) error {
-		if record < len(times[shard]) {
-			time.Sleep(times[shard][record])
-		}
-		return nil
-	}}
-}
 
 // longest returns how long the shard takes that takes longest.
 func (times readTimes) longest() (d time.Duration) {
@@ -86,7 +72,7 @@ func TestAFewSlowRecordsHoldNoOtherShardUp(t *testing.T) {
 				t.Run(fmt.Sprintf("%d shards, one of each hundred: %v%s", shards, even, name), func(t *testing.T) {
 					times := withTails(shards, records, even)
 					synctest.Test(t, func(t *testing.T) {
-						l := kit.NewLoader(t, nwt.Streamed(times.stream()), append(opts, nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithInterleave(shards), nwt.NewVirtualMachine(4).Option())...)
+						l := kit.NewLoader(t, nwt.Streamed(kit.Timed(times)), append(opts, nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithInterleave(shards), kit.NewVirtualMachine(4).Option())...)
 						began := time.Now()
 						for _, err := range l.Epoch(t.Context(), 0) {
 							require.NoError(t, err)
@@ -130,7 +116,7 @@ func (r *valuedReader) Next(ctx context.Context, rec *nwt.Record) error {
 // mostAhead returns how many records of the stream were read and not loaded at most after a batch.
 func mostAhead(t *testing.T, s *kit.Wide, step time.Duration, opts ...nwt.Option) (most int) {
 	synctest.Test(t, func(t *testing.T) {
-		l := kit.NewLoader(t, nwt.Streamed(s), append([]nwt.Option{nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithPrefetch(1), nwt.NewVirtualMachine(4).Option()}, opts...)...)
+		l := kit.NewLoader(t, nwt.Streamed(s), append([]nwt.Option{nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithPrefetch(1), kit.NewVirtualMachine(4).Option()}, opts...)...)
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
 			time.Sleep(step)
@@ -146,7 +132,7 @@ func mostAhead(t *testing.T, s *kit.Wide, step time.Duration, opts ...nwt.Option
 
 func TestShardsAreReadFarAheadOnlyIfTheSizeOfTheirRecordsIsKnown(t *testing.T) {
 	const shards, records = 4, 2000
-	plain := equalReads(shards, records, time.Millisecond/2).stream()
+	plain := kit.Timed(equalReads(shards, records, time.Millisecond/2))
 	for s, each := range map[nwt.Stream]int{plain: 256, valued{plain}: 16} {
 		most := mostAhead(t, &kit.Wide{Stream: s}, 50*time.Millisecond)
 		require.LessOrEqual(t, most, each*shards+64, "a batch may be half full")
@@ -177,7 +163,7 @@ func TestAnEpochThatIsCutReadsLittleThatIsNotUsed(t *testing.T) {
 				if tt.hangs > 0 {
 					of *= 2
 				}
-				stream, release := withTails(of, 5000, false).stream(), make(chan struct{})
+				stream, release := kit.Timed(withTails(of, 5000, false)), make(chan struct{})
 				slow := stream.OnNext
 				stream.OnNext = func(shard, record int) error {
 					if shard < tt.hangs && record == 50 {
@@ -194,7 +180,7 @@ func TestAnEpochThatIsCutReadsLittleThatIsNotUsed(t *testing.T) {
 					require.NoError(t, err)
 					chains *= tt.mixed
 				}
-				l := kit.NewLoader(t, ds, append(tt.opts, nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithEpochSamples(quota), nwt.NewVirtualMachine(4).Option())...)
+				l := kit.NewLoader(t, ds, append(tt.opts, nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithEpochSamples(quota), kit.NewVirtualMachine(4).Option())...)
 				most := 0
 				for _, err := range l.Epoch(t.Context(), 0) {
 					require.NoError(t, err)
@@ -213,8 +199,8 @@ func TestARestOfAnEpochThatIsSkippedToReadsLittleThatIsNotUsed(t *testing.T) {
 	for _, opts := range [][]nwt.Option{nil, {nwt.WithShuffle(3), nwt.WithShuffleWindow(40)}} {
 		synctest.Test(t, func(t *testing.T) {
 			const shards, quota, from = 4, 16_000, 8000
-			s := &kit.Wide{Stream: withTails(shards, 10_000, false).stream()}
-			l := kit.NewLoader(t, nwt.Streamed(skimmed{s}), append(opts, nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithEpochSamples(quota), nwt.NewVirtualMachine(4).Option())...)
+			s := &kit.Wide{Stream: kit.Timed(withTails(shards, 10_000, false))}
+			l := kit.NewLoader(t, nwt.Streamed(skimmed{s}), append(opts, nwt.WithBatchSize(64), nwt.WithWorkers(2), nwt.WithEpochSamples(quota), kit.NewVirtualMachine(4).Option())...)
 			most := 0
 			for _, err := range l.Resume(t.Context(), nwt.State{Samples: from, World: 1}) {
 				require.NoError(t, err)
@@ -249,115 +235,6 @@ func (r *skimmedReader) Skip(ctx context.Context, n int) (int, error) {
 	return n, nil
 }
 
-// Whatever the tails, sizes, bounds, faults and options: the order is that of a plain loop,
-// in whole epochs and in those that are resumed.
-func TestRandomStreamsWithTailsAreReadInOrder(t *testing.T) {
-	trials := 40
-	if testing.Short() {
-		trials = 10
-	}
-	for seed := range trials {
-		rng := rand.New(rand.NewPCG(uint64(seed), 3))
-		p := &plainStreams{rank: rng.IntN(2), interleave: 1 + rng.IntN(9), window: 1 + rng.IntN(50), shuffle: rng.IntN(2) == 0, seed: 5}
-		p.world = p.rank + 1 + rng.IntN(2)
-		var streams []nwt.Stream
-		id := 0
-		for range 1 + rng.IntN(2) {
-			times, slow := make(readTimes, p.world+rng.IntN(12)), 0.03*rng.Float64()
-			hangs := rng.IntN(20 * len(times))
-			var shards [][]int
-			for i := range times {
-				times[i] = make([]time.Duration, rng.IntN(1500)+1)
-				for k := range times[i] {
-					if times[i][k] = time.Duration(rng.IntN(1000)) * time.Microsecond; rng.Float64() < slow {
-						times[i][k] *= 100
-					}
-				}
-				records := kit.IndicesUpTo(len(times[i]))
-				if i == hangs {
-					at := rng.IntN(len(records))
-					times[i][at] = time.Hour
-					records = append(records[:at:at], lost)
-				}
-				shards = append(shards, records)
-				id += len(times[i])
-			}
-			size := rng.IntN(4000)
-			s := &kit.Wide{Stream: times.stream(), Keeps: rng.IntN(2) * (1 + size/2), Size: func(shard, nth int) int { return (size * (shard*31 + nth*17) % 4000) / 2 }}
-			p.streams, streams = append(p.streams, shards), append(streams, s)
-		}
-		// The records of a shelf count through its shards.
-		for _, shards := range p.streams {
-			next := 0
-			for i, records := range shards {
-				n := len(records)
-				if n > 0 && records[n-1] == lost {
-					n--
-				}
-				for k := range n {
-					records[k] += next
-				}
-				next += lengthsOf(streams[slices.IndexFunc(p.streams, func(s [][]int) bool { return &s[0] == &shards[0] })])[i]
-			}
-		}
-		opts := []nwt.Option{
-			nwt.WithBatchSize(1 + rng.IntN(40)), nwt.WithRank(p.rank, p.world), nwt.WithInterleave(p.interleave), nwt.WithShuffleWindow(p.window),
-			nwt.WithTimeout(time.Minute), nwt.WithErrorBudget(1 << 20), nwt.NewVirtualMachine(64).Option(), kit.Silent,
-		}
-		if p.shuffle {
-			opts = append(opts, nwt.WithShuffle(p.seed))
-		}
-		if rng.IntN(3) == 0 {
-			opts = append(opts, nwt.WithReadAhead(int64(50_000+rng.IntN(1_000_000))))
-		}
-		ds := nwt.Streamed(streams[0])
-		if len(streams) > 1 {
-			p.mix, p.mixSeed = &nwt.Mix{Block: 40, Phases: []nwt.Phase{{Weights: []float64{1, float64(1 + rng.IntN(3))}}}}, 7
-			ds = kit.MixedOf(t, *p.mix, streams...)
-		}
-		if p.mix != nil || rng.IntN(3) == 0 {
-			p.epochSamples = 2 + rng.IntN(8000)
-			opts = append(opts, nwt.WithEpochSamples(p.epochSamples))
-		}
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				epoch := rng.IntN(3)
-				all, _ := p.epoch(epoch)
-				var want []int64
-				for _, id := range all {
-					if id != lost {
-						want = append(want, int64(id))
-					}
-				}
-				l := kit.NewLoader(t, ds, append(opts, nwt.WithWorkers(1+rng.IntN(3)))...)
-				var got []int64
-				var state nwt.State
-				from, cut := 0, rng.IntN(100)
-				for b, err := range l.Epoch(t.Context(), epoch) {
-					require.NoError(t, err)
-					got = append(got, nwt.Values[int64](b, 0)...)
-					if b.Number() == cut {
-						state, from = b.State(), len(got)
-					}
-				}
-				require.Equal(t, want, got)
-				if from > 0 {
-					got = got[:from]
-					for b, err := range l.Resume(t.Context(), state) {
-						require.NoError(t, err)
-						got = append(got, nwt.Values[int64](b, 0)...)
-					}
-					require.Equal(t, want, got)
-				}
-				require.NoError(t, l.Close())
-				time.Sleep(2 * time.Hour) // calls that were given up return
-			})
-		})
-	}
-}
-
-func lengthsOf(s nwt.Stream) []int { return s.(*kit.Wide).Stream.(*kit.Breaking).Shelves.Lengths }
-
 func TestAStreamReadsNoMoreBytesAheadThanItsBound(t *testing.T) {
 	for _, c := range []struct {
 		bytes       int
@@ -379,7 +256,7 @@ func TestAStreamReadsNoMoreBytesAheadThanItsBound(t *testing.T) {
 			t.Run(fmt.Sprint(c.bytes, len(opts)), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := &kit.Wide{Stream: kit.NewShelves(100, 80, 100, 90, 40), Bytes: c.bytes}
-					l := kit.NewLoader(t, nwt.Streamed(s), append(opts, nwt.WithWorkers(2), nwt.WithReadAhead(64<<10))...)
+					l := kit.NewLoader(t, nwt.Streamed(s), append(opts, nwt.WithWorkers(2), kit.WithReadAhead(64<<10))...)
 					var got []int64
 					for b, err := range l.Epochs(t.Context(), 1, 4) {
 						require.NoError(t, err)
@@ -415,7 +292,7 @@ func TestMemoryThatIsNotUsedTakesNoRoomFromLargerRecords(t *testing.T) {
 			}
 			return large
 		}}
-		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(1), nwt.WithReadAhead(4*large))
+		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(1), kit.WithReadAhead(4*large))
 		for b, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
 			synctest.Wait()
@@ -435,7 +312,7 @@ func TestEveryPassOverTheShardsIsReadAhead(t *testing.T) {
 	for bytes, ahead := range map[int]int32{500: 4 * 16, 16_000: 2} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &kit.Wide{Stream: kit.NewShelves(50, 50, 50, 50), Bytes: bytes}
-			l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithEpochSamples(600), nwt.WithReadAhead(64_000))
+			l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithEpochSamples(600), kit.WithReadAhead(64_000))
 			for b, err := range l.Epoch(t.Context(), 0) {
 				require.NoError(t, err)
 				synctest.Wait()
@@ -475,7 +352,7 @@ func TestAShuffleWindowThatTakesMuchOfTheMemoryIsToldOnce(t *testing.T) {
 		for _, workers := range []int{0, 2} {
 			t.Run(name, func(t *testing.T) {
 				var log kit.Journal
-				m := nwt.NewVirtualMachine(1)
+				m := kit.NewVirtualMachine(1)
 				m.Left = test.left
 				var s nwt.Stream = megabytes{kit.NewCounted(50, 50, 50, 50)}
 				if !test.counted {
@@ -511,7 +388,7 @@ func TestAShuffleWindowThatTakesMuchOfTheMemoryIsToldOnce(t *testing.T) {
 func TestARecordThatIsTakenWakesOnlyShardsThatItMakesRoomFor(t *testing.T) {
 	const shards, records = 1000, 4000
 	s := &kit.Wide{Stream: kit.NewShelves(slices.Repeat([]int{records}, shards)...), Bytes: 2000}
-	l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithInterleave(shards), nwt.WithBatchSize(1), nwt.WithPrefetch(1), nwt.WithWorkers(1), nwt.WithReadAhead(64<<10))
+	l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithInterleave(shards), nwt.WithBatchSize(1), nwt.WithPrefetch(1), nwt.WithWorkers(1), kit.WithReadAhead(64<<10))
 	next, stop := iter.Pull2(l.Epoch(context.Background(), 0))
 	defer stop()
 	for range 2 * shards {
@@ -541,7 +418,7 @@ func TestReadingAheadUpToTheBoundAllocatesNothingPerRecord(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // shards come to unequal parts of the bound more often
 	for _, bytes := range []int{500, 1024, 4096, 8 << 10} {
 		s := &kit.Wide{Stream: kit.NewShelves(1<<20, 1<<20, 1<<20, 1<<20), Bytes: bytes}
-		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(8), nwt.WithWorkers(1), nwt.WithReadAhead(64<<10))
+		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(8), nwt.WithWorkers(1), kit.WithReadAhead(64<<10))
 		next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
 		for range 500 {
 			next()
@@ -558,7 +435,7 @@ func TestShardsReadAheadAsSoonAsARecordIsTaken(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			const bytes = 16_000
 			s := &kit.Wide{Stream: kit.NewShelves(300, 300, 300, 300), Bytes: bytes, Keeps: 1}
-			l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(3), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithReadAhead(int64(fits*bytes)))
+			l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(3), nwt.WithPrefetch(1), nwt.WithWorkers(2), kit.WithReadAhead(int64(fits*bytes)))
 			for b, err := range l.Epoch(t.Context(), 0) {
 				require.NoError(t, err)
 				synctest.Wait()
@@ -581,7 +458,7 @@ func TestAsManyShardsAreReadAtOnceAsThereIsRoomFor(t *testing.T) {
 					time.Sleep(time.Millisecond)
 					return nil
 				}}, Bytes: bytes, Keeps: keeps}
-				l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(shards), nwt.WithReadAhead(int64(fits*bytes)))
+				l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(shards), kit.WithReadAhead(int64(fits*bytes)))
 				began := time.Now()
 				for _, err := range l.Epoch(t.Context(), 0) {
 					require.NoError(t, err)
@@ -606,7 +483,7 @@ func TestNoShardWaitsForOneWhoseRecordsNeedMostOfTheRoom(t *testing.T) {
 			}
 			return small
 		}}
-		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(8), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(shards), nwt.WithReadAhead(large*3/2))
+		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(8), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithInterleave(shards), kit.WithReadAhead(large*3/2))
 		began := time.Now()
 		for _, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
@@ -626,7 +503,7 @@ func TestAShardBelowItsShareIsReadBesideAnotherThatWaitsForRoom(t *testing.T) {
 			return nil
 		}}
 		s.Size = func(shard, _ int) int { return []int{small, large}[shard] }
-		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(5), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithReadAhead(large))
+		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(5), nwt.WithPrefetch(1), nwt.WithWorkers(2), kit.WithReadAhead(large))
 		began := time.Now()
 		for _, err := range l.Epoch(t.Context(), 0) {
 			require.NoError(t, err)
@@ -659,7 +536,7 @@ func TestAStreamOfAMixtureThatIsSeldomDrawnLeavesTheOthersRoom(t *testing.T) {
 				streams = append(streams, all[len(all)-1])
 			}
 			ds := kit.MixedOf(t, nwt.Mix{Block: 100, Phases: []nwt.Phase{{Samples: 900, Weights: c.weights}, {Weights: c.later}}}, streams...)
-			l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithEpochSamples(1000), nwt.WithReadAhead(16*bytes))
+			l := kit.NewLoader(t, ds, nwt.WithBatchSize(4), nwt.WithPrefetch(1), nwt.WithWorkers(2), nwt.WithEpochSamples(1000), kit.WithReadAhead(16*bytes))
 			for b, err := range l.Epoch(t.Context(), 0) {
 				require.NoError(t, err)
 				synctest.Wait()
