@@ -16,9 +16,8 @@ import (
 )
 
 // A source reads a shard's file ahead into a buffer. A call of the file system may take hours, and takes
-// no context. So each call runs in its own goroutine, except reads of what is in the system's memory. If
-// the context ends first, the source abandons the call. The buffer and the file then belong to the call
-// alone, and it closes the file when it returns.
+// no context. So each call runs in its own goroutine. If the context ends first, the source abandons the
+// call. The buffer and the file then belong to the call alone, and it closes the file when it returns.
 type source struct {
 	fsys fs.FS
 	name string
@@ -29,7 +28,6 @@ type source struct {
 	info    fs.FileInfo // of the file when it was first opened; may be nil
 	at      int64       // where in the file the next read begins
 	failed  int         // failures of reading since data last came
-	memory  *memory     // of the file; may be nil
 	bufs    *sync.Pool  // of *[bufferSize]byte
 	buf     *[bufferSize]byte
 	from    int             // the data read ahead begins at buf[from] …
@@ -103,7 +101,7 @@ func (s *source) open() error {
 	if s.file != nil {
 		s.file.Close()
 	}
-	s.file, s.info, s.memory = file, info, newMemory(file)
+	s.file, s.info = file, info
 	return nil
 }
 
@@ -258,12 +256,6 @@ func (s *source) more() error {
 		if s.sought {
 			room = room[:s.piece]
 		}
-		if s.left == nil && s.context().Err() == nil {
-			if n := s.memory.read(room); n > 0 {
-				s.came(n)
-				return nil
-			}
-		}
 		var n int // belongs to the call if that is abandoned
 		err := s.call(func() (err error) {
 			n, err = s.file.Read(room)
@@ -273,16 +265,11 @@ func (s *source) more() error {
 			return err
 		}
 		if s.err = err; n > 0 {
-			s.came(n)
+			s.to, s.at, s.sought, s.failed = s.to+n, s.at+int64(n), false, 0
 			return nil
 		}
 	}
 	return cmp.Or(s.err, io.ErrNoProgress)
-}
-
-// came records that n bytes were read.
-func (s *source) came(n int) {
-	s.to, s.at, s.sought, s.failed = s.to+n, s.at+int64(n), false, 0
 }
 
 // Seek skips ahead from the place that reading has reached.
