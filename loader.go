@@ -180,7 +180,6 @@ func (l *Loader) SetSampler(s Sampler) error {
 		return err
 	}
 	l.engine.trim()
-	l.engine.setup.warnOfMixedLengths(o)
 	return nil
 }
 

@@ -1,10 +1,8 @@
 package nwt
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"reflect"
 
 	"github.com/nwt-go/nwt/internal/launch"
 	"github.com/nwt-go/nwt/internal/oncelog"
@@ -13,9 +11,8 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// A Sampler defines the order of an epoch; package sampler has more samplers. It may be a [BatchSampler],
-// [SamplerFiller], [BoundedSampler] or [SortingSampler]. It is an error if it has a method of one of
-// these names with other types.
+// A Sampler defines the order of an epoch; package sampler has more samplers. It may also be a
+// [BatchSampler], [SamplerFiller] or [BoundedSampler].
 type Sampler interface {
 	Len() int            // the number of positions in an epoch; it must not change
 	At(epoch, i int) int // returns the dataset index at position i, 0 ≤ i < Len(), always the same; many goroutines call it at once
@@ -35,43 +32,6 @@ type BatchSampler interface {
 type BoundedSampler interface {
 	Sampler
 	LastIndex() int // returns the highest index that any epoch visits, −1 if not known
-}
-
-// A SortingSampler brings similar samples together for steps of a certain size. The loader logs a warning
-// if WithBatchSize × world doesn't divide that size: batches would mix what was sorted.
-type SortingSampler interface {
-	Sampler
-	Step() int // returns the number of samples in a step of all ranks
-}
-
-// checkMethods returns an error if a sampler has a method of an optional interface with other types, or
-// only as a pointer. The loader would ignore that method.
-func checkMethods(option string, s Sampler) error {
-	t := reflect.TypeOf(s)
-	if t.Kind() != reflect.Pointer {
-		t = reflect.PointerTo(t) // has the methods of t too
-	}
-	// The names are constants, so that the linker still drops methods that are never called.
-	start, _ := t.MethodByName("Start")
-	fill, _ := t.MethodByName("Fill")
-	last, _ := t.MethodByName("LastIndex")
-	step, _ := t.MethodByName("Step")
-	return errors.Join(
-		nearly[BatchSampler](option, s, t, start, 2, 1), nearly[SamplerFiller](option, s, t, fill, 3, 0),
-		nearly[BoundedSampler](option, s, t, last, 0, 1), nearly[SortingSampler](option, s, t, step, 0, 1))
-}
-
-// nearly returns an error if a method takes and returns as many values as the one that makes a sampler
-// an I, but the sampler isn't an I. t is the type of a pointer to it.
-func nearly[I Sampler](option string, s Sampler, t reflect.Type, m reflect.Method, in, out int) error {
-	if _, is := s.(I); is || m.Type == nil || m.Type.NumIn() != 1+in || m.Type.NumOut() != out { // 1: the receiver
-		return nil
-	}
-	want, hint := reflect.TypeFor[I](), "other methods or types are needed"
-	if t.Implements(want) {
-		hint = "pass a pointer to it"
-	}
-	return optionError(option, nameOfSampler(s), "has the method %s, %v, but isn't a %s: %s", m.Name, m.Type, want.Name(), hint)
 }
 
 // nameOfSampler returns the name that a sampler gives itself, or its type. Its content would be too long
@@ -190,7 +150,6 @@ type epochOrder struct {
 	own      bool    // sampler is the loader's own, which follows n
 	order    order.Order
 	n        int // number of samples of the dataset; endless for a stream
-	sorts    int // how many samples at a time the sampler sorts; 0 if not known
 	perBatch int // copied from order
 }
 
@@ -212,15 +171,9 @@ func (o *epochOrder) follow(option string, s Sampler) (err error) {
 	if o.order.N, err = epochLen(option, s); err != nil {
 		return err
 	}
-	if err := checkMethods(option, s); err != nil {
-		return err
-	}
 	b, ok := s.(BatchSampler)
 	if !ok {
-		if sorts, ok := s.(SortingSampler); ok {
-			o.sorts, err = ask(option, s, "Step", sorts.Step)
-		}
-		return err
+		return nil
 	}
 	if o.order.Batches, err = ask(option, s, "Batches", b.Batches); err != nil {
 		return err

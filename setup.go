@@ -81,7 +81,6 @@ func newSetup(ds Dataset, opts []Option) (*setup, error) {
 	}
 	s.places, s.offsets = places, make([]int, len(layout.Columns))
 	s.slotBytes = geometry.Place(layout.Columns, places, s.offsets)
-	s.warnOfMixedLengths(s.first)
 	return s, nil
 }
 
@@ -109,14 +108,6 @@ func (s *setup) epochOrderOf(option string, sampler Sampler, n int) (*epochOrder
 // largeSlot is how many bytes a slot may have for samples that no epoch has yet: the dataset may grow, or
 // SetSampler may set a longer order.
 const largeSlot = 256 << 20
-
-// warnOfMixedLengths logs a warning if the sampler sorts for steps of another size than the loader's.
-func (s *setup) warnOfMixedLengths(o *epochOrder) {
-	if step := o.order.Step(); o.sorts%step != 0 {
-		s.opts.log.Warn("nwt: batches will mix lengths: the sampler sorts for steps of another size than the loader's",
-			"sampler", nameOfSampler(o.sampler), "Step", o.sorts, "WithBatchSize × world", step)
-	}
-}
 
 // identity returns a fingerprint of the order: the order that a sampler gives to an epoch of n samples,
 // or the order of a stream. It doesn't depend on ranks, batches and workers.

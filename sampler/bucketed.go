@@ -14,8 +14,7 @@ import (
 // Buckets says how many samples of similar lengths [Bucketed] brings together. They make up a step,
 // which is one batch on each rank. The order depends on Buckets as well as on the seed. So to resume an
 // epoch, even with another batch size or number of ranks, use the same Buckets as at its beginning. If a
-// step of Buckets isn't a whole number of the loader's steps, batches mix lengths, and [nwt.NewLoader]
-// logs a warning.
+// step of Buckets isn't a whole number of the loader's steps, batches mix lengths.
 type Buckets struct {
 	BatchSize int // samples per batch
 	World     int // number of ranks; 0 means 1
@@ -87,7 +86,6 @@ type bucketed struct {
 
 func (s *bucketed) Len() int       { return s.n }
 func (s *bucketed) LastIndex() int { return s.n - 1 }
-func (s *bucketed) Step() int      { return s.step }
 func (s *bucketed) String() string {
 	return fmt.Sprintf("Bucketed(%d, steps of %d, windows of %d, seed %d)", s.n, s.step, s.window, s.seed)
 }

@@ -1,14 +1,10 @@
 package sampler_test
 
 import (
-	"bytes"
-	"context"
 	"fmt"
-	"log/slog"
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -215,22 +211,6 @@ func TestBadBucketsAreNamed(t *testing.T) {
 	}
 	_, err := sampler.Bucketed(0, nil, sampler.Buckets{}, 1)
 	require.Len(t, err.(interface{ Unwrap() []error }).Unwrap(), 3, "all at once")
-}
-
-func TestALoaderWhoseStepsAreNotThoseOfTheBucketsSaysSo(t *testing.T) {
-	s, err := sampler.Bucketed(1000, lengthOf, sampler.Buckets{BatchSize: 8, World: 4}, 1)
-	require.NoError(t, err)
-	for _, c := range []struct {
-		batch, world int
-		says         bool
-	}{{8, 4, false}, {16, 2, false}, {8, 1, false}, {8, 8, true}, {12, 1, true}} {
-		var log bytes.Buffer
-		ds := nwt.NewDataset(1000, []nwt.Field{{Name: "x", Type: nwt.Int64}}, func(context.Context, int, *nwt.Sample) error { return nil })
-		l, err := nwt.NewLoader(ds, nwt.WithSampler(s), nwt.WithBatchSize(c.batch), nwt.WithRank(0, c.world), nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-		require.NoError(t, err)
-		require.NoError(t, l.Close())
-		require.Equal(t, c.says, strings.Contains(log.String(), "batches will mix lengths"))
-	}
 }
 
 func BenchmarkBucketed(b *testing.B) {

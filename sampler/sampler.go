@@ -30,7 +30,8 @@ func optionError(option string, value any, format string, args ...any) error {
 
 // Select makes a sampler for part of a dataset, with the order of s: each index k from s becomes
 // indices[k]. Select(nwt.Shuffled(len(indices), seed), indices) shuffles the part; an index listed twice
-// comes twice. If s yields an index outside of 0 … len(indices)−1, At panics.
+// comes twice. If s knows that it visits an index outside of 0 … len(indices)−1, as a [nwt.BoundedSampler]
+// does, that is an error; else At panics.
 //
 // If s is a [nwt.BatchSampler], so is the result. Indices must not be negative. Select copies them.
 func Select(s nwt.Sampler, indices []int) (nwt.Sampler, error) {
@@ -40,6 +41,9 @@ func Select(s nwt.Sampler, indices []int) (nwt.Sampler, error) {
 	}
 	if len(indices) == 0 {
 		errs = append(errs, optionError("Select", nil, "needs at least one index"))
+	}
+	if last := lastIndex(s); len(indices) > 0 && last >= len(indices) {
+		errs = append(errs, optionError("Select", nameOf(s), "visits index %d, but only %d indices are selected", last, len(indices)))
 	}
 	if i := slices.IndexFunc(indices, func(index int) bool { return index < 0 }); i >= 0 {
 		errs = append(errs, optionError(fmt.Sprintf("Select: indices[%d]", i), indices[i], "must be at least 0"))
@@ -72,16 +76,20 @@ type selected struct {
 
 func (s *selected) Len() int { return s.order.Len() }
 
-// LastIndex returns the highest of the indices that the order visits, or −1 if s has no LastIndex.
+// LastIndex returns the highest of the indices that the order may visit, or −1 if the order has no LastIndex.
 func (s *selected) LastIndex() int {
-	last := -1
-	if order, ok := s.order.(nwt.BoundedSampler); ok {
-		last = order.LastIndex()
+	if last := lastIndex(s.order); last >= 0 {
+		return slices.Max(s.indices[:last+1])
 	}
-	if last < 0 {
-		return -1
+	return -1
+}
+
+// lastIndex returns the highest index that a sampler visits, −1 if not known.
+func lastIndex(s nwt.Sampler) int {
+	if bounded, ok := s.(nwt.BoundedSampler); ok {
+		return bounded.LastIndex()
 	}
-	return slices.Max(s.indices[:min(len(s.indices), last+1)])
+	return -1
 }
 
 func (s *selected) String() string {

@@ -36,9 +36,33 @@ func TestSelectSaysWhatIsWrong(t *testing.T) {
 	require.ErrorContains(t, err, "needs at least one index")
 	_, err = sampler.Select(nwt.Sequential(2), []int{3, -4})
 	require.ErrorContains(t, err, "indices[1] = -4: must be at least 0")
-	s, err := sampler.Select(nwt.Sequential(3), []int{5, 6})
+	s, err := sampler.Select(unprinted{nwt.Sequential(3)}, []int{5, 6})
 	require.NoError(t, err)
 	require.PanicsWithValue(t, "sampler: Select: position 2 of epoch 4 is entry 2 of 2", func() { s.At(4, 2) })
+}
+
+// An order for more samples than were selected would fail somewhere in its first epoch.
+func TestSelectRefusesAnOrderForMoreSamplesThanItSelects(t *testing.T) {
+	three := []int{40, 10, 30}
+	heavyEnd, err := sampler.Weighted([]float64{1, 1, 1, 0.001}, 2, 1)
+	require.NoError(t, err)
+	outer, err := sampler.Select(nwt.Shuffled(2, 1), []int{0, 3})
+	require.NoError(t, err)
+	for _, s := range []nwt.Sampler{nwt.Shuffled(10, 1), nwt.Sequential(4), heavyEnd, outer} {
+		_, err := sampler.Select(s, three)
+		require.ErrorAs(t, err, new(*nwt.ArgumentError), "%v", s)
+		require.ErrorContains(t, err, "Select: "+fmt.Sprint(s)+": visits index ")
+		require.ErrorContains(t, err, ", but only 3 indices are selected")
+	}
+	often, err := sampler.Weighted([]float64{1, 2, 3}, 50, 1)
+	require.NoError(t, err)
+	zeroEnd, err := sampler.Weighted([]float64{1, 1, 1, 0}, 50, 1)
+	require.NoError(t, err)
+	for _, s := range []nwt.Sampler{nwt.Shuffled(3, 1), nwt.Shuffled(2, 1), often, zeroEnd} {
+		part, err := sampler.Select(s, three)
+		require.NoError(t, err, "%v", s)
+		require.Subset(t, three, orderOf(part, 0))
+	}
 }
 
 func TestAComputedOrderThatCanNotBeUsedIsNamed(t *testing.T) {

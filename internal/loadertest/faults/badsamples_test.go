@@ -483,7 +483,9 @@ func TestAMessageNamesThePackageOnce(t *testing.T) {
 // With 0 workers the loop's own function runs the loader's code, inlined. A panic in
 // nwt is told with the line of the program that led to it, not with a line of nwt.
 func TestAPanicInASamplerOfNwtIsToldWithTheProgramsLine(t *testing.T) {
-	s, err := sampler.Select(nwt.Sequential(5), []int{0, 1})
+	far, err := sampler.Computed(5, func(int) []int { return []int{0, 1, 2, 3, 4} })
+	require.NoError(t, err)
+	s, err := sampler.Select(far, []int{0, 1})
 	require.NoError(t, err)
 	l := kit.NewLoader(t, kit.EmptyDataset(3), nwt.WithSampler(s), nwt.WithWorkers(0), nwt.WithBatchSize(1))
 	var last error

@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -413,24 +412,21 @@ func TestAMixtureAllocatesNothingPerBatch(t *testing.T) {
 	kit.RequireNoAllocations(t, kit.Drawn(90), nwt.WithSampler(s))
 }
 
-// outspoken is a sampler of the program's that has the methods that a sampler may have.
-type outspoken struct {
+// bounded is a sampler of the program's that tells the last index.
+type bounded struct {
 	nwt.Sampler
-	last, step func() int
+	last func() int
 }
 
-func (s outspoken) LastIndex() int { return s.last() }
-func (s outspoken) Step() int      { return s.step() }
+func (s bounded) LastIndex() int { return s.last() }
 
-func TestASamplerOfTheUsersMayTellMoreOfItself(t *testing.T) {
+func TestASamplerOfTheUsersMayTellItsLastIndex(t *testing.T) {
 	is := func(n int) func() int { return func() int { return n } }
-	panics := func() int { panic("no idea") }
 	order := nwt.Sequential(40)
 	for want, s := range map[string]nwt.Sampler{
-		"":                    outspoken{order, is(39), is(40)},
-		"visits index 40":     outspoken{order, is(40), is(40)},
-		"LastIndex panicked":  outspoken{order, panics, is(40)},
-		"Step panicked: no i": outspoken{order, is(-1), panics},
+		"":                   bounded{order, is(39)},
+		"visits index 40":    bounded{order, is(40)},
+		"LastIndex panicked": bounded{order, func() int { panic("no idea") }},
 	} {
 		_, err := nwt.NewLoader(kit.Drawn(40), nwt.WithSampler(s))
 		if want == "" {
@@ -439,46 +435,6 @@ func TestASamplerOfTheUsersMayTellMoreOfItself(t *testing.T) {
 		}
 		require.ErrorAs(t, err, new(*nwt.ArgumentError))
 		require.ErrorContains(t, err, want)
-	}
-	for step, warns := range map[int]bool{40: false, 10: false, 7: true, 0: false} {
-		var log kit.Journal
-		kit.NewLoader(t, kit.Drawn(40), nwt.WithBatchSize(5), nwt.WithRank(0, 2), nwt.WithSampler(outspoken{order, is(39), is(step)}), log.Option())
-		require.Equal(t, warns, strings.Contains(log.String(), "batches will mix lengths"), "steps of %d", step)
-	}
-}
-
-type last64 struct{ nwt.Sampler }
-
-type lastByPtr struct{ nwt.Sampler }
-
-type step64 struct{ nwt.Sampler }
-
-type fill32 struct{ nwt.Sampler }
-
-type stepping struct{ nwt.Sampler }
-
-func (last64) LastIndex() int64         { return 9 }
-func (*lastByPtr) LastIndex() int       { return 9 }
-func (step64) Step() int64              { return 1 }
-func (fill32) Fill(_, _ int, _ []int32) {}
-func (stepping) Step()                  {}
-
-// A method that nearly fits would be ignored: the sampler's bound wouldn't be checked, or it would be slow.
-func TestASamplersMethodThatNearlyFitsIsAnError(t *testing.T) {
-	order := nwt.Sequential(10)
-	for want, s := range map[string]nwt.Sampler{
-		"orders_test.last64: has the method LastIndex, func(*orders_test.last64) int64, but isn't a BoundedSampler": last64{order},
-		"isn't a BoundedSampler: pass a pointer to it":                                                              lastByPtr{order},
-		"isn't a SortingSampler": step64{order},
-		"isn't a SamplerFiller":  fill32{order},
-	} {
-		_, err := nwt.NewLoader(kit.Drawn(10), nwt.WithSampler(s))
-		require.ErrorAs(t, err, new(*nwt.ArgumentError))
-		require.ErrorContains(t, err, want)
-		require.ErrorContains(t, kit.NewLoader(t, kit.Drawn(10)).SetSampler(s), want)
-	}
-	for _, s := range []nwt.Sampler{&lastByPtr{order}, stepping{order}} {
-		kit.NewLoader(t, kit.Drawn(10), nwt.WithSampler(s))
 	}
 }
 
@@ -619,7 +575,6 @@ func TestABatchSamplerThatCantBeUsedIsRefused(t *testing.T) {
 		require.ErrorContains(t, l.SetSampler(so{kit.Sizes{2, 3}, func() int { return n }}), fmt.Sprintf("SetSampler: %d: an epoch of 5 samples must have 1 … 5 batches", n))
 	}
 	require.ErrorContains(t, l.SetSampler(so{kit.Sizes{2, 3}, func() int { panic("no batches") }}), "orders_test.so: Batches panicked: no batches")
-	require.ErrorContains(t, l.SetSampler(untold{nwt.Sequential(5)}), "orders_test.untold: has the method Start, func(*orders_test.untold, int, int) int, but isn't a BatchSampler: other methods or types are needed")
 	for _, all := range []kit.Sizes{{5}, {1, 1, 1, 1, 1}} {
 		require.NoError(t, l.SetSampler(all))
 		require.Equal(t, len(all), l.Len())
@@ -651,12 +606,6 @@ type so struct {
 }
 
 func (s so) Batches() int { return s.batches() }
-
-// untold has batches, but doesn't tell the largest.
-type untold struct{ nwt.Sampler }
-
-func (untold) Batches() int           { return 1 }
-func (untold) Start(_, batch int) int { return 0 }
 
 func TestWithBatchSizeMustHoldTheLargestBatch(t *testing.T) {
 	for _, tokens := range []sampler.Tokens{{Max: 1000}, {Max: 1000, MaxSamples: 7}, {Max: 100_000}} {
