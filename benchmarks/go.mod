@@ -25,7 +25,6 @@ require (
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/klauspost/compress v1.19.2 // indirect
 	github.com/lufia/plan9stats v0.0.0-20211012122336-39d0f177ccd0 // indirect
-	github.com/nwt-go/nwt/contrib/plot v0.1.0
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/power-devops/perfstat v0.0.0-20210106213030-5aafc221ea8c // indirect
 	github.com/shirou/gopsutil/v3 v3.24.5 // indirect
@@ -44,5 +43,3 @@ require (
 )
 
 replace github.com/nwt-go/nwt => ../
-
-replace github.com/nwt-go/nwt/contrib/plot => ../contrib/plot

@@ -12,8 +12,8 @@ import (
 	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 
-	nwtplot "github.com/nwt-go/nwt/contrib/plot"
 	"github.com/nwt-go/nwt/internal/human"
 )
 
@@ -44,7 +44,7 @@ func (r *run) plot(path string) error {
 		}
 		rows[i/2] = append(rows[i/2], p)
 	}
-	canvas := nwtplot.NewSVG(30*vg.Centimeter, 20*vg.Centimeter)
+	canvas := vgsvg.New(30*vg.Centimeter, 20*vg.Centimeter)
 	all := draw.New(canvas)
 	all.SetColor(color.White)
 	all.Fill(all.Rectangle.Path())

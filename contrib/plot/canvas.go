@@ -11,17 +11,9 @@ import (
 	"golang.org/x/image/math/fixed"
 	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// NewSVG returns a canvas for a picture that you draw yourself. It draws text as outlines, so the text
-// looks the same in a viewer that lacks the fonts of gonum/plot. The picture's description contains the
-// words, for screen readers.
-func NewSVG(width, height vg.Length) vg.CanvasWriterTo {
-	return &described{outlined{CanvasWriterTo: vgsvg.New(width, height)}}
-}
-
-// outlined draws text as outlines.
+// outlined draws text as outlines, so that it looks the same in a viewer that lacks the fonts of gonum/plot.
 type outlined struct {
 	vg.CanvasWriterTo
 	words []string // the words drawn so far, in order
@@ -83,7 +75,7 @@ func (c *outlined) FillString(face font.Face, at vg.Point, text string) {
 	}
 }
 
-// described is an SVG whose description contains its words.
+// described is an SVG whose description contains its words, for screen readers.
 type described struct{ outlined }
 
 // WriteTo implements io.WriterTo.

@@ -20,6 +20,7 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 
 	"github.com/nwt-go/nwt"
 )
@@ -130,7 +131,7 @@ func write(path string, panels []panel) error {
 // newCanvas returns a canvas whose text needs no font in the viewer.
 func newCanvas(height vg.Length, format string) (vg.CanvasWriterTo, error) {
 	if format == "svg" {
-		return NewSVG(width, height), nil
+		return &described{outlined{CanvasWriterTo: vgsvg.New(width, height)}}, nil
 	}
 	c, err := draw.NewFormattedCanvas(width, height, format)
 	if format == "eps" {
