@@ -386,7 +386,8 @@ func (d *promised) WritesAll(Dataset) bool { return d.writesAll }
 func (d *promised) parts() []Dataset    { return []Dataset{d.Dataset} }
 func (d *promised) Fingerprint() string { return fingerprint(d.Dataset) }
 
-// Split cuts a dataset into random parts. The same seed gives the same parts. The shares, one per part,
+// Split cuts a dataset into random parts. The same seed gives the same parts; if the dataset grows, the
+// parts are entirely different, so note which samples are in which part. The shares, one per part,
 // must be above 0 and add up to 1; no part may be empty. A part is a [SubsetDataset]; if ds
 // is a [BatchDataset] or a [SizedDataset], so is each part. Package split divides by classes, and into
 // folds.

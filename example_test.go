@@ -121,7 +121,7 @@ func ExampleNewDataset() {
 		fmt.Println([]string{"training", "validation"}[i], ds.Len(), image.Of(sample), label.Of(sample))
 	}
 	// Output:
-	// training 8 [120 60 6] [0]
+	// training 8 [80 40 4] [0]
 	// validation 2 [5 50 100] [1]
 }
 
@@ -224,12 +224,12 @@ func ExampleLoader_ResumeEpochs() {
 	run(2, nwt.WithBatchSize(3), nwt.WithWorkers(4))
 	run(-1, nwt.WithBatchSize(5), nwt.WithWorkers(1))
 	// Output:
-	// epoch 0 [2 4 9]
-	// epoch 0 [6 5 1]
+	// epoch 0 [4 0 7]
+	// epoch 0 [3 1 5]
 	// stopped at {"epoch":0,"samples":6,"order":"215001221121122"}
-	// epoch 0 [0 7 3 8]
-	// epoch 1 [6 0 2 7 4]
-	// epoch 1 [1 3 8 9 5]
+	// epoch 0 [6 8 9 2]
+	// epoch 1 [8 7 3 2 9]
+	// epoch 1 [6 4 1 0 5]
 }
 
 // Two ranks, in training a process each, share the samples of an epoch: none comes twice,
@@ -268,8 +268,8 @@ func ExampleWithRank() {
 		}
 	}
 	// Output:
-	// rank 0 [2 4 9]
-	// rank 0 [0 7]
-	// rank 1 [6 5 1]
-	// rank 1 [3 8]
+	// rank 0 [4 0 7]
+	// rank 0 [6 8]
+	// rank 1 [3 1 5]
+	// rank 1 [9 2]
 }

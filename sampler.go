@@ -92,8 +92,8 @@ func (s sequential) At(_, i int) int {
 	return i
 }
 
-// Shuffled visits 0 … n−1 once per epoch, in an order that is computed from seed and epoch, not stored.
-// It is for statistics, not for secrets.
+// Shuffled visits 0 … n−1 once per epoch, in an order that is computed from n, seed and epoch, not stored.
+// Orders of different n have nothing in common. It is for statistics, not for secrets.
 func Shuffled(n int, seed uint64) Sampler {
 	s := &shuffled{n: n, seed: seed, key: permute.SeedKey(seed), perm: permute.New(n)}
 	s.rounds = permute.NewOrders(2, 1, func(epoch, _ int) []uint16 { return s.perm.Tabulate(permute.EpochKey(s.key, epoch)) })

@@ -426,7 +426,7 @@ func (q *streamFill) group() *shards.Group {
 // config returns how to read stream k of the dataset, whose shards are numbered from first.
 func (q *streamFill) config(k, first int) shards.Config[Record] {
 	s, n, o := q.l.setup.ds.(*streamDataset).streams[k], q.l.setup.shards[k], q.l.setup.opts
-	order, key := o.shardOrder(n, k), permute.SeedKey(o.seedOfStream(k))
+	order, key := q.l.setup.shardOrder(k), permute.SeedKey(q.l.setup.seedOfStream(k))
 	c := shards.Config[Record]{
 		Open: func(ctx context.Context, shard int) (shards.Reader[Record], error) { return s.Open(ctx, shard-first) },
 		Again: func(ctx context.Context, failures int, err error) error {
@@ -456,14 +456,20 @@ func (q *streamFill) config(k, first int) shards.Config[Record] {
 }
 
 // seedOfStream returns the seed from which the order of stream k of a dataset is computed.
-func (o *options) seedOfStream(k int) uint64 { return o.shuffled + uint64(k)*permute.Golden }
+func (s *setup) seedOfStream(k int) uint64 {
+	seed := s.opts.shuffled + uint64(k)*permute.Golden
+	if s.counts[k] != nil {
+		seed = permute.OrderKey(seed, s.counts[k].n)
+	}
+	return seed
+}
 
 // shardOrder returns the order of the shards of stream k of a dataset, for all ranks together.
-func (o *options) shardOrder(shards, k int) Sampler {
-	if o.shuffle {
-		return Shuffled(shards, o.seedOfStream(k))
+func (s *setup) shardOrder(k int) Sampler {
+	if s.opts.shuffle {
+		return Shuffled(s.shards[k], s.seedOfStream(k))
 	}
-	return Sequential(shards)
+	return Sequential(s.shards[k])
 }
 
 // perRank returns the order of the batches that a rank takes from a stream with WithEpochSamples.
@@ -635,10 +641,10 @@ func (q *streamFill) wrong(n int) error {
 // planOf returns the order of the records of stream k, whose records are counted and whose shards are
 // numbered from first.
 func (q *streamFill) planOf(k, first int) *lanes.Plan {
-	o, counts := q.l.setup.opts, q.l.setup.counts[k]
+	s, o, counts := q.l.setup, q.l.setup.opts, q.l.setup.counts[k]
 	p := &lanes.Plan{
-		N: counts.n, Counts: counts.all, Shard: o.shardOrder(len(counts.all), k).At, First: first, Lanes: counts.lanes,
-		Block: 64, Mixes: o.shuffle, Key: permute.SeedKey(o.seedOfStream(k)),
+		N: counts.n, Counts: counts.all, Shard: s.shardOrder(k).At, First: first, Lanes: counts.lanes,
+		Block: 64, Mixes: o.shuffle, Key: permute.SeedKey(s.seedOfStream(k)),
 	}
 	if o.shuffle {
 		p.Block = (o.window-1)/p.Lanes + 1

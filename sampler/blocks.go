@@ -31,7 +31,7 @@ func LocallyShuffled(sizes []int, window int, seed uint64) (nwt.Sampler, error) 
 	if window < 1 {
 		errs = append(errs, optionError("LocallyShuffled", window, "the window must be at least 1 block"))
 	}
-	s := &locallyShuffled{window: window, seed: seed, key: permute.SeedKey(seed), starts: make([]int, 0, len(sizes)+1)}
+	s := &locallyShuffled{window: window, seed: seed, starts: make([]int, 0, len(sizes)+1)}
 	n := 0
 	for i, size := range sizes {
 		if size < 1 || size > permute.MaxLen-n {
@@ -44,7 +44,7 @@ func LocallyShuffled(sizes []int, window int, seed uint64) (nwt.Sampler, error) 
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	s.starts, s.perm = append(s.starts, n), permute.New(len(sizes))
+	s.starts, s.perm, s.key = append(s.starts, n), permute.New(len(sizes)), permute.OrderKey(seed, n)
 	s.orders = permute.NewOrders(2, 1, s.visits)
 	s.tables = permute.NewOrders(4, (len(sizes)-1)/window+1, s.tabulate)
 	return s, nil

@@ -39,7 +39,7 @@ func PerClass(labels []int, classes, each int, weights []float64, seed uint64) (
 		return nil, err
 	}
 	s.digest = permute.Digest(len(labels), func(i int) uint64 { return uint64(labels[i]) }) ^ permute.Mix64(digestOf(weights))
-	key := permute.SeedKey(seed)
+	key := permute.OrderKey(seed, len(labels))
 	s.orders = permute.NewOrders(2, 1, func(epoch, _ int) []int32 { return s.order(permute.EpochKey(key, epoch)) })
 	return s, nil
 }

@@ -63,7 +63,7 @@ func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (nwt
 		lengths[i] = max(1, l)
 		longest = max(longest, l)
 	}
-	s := &tokenBatches{tokens: t, seed: seed, key: permute.SeedKey(seed), sorted: longestFirst(lengths, longest)}
+	s := &tokenBatches{tokens: t, seed: seed, key: permute.OrderKey(seed, n), sorted: longestFirst(lengths, longest)}
 	s.digest = permute.Digest(n, func(i int) uint64 { return uint64(lengths[i]) })
 	lengthAt := func(i int) int { return lengths[s.sorted[i]] }
 	window := t.Window

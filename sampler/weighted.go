@@ -24,7 +24,7 @@ func Weighted(weights []float64, n int, seed uint64) (nwt.Sampler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &weighted{n: n, seed: seed, key: permute.SeedKey(seed), last: lastWeight(weights), table: newAliasTable(weights, heaviest), digest: digestOf(weights)}, nil
+	return &weighted{n: n, seed: seed, key: permute.OrderKey(seed, n, len(weights)), last: lastWeight(weights), table: newAliasTable(weights, heaviest), digest: digestOf(weights)}, nil
 }
 
 // checkWeights returns the index of the largest weight.
@@ -163,7 +163,7 @@ func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (nwt.Samp
 	if n > len(candidates) {
 		return nil, optionError("WeightedWithoutReplacement", n, "the draws of an epoch must be at most %d, the number of weights above 0", len(candidates))
 	}
-	key := permute.SeedKey(seed)
+	key := permute.OrderKey(seed, n, len(weights))
 	return &weightedOnce{n: n, weights: len(weights), last: lastWeight(weights), digest: digestOf(weights), seed: seed, orders: permute.NewOrders(2, 1, func(epoch, _ int) []int32 {
 		return drawOnce(candidates, n, permute.EpochKey(key, epoch))
 	})}, nil

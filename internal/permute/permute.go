@@ -29,13 +29,14 @@ type Permutation struct {
 	n      uint64
 	rows   uint64 // rows << bits ≥ n: a number holds a row and, in its low bits, a column
 	bits   uint
-	rounds int // even
+	rounds int    // even
+	salt   uint64 // hash of n, part of every key: permutations of n and n+1 have nothing in common
 }
 
 // New returns the permutations of 0 … n−1.
 func New(n int) Permutation {
 	width := max(1, bits.Len64(uint64(n-1)))
-	p := Permutation{n: uint64(n), bits: uint(width / 2)}
+	p := Permutation{n: uint64(n), bits: uint(width / 2), salt: Mix64(uint64(n))}
 	p.rows = (p.n + 1<<p.bits - 1) >> p.bits
 	// Two rounds bring the joint distribution of two positions closer to the uniform one by a factor of
 	// about n. Tiny permutations get enough rounds to come within 2⁻³², which makes them fair too. Large
@@ -54,7 +55,7 @@ func (p *Permutation) At(key uint64, i int) int {
 	x := uint64(i)
 	for {
 		row, column := x>>p.bits, x&mask
-		k := key
+		k := key ^ p.salt
 		for range p.rounds / 2 {
 			row = wrap(row+turn(k, column, p.rows), p.rows)
 			k += Golden
@@ -79,6 +80,7 @@ func (p *Permutation) Tabulates() bool { return p.bits <= maxTabulated }
 func (p *Permutation) Tabulate(key uint64) []uint16 {
 	columns, rows := uint64(1)<<p.bits, p.rows
 	tables := make([]uint16, 0, uint64(p.rounds/2)*(columns+rows))
+	key ^= p.salt
 	for range p.rounds / 2 {
 		for column := range columns {
 			tables = append(tables, uint16(turn(key, column, rows)))
@@ -178,6 +180,16 @@ func Digest(n int, at func(i int) uint64) uint64 {
 // SeedKey hashes a seed before an epoch is added to it. Otherwise epoch 1 of one
 // seed would be epoch 0 of another.
 func SeedKey(seed uint64) uint64 { return Mix64(seed + Golden) }
+
+// OrderKey is SeedKey for an order that depends on these lengths other than by a Permutation of them. An
+// order of almost the same length gets another key, so it is another order.
+func OrderKey(seed uint64, lengths ...int) uint64 {
+	key := SeedKey(seed)
+	for _, n := range lengths {
+		key = Mix64(key ^ Mix64(uint64(n)))
+	}
+	return key
+}
 
 // EpochKey returns the key of an epoch, given the key of the seed.
 func EpochKey(seedKey uint64, epoch int) uint64 {

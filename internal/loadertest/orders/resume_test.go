@@ -129,7 +129,7 @@ func TestResumeRefusesAnotherOrderAndSaysWhatDiffers(t *testing.T) {
 		"blocks":                   {kit.Augmented(30), kit.Augmented(30), by(sampler.LocallyShuffled([]int{10, 20}, 1, 1)), by(sampler.LocallyShuffled([]int{20, 10}, 1, 1)), "another sampler"},
 		"a mixture":                {kit.Augmented(100), kit.Augmented(100), by(sampler.Mixed(100, mix(1), 1)), by(sampler.Mixed(100, mix(2), 1)), "another sampler"},
 		"buckets":                  {kit.Augmented(100), kit.Augmented(100), by(sampler.Bucketed(100, oneOf5, sampler.Buckets{BatchSize: 8}, 1)), by(sampler.Bucketed(100, oneOf5, sampler.Buckets{BatchSize: 16}, 1)), "another sampler"},
-		"the lengths of documents": {kit.Augmented(30), kit.Augmented(30), by(sampler.TokenBatches(30, oneOf5, sampler.Tokens{Max: 8}, 1)), by(sampler.TokenBatches(30, func(i int) int { return 1 + i%4 }, sampler.Tokens{Max: 8}, 1)), "another sampler"},
+		"the lengths of documents": {kit.Augmented(30), kit.Augmented(30), by(sampler.TokenBatches(30, oneOf5, sampler.Tokens{Max: 8}, 2)), by(sampler.TokenBatches(30, func(i int) int { return 1 + i%4 }, sampler.Tokens{Max: 8}, 2)), "another sampler"},
 		"part of a dataset":        {kit.Augmented(30), kit.Augmented(30), by(sampler.Select(nwt.Shuffled(20, 1), make([]int, 20))), by(sampler.Select(nwt.Shuffled(20, 2), make([]int, 20))), "another sampler"},
 		"another part":             {kit.Augmented(30), kit.Augmented(30), by(sampler.Select(nwt.Sequential(20), make([]int, 20))), by(sampler.Select(nwt.Sequential(20), append(make([]int, 19), 1))), "another sampler"},
 

@@ -72,6 +72,22 @@ func TestTheOrderOfACountedStreamIsTheSameForAnyNumberOfRanks(t *testing.T) {
 	}
 }
 
+// A stream for training and one for validation often have nearly as many records.
+func TestCountedStreamsOfSimilarLengthsHaveUnrelatedOrders(t *testing.T) {
+	shards := slices.Repeat([]int{100}, 40)
+	opts := []nwt.Option{nwt.WithShuffle(3), nwt.WithBatchSize(8), nwt.WithWorkers(0)}
+	a := positions(t, kit.NewCounted(shards...), 0, opts...)
+	shards[39]++
+	b := positions(t, kit.NewCounted(shards...), 0, opts...)
+	equal := 0
+	for i := range a {
+		if a[i] == b[i] {
+			equal++
+		}
+	}
+	require.Less(t, equal, 40, "of 4000 positions have the same record")
+}
+
 func TestACountedStreamGoesOnWithAnyNumberOfRanks(t *testing.T) {
 	histories := 3000
 	if testing.Short() || kit.RaceDetector {
