@@ -170,7 +170,7 @@ func (s *Sample) unread() bool {
 type Mix struct {
 	Parts  []int   // number of samples of each part, in the order of Concat; nil for MixedStreams
 	Phases []Phase // the phases of training, in order; the last one never ends
-	Block  int     // positions per block, within which the shares are exact; 0 means 1000
+	Block  int     // positions per block, which has the shares, rounded; 0 means 1000
 }
 
 // A Phase is a stretch of training in which the shares of a [Mix] stay the same.
@@ -180,7 +180,8 @@ type Phase struct {
 }
 
 // MixedStreams makes a dataset of several streams with the same fields, mixed by weights: in every block
-// of Mix.Block samples on a rank, each stream has exactly its share. It needs [WithEpochSamples]. A
+// of Mix.Block samples on a rank, each stream has its share. What is rounded off is carried to the next
+// block. It needs [WithEpochSamples]. A
 // [CountedStream] continues where its last epoch ended, if the number of ranks is the same. Any other
 // stream starts from its beginning in each epoch, and again if it ends within an epoch. If an epoch
 // takes only a part of a stream, the stream's end is never read. A [ShardError] numbers the shards of

@@ -16,10 +16,10 @@ import (
 // or corpora, or bring easy samples before hard ones. In each phase of Mix.Phases, the share of part k
 // is Weights[k] / Σ Weights.
 //
-// Training is cut into blocks of Mix.Block positions. In each block, every part gets exactly its share
-// of the positions, rounded by the method of largest remainders, in random order. A weight above 0 that
-// rounds to 0 samples per block is an error: use a longer block. The last block of a phase may be
-// shorter.
+// Training is cut into blocks of Mix.Block positions, which are mixed at random. In each block, every part
+// gets its share of the positions. What is rounded off is carried to the next block: after any number of
+// blocks, a part has its exact share, give or take a few samples. A weight above 0 that gets no
+// sample in its whole phase is an error. The last block of a phase may be shorter.
 //
 // Each part has its own epochs, whatever n and its share are: all its samples come once, shuffled, then
 // all come again in another order, and so on. So if two parts have the same weight, the samples of the

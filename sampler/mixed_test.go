@@ -2,6 +2,7 @@ package sampler_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,6 +32,42 @@ func TestEveryBlockOfAMixtureHasItsExactShares(t *testing.T) {
 			count[part]++
 		}
 		require.Equal(t, [3]int{5, 3, 2}, count)
+	}
+}
+
+// What a block rounds off, later ones make up for: no part has too much or too little for long.
+func TestAMixtureKeepsItsSharesHoweverLongItRuns(t *testing.T) {
+	many := slices.Repeat([]float64{1}, 300)
+	many[7], many[150] = 1000, 0.01
+	for _, c := range []struct {
+		block   int
+		weights []float64
+		within  float64
+	}{
+		{1000, []float64{0.0014, 0.9986}, 1.5},
+		{10, []float64{1, 1, 1}, 1.5},
+		{10, []float64{0.01, 0.09, 0.9}, 1.5}, // less than one per block
+		{1, []float64{0.3, 0.3, 0.4}, 1.5},
+		{7, []float64{3, 0, 5, 1, 0}, 1.5},
+		{1000, many, 3},
+	} {
+		parts, sum := slices.Repeat([]int{10}, len(c.weights)), 0.0
+		for _, w := range c.weights {
+			sum += w
+		}
+		s, err := sampler.Mixed(50*c.block, nwt.Mix{Parts: parts, Phases: []nwt.Phase{{Weights: c.weights}}, Block: c.block}, 1)
+		require.NoError(t, err)
+		counts := make([]int, len(parts))
+		for block := range 200 {
+			for i := range c.block {
+				position := block*c.block + i
+				part, _ := partOf(parts, s.At(position/s.Len(), position%s.Len()))
+				counts[part]++
+			}
+			for part, w := range c.weights {
+				require.InDelta(t, w/sum*float64((block+1)*c.block), counts[part], c.within, "part %d after block %d of %d", part, block, c.block)
+			}
+		}
 	}
 }
 
@@ -120,8 +157,8 @@ func TestAMixtureThatCanNotBeUsedIsNamed(t *testing.T) {
 		{1, nwt.Mix{Parts: []int{1}, Phases: []nwt.Phase{{Weights: []float64{math.NaN()}}}}, "NaN: Mix.Phases[0].Weights[0] must be 0"},
 		{1, nwt.Mix{Parts: []int{1}, Phases: []nwt.Phase{{Weights: []float64{0}}}}, "the sum of Mix.Phases[0].Weights must be more than 0"},
 		{1, nwt.Mix{Parts: []int{1, 1}, Phases: []nwt.Phase{{Weights: []float64{math.MaxFloat64, math.MaxFloat64}}}}, "the sum of Mix.Phases[0].Weights must be"},
-		{1, nwt.Mix{Parts: []int{1, 1}, Phases: []nwt.Phase{{Weights: []float64{1e-4, 1}}}}, "0.0001: Mix.Phases[0].Weights[0] gives part 0 no sample in a block of 1000: Mix.Block must be longer"},
-		{1, nwt.Mix{Parts: []int{1, 1, 1}, Phases: []nwt.Phase{{Weights: []float64{1, 1, 1}}}, Block: 2}, "1: Mix.Phases[0].Weights[2] gives part 2 no sample in a block of 2"},
+		{1, nwt.Mix{Parts: []int{1, 1}, Phases: []nwt.Phase{{Samples: 4000, Weights: []float64{1e-4, 1}}, {Weights: []float64{1, 1}}}}, "0.0001: Mix.Phases[0].Weights[0] gives part 0 no sample among 4000"},
+		{1, nwt.Mix{Parts: []int{1, 1}, Phases: []nwt.Phase{{Weights: []float64{1, 1e-30}}}}, "1e-30: Mix.Phases[0].Weights[1] gives part 1 no sample among"},
 	} {
 		_, err := sampler.Mixed(c.n, c.mix, 1)
 		var oe *nwt.ArgumentError

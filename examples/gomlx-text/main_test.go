@@ -61,7 +61,7 @@ func TestAKilledRunGoesOnAndEndsAsIfItHadNotBeenKilled(t *testing.T) {
 	for _, accuracy := range regexp.MustCompile(`after training: ([\d.]+)`).FindAllStringSubmatch(whole.String(), -1) {
 		percent, err := strconv.ParseFloat(accuracy[1], 64)
 		require.NoError(t, err)
-		require.Greater(t, percent, 85.0)
+		require.Greater(t, percent, 75.0)
 	}
 
 	dir := t.TempDir()

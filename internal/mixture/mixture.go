@@ -58,7 +58,7 @@ func (m *Mix) Check(parts int, bad func(value any, format string, args ...any)) 
 			bad(p.Weights, "Mix.Phases[%d].Weights must be %d numbers, one for each part", i, parts)
 			continue
 		}
-		sum, valid := 0.0, m.Block >= 1
+		sum, valid := 0.0, true
 		for k, w := range p.Weights {
 			if !(w >= 0 && w <= math.MaxFloat64) { // written so that NaN fails too
 				bad(w, "Mix.Phases[%d].Weights[%d] must be 0 or more, and finite", i, k)
@@ -73,10 +73,14 @@ func (m *Mix) Check(parts int, bad func(value any, format string, args ...any)) 
 		if !valid {
 			continue
 		}
-		share := apportion(exactly(p.Weights), m.Block)
+		n := MaxLen
+		if i < len(m.Phases)-1 {
+			n = max(p.Samples, m.Block) // a short phase may have fewer samples than parts
+		}
+		shares := newShares(p.Weights)
 		for k, w := range p.Weights {
-			if w > 0 && share[k] == 0 {
-				bad(w, "Mix.Phases[%d].Weights[%d] gives part %d no sample in a block of %d: Mix.Block must be longer", i, k, k, m.Block)
+			if w > 0 && shares.of(k, uint64(n)) == 0 {
+				bad(w, "Mix.Phases[%d].Weights[%d] gives part %d no sample among %d", i, k, k, n)
 			}
 		}
 	}
@@ -92,17 +96,11 @@ type Plan struct {
 
 type planPhase struct {
 	start  uint64   // position over all epochs
-	blocks uint64   // number of whole blocks; unused for the last phase
+	length uint64   // number of positions
 	first  uint64   // number of its first block
 	drawn  []uint64 // samples drawn from each part before the phase
-	share  []int    // samples of each part in a block
-	ends   []int    // the sums of share up to each part
-
-	// For a shorter last block:
-	length   int
-	rest     []int // samples of each part
-	restEnds []int
-	tail     permute.Permutation
+	shares shares
+	tail   permute.Permutation // of the last block, if it is shorter
 }
 
 // Plan returns the plan of one rank, if world ranks take the positions of training in turn. The rank's
@@ -114,80 +112,62 @@ func (m *Mix) Plan(seed uint64, rank, world int) *Plan {
 	}
 	end := uint64(0) // end of the phase, over all ranks
 	for i, p := range m.Phases {
-		weights := exactly(p.Weights)
-		phase := planPhase{share: apportion(weights, s.block), drawn: make([]uint64, len(weights)), blocks: math.MaxUint64}
-		phase.ends = sums(phase.share)
+		phase := planPhase{shares: newShares(p.Weights), drawn: make([]uint64, len(p.Weights)), length: math.MaxUint64}
 		if i > 0 {
 			before := &s.phases[i-1]
-			phase.start = before.start + before.blocks*uint64(s.block) + uint64(before.length)
-			phase.first = before.first + before.blocks + 1
-			for k := range weights {
-				phase.drawn[k] = before.drawn[k] + before.blocks*uint64(before.share[k]) + uint64(before.rest[k])
+			phase.start = before.start + before.length
+			phase.first = before.first + before.length/uint64(s.block) + 1
+			for k := range phase.drawn {
+				phase.drawn[k] = before.drawn[k] + before.shares.of(k, before.length)
 			}
 		}
 		if i < len(m.Phases)-1 {
 			end += uint64(p.Samples)
-			n := (end+uint64(world-1-rank))/uint64(world) - phase.start
-			phase.blocks, phase.length = n/uint64(s.block), int(n%uint64(s.block))
-			phase.rest = apportion(weights, phase.length)
-			phase.restEnds, phase.tail = sums(phase.rest), permute.New(max(1, phase.length))
+			phase.length = (end+uint64(world-1-rank))/uint64(world) - phase.start
+			phase.tail = permute.New(max(1, int(phase.length%uint64(s.block))))
 		}
 		s.phases = append(s.phases, phase)
 	}
 	return s
 }
 
-// sums returns the sum of numbers up to each, itself included.
-func sums(numbers []int) []int {
-	all, sum := make([]int, len(numbers)), 0
-	for i, n := range numbers {
-		sum += n
-		all[i] = sum
-	}
-	return all
-}
-
 // blockAt returns the block that contains a position, and the position's place in it.
 func (s *Plan) blockAt(position uint64) (b planBlock, place int) {
 	p := &s.phases[sort.Search(len(s.phases)-1, func(k int) bool { return s.phases[k+1].start > position })]
-	number, at := (position-p.start)/uint64(s.block), (position-p.start)%uint64(s.block)
-	b = planBlock{phase: p, number: number, key: permute.Mix64(s.key + (p.first+number)*permute.Golden), perm: &s.whole, ends: p.ends}
-	if number == p.blocks {
-		b.perm, b.ends = &p.tail, p.restEnds
+	position -= p.start
+	number, at, block := position/uint64(s.block), position%uint64(s.block), uint64(s.block)
+	b = planBlock{phase: p, from: position - at, key: permute.Mix64(s.key + (p.first+number)*permute.Golden), perm: &s.whole}
+	if b.to = b.from + block; b.to > p.length {
+		b.to, b.perm = p.length, &p.tail
 	}
 	return b, int(at)
 }
 
+// A planBlock is a block of a phase: its positions from … to−1, which are mixed with each other.
 type planBlock struct {
-	phase  *planPhase
-	number uint64 // its number in the phase
-	key    uint64
-	perm   *permute.Permutation
-	ends   []int
+	phase    *planPhase
+	from, to uint64
+	key      uint64
+	perm     *permute.Permutation
 }
 
 // before returns how often a part was drawn before the block.
 func (b *planBlock) before(part int) uint64 {
-	return b.phase.drawn[part] + b.number*uint64(b.phase.share[part])
+	return b.phase.drawn[part] + b.phase.shares.of(part, b.from)
 }
 
-// at returns the part that a place of the block draws from, and the number of this draw among the block's
-// draws from that part. The count goes by the order that the places have before they are mixed: part
-// after part.
-func (b *planBlock) at(place int) (part, number int) {
-	place = b.perm.At(b.key, place)
-	part, _ = slices.BinarySearch(b.ends, place+1)
-	if part > 0 {
-		place -= b.ends[part-1]
-	}
-	return part, place
+// at returns the part that a place of the block draws from, and the number of this draw among all draws
+// from that part. Within the block, the count goes by the order that the places have before they are
+// mixed: part after part.
+func (b *planBlock) at(place int) (part int, draw uint64) {
+	part, draw = b.phase.shares.at(b.from, b.to, uint64(b.perm.At(b.key, place)))
+	return part, b.phase.drawn[part] + draw
 }
 
 // At returns the part that a position draws from, and the number of its draw from that part.
 func (s *Plan) At(position uint64) (part int, draw uint64) {
 	b, place := s.blockAt(position)
-	part, number := b.at(place)
-	return part, b.before(part) + uint64(number)
+	return b.at(place)
 }
 
 // Draws returns how often a part is drawn in all blocks that contain positions from … to−1; at most
@@ -195,17 +175,13 @@ func (s *Plan) At(position uint64) (part int, draw uint64) {
 func (s *Plan) Draws(part int, from, to uint64) int {
 	first, _ := s.blockAt(from)
 	last, _ := s.blockAt(to - 1)
-	share := last.ends[part]
-	if part > 0 {
-		share -= last.ends[part-1]
-	}
-	return int(min(last.before(part)-first.before(part)+uint64(share), math.MaxInt))
+	return int(min(last.phase.drawn[part]+last.phase.shares.of(part, last.to)-first.before(part), math.MaxInt))
 }
 
 // Before returns how often each part is drawn before a position. If ctx ends, the counts may be too low.
 func (s *Plan) Before(ctx context.Context, position uint64) []uint64 {
 	b, places := s.blockAt(position)
-	counts := make([]uint64, len(b.ends))
+	counts := make([]uint64, len(b.phase.drawn))
 	for part := range counts {
 		counts[part] = b.before(part)
 	}
