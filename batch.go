@@ -18,8 +18,38 @@ import (
 )
 
 // A Batch is the samples of one training step, in a slot of its loader. It is valid until the next
-// iteration or, if it is retained, until Release.
+// iteration or, if it is retained, until Release. After that it has gone back to the loader, and its
+// methods panic. Slices that it returned earlier then hold other samples; only [WithChecks] notices this.
 type Batch struct {
+	of            *batch
+	number, epoch int // set when it is delivered
+
+	// refs counts what keeps the batch's slot in use. The loader's own hold counts as held: it lasts from
+	// the opening of the slot until the end of the loop body that got the batch. Each Retain counts as 1.
+	// Whoever brings refs to 0 gives the slot back. From then on, of belongs to other Batches.
+	refs atomic.Int32
+}
+
+// held is the number that the loader's own hold on a batch adds to refs.
+const held = 1 << 28
+
+// live returns what the loader knows of a batch. It panics if the batch has gone back.
+func (b *Batch) live() *batch {
+	if b.refs.Load() == 0 {
+		b.panicGone()
+	}
+	return b.of
+}
+
+//go:noinline
+func (b *Batch) panicGone() {
+	panic(fmt.Sprintf("nwt: batch %d of epoch %d was used after %s", b.number, b.epoch, goneBack))
+}
+
+// A batch is a slot, and what the loader knows of the samples in it. It is reused: each time it is opened,
+// it gets another head.
+type batch struct {
+	head  *Batch // what the program sees of it
 	l     *engine
 	slot  *slot // its own slot; another slot once the batch has been moved there
 	spare *slot // the watchdog's until the batch is loaded; nil if no LoadMany was given up
@@ -60,44 +90,42 @@ type Batch struct {
 	seeded bool       // pcg has been seeded for this batch
 	rand   *rand.Rand // draws from pcg
 	pcg    rand.PCG
-
-	// refs counts what keeps the slot in use. The loader's own hold counts as held: it lasts from the
-	// opening of the slot until the end of the loop body that got the batch. Each Retain counts as 1.
-	// Whoever brings refs to 0 gives the slot back.
-	refs atomic.Int32
 }
 
-// held is the number that the loader's own hold on a batch adds to refs.
-const held = 1 << 28
+// delivered returns what the program sees of the batch.
+func (b *batch) delivered() *Batch {
+	b.head.number, b.head.epoch = b.number, b.span.epoch
+	return b.head
+}
 
 // Len returns the number of samples.
-func (b *Batch) Len() int { return b.size }
+func (b *Batch) Len() int { return b.live().size }
 
 // Number returns the number of the batch in its epoch, from 0.
-func (b *Batch) Number() int { return b.number }
+func (b *Batch) Number() int { return b.live().number }
 
 // Last reports whether the batch is the last of its epoch on this rank, judging by positions: if only
 // bad samples follow, Last is false. If a stream's length isn't known, Last is true only for a short
 // batch, and never with [WithUnordered]. Last returns false in [WithBatchTransform].
-func (b *Batch) Last() bool { return b.last }
+func (b *Batch) Last() bool { return b.live().last }
 
 // Epoch returns the epoch that the batch belongs to.
-func (b *Batch) Epoch() int { return b.span.epoch }
+func (b *Batch) Epoch() int { return b.live().span.epoch }
 
 // Fields returns the layout of one sample, as the dataset declares it.
-func (b *Batch) Fields() []Field { return cloneFields(b.l.setup.layout.fields) }
+func (b *Batch) Fields() []Field { return cloneFields(b.live().l.setup.layout.fields) }
 
 // Indices returns the dataset index of each sample. Don't change the slice.
 func (b *Batch) Indices() []int {
-	if len(b.slot.indices) < b.size {
-		b.panicNoColumn(0)
-	}
-	return b.slot.indices[:b.size]
+	of := b.live()
+	return of.slot.indices[:of.size]
 }
 
 // State returns the state from which [Loader.Resume] continues after this batch. With [WithUnordered]
 // the state can't be resumed.
-func (b *Batch) State() State {
+func (b *Batch) State() State { return b.live().state() }
+
+func (b *batch) state() State {
 	s := State{Epoch: b.span.epoch, Samples: b.reached, Order: b.run.identity()}
 	if b.l.setup.opts.unordered {
 		s.Samples = -1
@@ -125,7 +153,7 @@ type State struct { // beginning, in run.go, reads it
 const anyWorld = -1
 
 // context returns the context that Load gets for the batch.
-func (b *Batch) context() context.Context {
+func (b *batch) context() context.Context {
 	if b.request != nil {
 		return b.request.ctx
 	}
@@ -142,42 +170,38 @@ func (b *Batch) bytesOf(field int) ([]byte, *layout.Column) {
 	if b == nil {
 		panic(nilBatch)
 	}
+	return b.live().bytesOf(field)
+}
+
+func (b *batch) bytesOf(field int) ([]byte, *layout.Column) {
 	c := b.column(field)
 	from, n := b.slot.places.Offsets[field], c.Size*b.size
 	return b.slot.places.Bytes[from : from+n : from+n], c
 }
 
 // column returns the memory of a field. It panics if there is no such field.
-func (b *Batch) column(field int) *layout.Column {
+func (b *batch) column(field int) *layout.Column {
 	if uint(field) >= uint(len(b.slot.places.Columns)) {
-		b.panicNoColumn(field)
+		panicOutOfRange(b.l.setup.layout.Layout, field)
 	}
 	return &b.slot.places.Columns[field]
-}
-
-//go:noinline
-func (b *Batch) panicNoColumn(field int) {
-	if b.slot == gone {
-		panic(fmt.Sprintf("nwt: batch %d of epoch %d was used after %s", b.number, b.span.epoch, goneBack))
-	}
-	panicOutOfRange(b.l.setup.layout.Layout, field)
 }
 
 // Lens returns the length of each sample in ragged dimension dim of a field. The first dimension has
 // number 0. It panics if the dimension isn't ragged.
 func (b *Batch) Lens(field, dim int) []int32 {
-	c := b.column(field)
+	of := b.live()
+	c := of.column(field)
 	checkRagged(c, "Lens", field, dim)
-	return b.slot.places.LensOf(c.Ragged + dim)[:b.size]
+	return of.slot.places.LensOf(c.Ragged + dim)[:of.size]
 }
 
 // Retain keeps the batch valid until Release, past the next iteration and the loader's Close. If more
-// than 64 batches are retained, the epoch may end with [ErrRetained]. Retain panics if the batch has gone
-// back to the loader. Once another batch is in its memory, only [WithChecks] notices this.
+// than 64 batches are retained, the epoch may end with [ErrRetained].
 func (b *Batch) Retain() {
 	if b.refs.Add(1) == 1 {
 		b.refs.Add(-1)
-		panic(fmt.Sprintf("nwt: Retain of batch %d of epoch %d after it had gone back to the loader", b.number, b.span.epoch))
+		b.panicGone()
 	}
 }
 
@@ -185,16 +209,16 @@ func (b *Batch) Retain() {
 func (b *Batch) Release() {
 	switch n := b.refs.Add(-1); {
 	case n == 0:
-		b.l.slots.put(b, true)
+		b.of.l.slots.put(b.of, true)
 	case (n+1)%held == 0:
 		b.refs.Add(1)
-		panic(fmt.Sprintf("nwt: Release of batch %d of epoch %d without a Retain", b.number, b.span.epoch))
+		panic(fmt.Sprintf("nwt: Release of batch %d of epoch %d without a Retain", b.number, b.epoch))
 	}
 }
 
 // letGo ends the loader's own hold.
-func (b *Batch) letGo() {
-	if b.refs.Add(-held) == 0 {
+func (b *batch) letGo() {
+	if b.head.refs.Add(-held) == 0 {
 		b.l.slots.put(b, false)
 		return
 	}
@@ -210,7 +234,9 @@ const batchRand = 0x13198a2e03707344
 
 // Rand returns a generator of random numbers that are drawn once per batch, such as mixup's λ. Its
 // seed depends only on (seed, epoch, position of the batch's first sample).
-func (b *Batch) Rand() *rand.Rand {
+func (b *Batch) Rand() *rand.Rand { return b.live().random() }
+
+func (b *batch) random() *rand.Rand {
 	if b.rand == nil {
 		b.rand = rand.New(&b.pcg)
 	}
@@ -223,7 +249,7 @@ func (b *Batch) Rand() *rand.Rand {
 }
 
 // resize sets how many samples the batch has.
-func (b *Batch) resize(n int) {
+func (b *batch) resize(n int) {
 	b.size = n
 	b.slot.places.Resize(n)
 }
@@ -232,23 +258,25 @@ func (b *Batch) resize(n int) {
 // ragged dimension is as long as the field allows or, with a [SizedDataset], as the batch's longest
 // sample. Don't change the slice.
 func (b *Batch) Shape(field int) []int {
-	b.column(field)
-	return b.slot.places.Shapes[field]
+	of := b.live()
+	of.column(field)
+	return of.slot.places.Shapes[field]
 }
 
 // DevicePtr returns the address of a field on the device, laid out as in Bytes; it is 0 on the host.
 // Finish the device's work on a batch before the next iteration or, if the batch is retained, before
 // Release.
 func (b *Batch) DevicePtr(field int) uintptr {
-	b.column(field)
-	if b.device == nil {
+	of := b.live()
+	of.column(field)
+	if of.device == nil {
 		return 0
 	}
-	return b.device.Ptr + uintptr(b.slot.places.Offsets[field])
+	return of.device.Ptr + uintptr(of.slot.places.Offsets[field])
 }
 
 // expect sets how many places loadedPlaces has to count.
-func (b *Batch) expect(n int) {
+func (b *batch) expect(n int) {
 	if b.l.setup.opts.transform != nil {
 		b.unfinished.Store(int32(n))
 	}
@@ -256,7 +284,7 @@ func (b *Batch) expect(n int) {
 
 // loadedPlaces counts n more places of the batch as loaded. The worker that counts the last of them
 // finishes the batch before it reports the batch to the ring.
-func (b *Batch) loadedPlaces(n, worker int) {
+func (b *batch) loadedPlaces(n, worker int) {
 	if b.l.setup.opts.transform != nil && b.unfinished.Add(-int32(n)) == 0 {
 		b.transform(worker)
 	}
@@ -264,7 +292,7 @@ func (b *Batch) loadedPlaces(n, worker int) {
 
 // transform calls the function of WithBatchTransform. Before that, it leaves out bad samples as
 // far as the budget may allow; admit counts them later.
-func (b *Batch) transform(worker int) {
+func (b *batch) transform(worker int) {
 	if b.isDropped() {
 		return
 	}
@@ -278,7 +306,7 @@ func (b *Batch) transform(worker int) {
 		}
 	}
 	usercall.Call(func() error {
-		if err := b.l.setup.opts.transform(b.context(), b); err != nil || b.slot.places.Ragged == 0 {
+		if err := b.l.setup.opts.transform(b.context(), b.delivered()); err != nil || b.slot.places.Ragged == 0 {
 			return err
 		}
 		return b.slot.places.ClearRests(b.size)
@@ -286,7 +314,7 @@ func (b *Batch) transform(worker int) {
 }
 
 // isDropped reports whether the batch will not be delivered.
-func (b *Batch) isDropped() bool { return b.run.isOver() || b.l.setup.opts.maxBad == 0 && b.bad.any() }
+func (b *batch) isDropped() bool { return b.run.isOver() || b.l.setup.opts.maxBad == 0 && b.bad.any() }
 
 // A transformError is the error of WithBatchTransform's function.
 type transformError struct{ error }
@@ -295,14 +323,14 @@ func (e transformError) Unwrap() error { return errors.Unwrap(e.error) }
 
 // askSampler asks the sampler which samples the places from … to−1 are. A place for which it panics is
 // bad, and its error has index −1.
-func (b *Batch) askSampler(from, to, worker int) {
+func (b *batch) askSampler(from, to, worker int) {
 	for from < to {
 		from = b.askUntilPanic(from, to, worker)
 	}
 }
 
 // askUntilPanic returns the place after the one for which the sampler panics.
-func (b *Batch) askUntilPanic(from, to, worker int) (next int) {
+func (b *batch) askUntilPanic(from, to, worker int) (next int) {
 	next = from
 	defer func() {
 		if next == to {
@@ -329,7 +357,7 @@ func (b *Batch) askUntilPanic(from, to, worker int) (next int) {
 
 // layOut asks a SizedDataset of n samples how large those of the batch are, and makes the batch as long
 // as the longest of them.
-func (b *Batch) layOut(n int) {
+func (b *batch) layOut(n int) {
 	for place := 0; place < b.size; {
 		place = b.askSizes(n, place)
 	}
@@ -339,7 +367,7 @@ func (b *Batch) layOut(n int) {
 // askSizes asks for the sizes of the batch's samples, beginning at a place. It ends after a sample for
 // which Sizes panics, and returns the place after the last one asked for. A sample with invalid sizes is
 // bad.
-func (b *Batch) askSizes(n, from int) (next int) {
+func (b *batch) askSizes(n, from int) (next int) {
 	next = from
 	finished, sizes := false, b.run.sizes
 	defer func() {
@@ -379,7 +407,7 @@ func (l *engine) askSize(index int, sizes []int) error {
 }
 
 // badSizes records that a sample is bad because its sizes are invalid.
-func (b *Batch) badSizes(place int, err error, stack []byte) {
+func (b *batch) badSizes(place int, err error, stack []byte) {
 	b.slot.places.Told[place] = layout.Untold
 	b.fail(place, 0, err, stack)
 }
@@ -434,17 +462,19 @@ func (s *slot) release() error {
 // slots holds the batches that no run has open, and counts all batches.
 type slots struct {
 	mu       sync.Mutex
-	free     []*Batch
+	free     []*batch
 	total    int // all batches that have memory
 	retained int // how many of total are retained past their iteration
 	closed   bool
+
+	heads []Batch // heads for the next batches, made many at a time; they belong to the running epoch
 }
 
 // maxRetained bounds how many batches are retained past their iteration.
 const maxRetained = 64
 
 // take finds or makes a batch with a slot. If memory is given, it makes one there.
-func (s *slots) take(l *engine, memory slotMemory) (*Batch, error) {
+func (s *slots) take(l *engine, memory slotMemory) (*batch, error) {
 	given := memory.alloc != nil
 	if b, err := s.pop(given); b != nil || err != nil {
 		return b, err
@@ -459,12 +489,24 @@ func (s *slots) take(l *engine, memory slotMemory) (*Batch, error) {
 		s.total--
 		return nil, err
 	}
-	return &Batch{l: l, slot: slot}, nil
+	return &batch{l: l, slot: slot}, nil
+}
+
+// newHead returns another head for a batch that is opened.
+func (s *slots) newHead(b *batch) *Batch {
+	if len(s.heads) == 0 {
+		s.heads = make([]Batch, 32)
+	}
+	h := &s.heads[0]
+	s.heads = s.heads[1:]
+	h.of = b
+	h.refs.Store(held)
+	return h
 }
 
 // pop takes a free batch. If there is none, or if a new one is wanted, it counts a batch that the caller
 // must make.
-func (s *slots) pop(wantsNew bool) (*Batch, error) {
+func (s *slots) pop(wantsNew bool) (*batch, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch n := len(s.free) - 1; {
@@ -481,7 +523,7 @@ func (s *slots) pop(wantsNew bool) (*Batch, error) {
 }
 
 // put takes back a batch that is no longer used.
-func (s *slots) put(b *Batch, retained bool) {
+func (s *slots) put(b *batch, retained bool) {
 	b.leaveSpare()
 	if d := b.device; d != nil {
 		b.device = nil
@@ -494,7 +536,7 @@ func (s *slots) put(b *Batch, retained bool) {
 
 // keep makes the batch available for another use. It returns false if the batch is surplus or if others
 // may still use its slot; then the caller drops the batch.
-func (s *slots) keep(b *Batch, retained bool) bool {
+func (s *slots) keep(b *batch, retained bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if retained {
@@ -543,13 +585,13 @@ func (s *slots) close() {
 
 // drop gives up the batch's slot. slots.mu isn't held: freeing page-locked memory waits for the
 // driver.
-func (b *Batch) drop() {
+func (b *batch) drop() {
 	b.giveUp(b.slot)
-	b.slot = gone
+	b.slot = nil
 }
 
 // leaveSpare gives up the batch's spare and its content.
-func (b *Batch) leaveSpare() {
+func (b *batch) leaveSpare() {
 	if b.spare != nil {
 		b.giveUp(b.spare)
 		b.spare = nil
@@ -557,7 +599,7 @@ func (b *Batch) leaveSpare() {
 }
 
 // giveUp ends the batch's use of a slot.
-func (b *Batch) giveUp(s *slot) {
+func (b *batch) giveUp(s *slot) {
 	if b.l.setup.opts.checks {
 		s.was = fmt.Sprintf("batch %d of epoch %d", b.number, b.span.epoch)
 		b.l.setup.opts.log.Debug("nwt: "+s.was+" has gone back", "memory", fmt.Sprintf("%p", s.places.Bytes), "bytes", len(s.places.Bytes))
@@ -578,9 +620,6 @@ func (s *slot) copyPlaces(to int, src *slot, from, end int) {
 	s.places.CopyPlaces(to, &src.places.Memory, from, end)
 	copy(s.indices[to:], src.indices[from:end])
 }
-
-// gone is the slot of batches whose memory the loader has freed.
-var gone = new(slot)
 
 // seal makes the contents of the slot useless, and its memory unreadable.
 func (s *slot) seal() error {

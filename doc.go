@@ -35,8 +35,8 @@
 //     [WithResultCache].
 //
 // Order, augmentation and resume points depend only on (seed, epoch, position in the epoch), never on
-// the worker count or on timing. Memory depends on how many batches are loaded ahead. Loading a batch
-// allocates nothing; only a stream's reader may, and a [Subset], [Split], [Zip] or [Concat] of
-// BatchDatasets makes a few small slices. A bad sample, a panic in Load or a call that hangs becomes an
+// the worker count or on timing. Memory depends on how many batches are loaded ahead. A [Batch]
+// takes 32 bytes of the heap, and loading it allocates nothing else; only a stream's reader may, and a
+// [Subset], [Split], [Zip] or [Concat] of BatchDatasets makes a few small slices. A bad sample, a panic in Load or a call that hangs becomes an
 // error that names the sample; all batches before it come first.
 package nwt

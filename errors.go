@@ -167,7 +167,7 @@ func (f *faults) sorted() []fault {
 }
 
 // fail records why the sample of a place is bad, while no loop loads it.
-func (b *Batch) fail(place, worker int, err error, stack []byte) {
+func (b *batch) fail(place, worker int, err error, stack []byte) {
 	if b.slot.records != nil {
 		err = b.slot.records[place].Of(err)
 	}
@@ -213,7 +213,7 @@ func (t *tally) count(epoch int) int {
 
 // admit leaves the bad samples out of a loaded batch. If they exceed the error budget, it
 // returns the error of the first sample beyond it.
-func (t *tally) applyBudget(b *Batch) error {
+func (t *tally) applyBudget(b *batch) error {
 	if b.failure != nil {
 		return b.failure
 	}
@@ -259,7 +259,7 @@ func endsEpoch(err error) bool {
 
 // leaveOutBad leaves the bad samples out, and moves the batch to memory that no call that was
 // given up can write to. The batch must be loaded.
-func (b *Batch) leaveOutBad() error {
+func (b *batch) leaveOutBad() error {
 	if b.leftOut {
 		return nil
 	}
@@ -277,7 +277,7 @@ func (b *Batch) leaveOutBad() error {
 }
 
 // leaveOut closes the gaps of the bad samples, which are listed in order.
-func (b *Batch) leaveOut(list []fault) {
+func (b *batch) leaveOut(list []fault) {
 	kept := list[0].place
 	for i, f := range list {
 		end := b.size

@@ -72,7 +72,7 @@ type loadLoop struct {
 	how     *loading
 	sample  Sample
 	scratch *scratchValues    // the sample's; the watchdog reads them here, since a cache changes sample during a call
-	stops   *ring.Ring[Batch] // what ends loading early; nil: nothing
+	stops   *ring.Ring[batch] // what ends loading early; nil: nothing
 
 	// What is being loaded. The worker that has the loop sets it.
 	slot *slot

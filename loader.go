@@ -328,7 +328,7 @@ type engine struct {
 	epochOrder atomic.Pointer[epochOrder] // used by the next run; a run keeps its own
 
 	stage  *devicecopy.Stage // nil if the device is the host
-	ring   *ring.Ring[Batch]
+	ring   *ring.Ring[batch]
 	born   time.Time              // when the loader was made: see now
 	found  atomic.Pointer[Result] // nil until a tuner has found something
 	tuning *tuning                // nil if nothing tunes the loader
@@ -359,7 +359,7 @@ func newEngine(s *setup, workers int) *engine {
 	if !onHost(s.opts.device) {
 		l.stage = devicecopy.New(s.opts.device, l.setup.slotBytes, s.opts.log)
 	}
-	l.ring = ring.New[Batch](maxWorkers, l.stage != nil)
+	l.ring = ring.New[batch](maxWorkers, l.stage != nil)
 	l.pace.Batch = s.opts.batchSize
 	l.pool = newPool(l, s.opts.timeout, workers)
 	l.mixed.room = sync.OnceValue(s.opts.shareOfMemory)

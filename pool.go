@@ -378,7 +378,7 @@ func (s *slowCallLog) stop() {
 // call of LoadMany that was given up may still write to these places in the batch's own slot. In the
 // spare, the index of any other place is −1. Its memory is ordinary memory, since the places are moved
 // to another slot afterwards.
-func (b *Batch) openSpare(from, to int) error {
+func (b *batch) openSpare(from, to int) error {
 	if b.spare == nil {
 		s, err := b.slotLike(slotMemory{osmemory.Map, osmemory.Unmap})
 		if err != nil {
@@ -394,7 +394,7 @@ func (b *Batch) openSpare(from, to int) error {
 }
 
 // slotLike returns a slot in which the batch has the same shape as in its own slot.
-func (b *Batch) slotLike(mem slotMemory) (*slot, error) {
+func (b *batch) slotLike(mem slotMemory) (*slot, error) {
 	s, err := b.l.newSlot(mem)
 	if err == nil && b.l.ownShapes() {
 		s.places.Like(&b.slot.places)
@@ -403,7 +403,7 @@ func (b *Batch) slotLike(mem slotMemory) (*slot, error) {
 }
 
 // moveOut moves a loaded batch, except its bad places, to a slot that no call that was given up can write to.
-func (b *Batch) moveOut() error {
+func (b *batch) moveOut() error {
 	memory := b.l.setup.slotMem
 	if b.request != nil && b.request.memory.alloc != nil {
 		memory = b.request.memory

@@ -127,7 +127,7 @@ func (p *Precomputed) fill(ctx context.Context, w *samplefile.Writer, o *options
 		if err != nil {
 			return err
 		}
-		mem := &b.slot.places
+		mem := &b.of.slot.places
 		for place, i := range b.Indices() {
 			if err := w.Write(i, mem.PackedSize(place), func(dst []byte) { mem.Pack(place, dst) }); err != nil {
 				return err

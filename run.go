@@ -34,7 +34,7 @@ type run struct {
 	taken   int      // batches taken from the ring so far
 	opened  int      // batches opened so far
 	ahead   []uint64 // sequence numbers of the batches opened and not taken, ascending
-	current *Batch   // the batch in the loop body, or nil
+	current *batch   // the batch in the loop body, or nil
 	halted  bool
 	outcome outcome
 	sizes   []int // sizes of a sample of a SizedDataset, while a batch is opened
@@ -59,7 +59,7 @@ type outcome struct {
 }
 
 // ends records that a batch that was taken is the end of its stream.
-func (o *outcome) ends(b *Batch) {
+func (o *outcome) ends(b *batch) {
 	o.ended, o.last, o.failure = true, b.seq, cmp.Or(o.failure, b.err)
 }
 
@@ -116,7 +116,7 @@ func (r *run) reason() error {
 func (r *run) isOver() bool { return r.l.ring.Stopped() || r.ctx.Err() != nil }
 
 // advance ends the loop body's use of a batch and waits for the next one. It returns nil after the last.
-func (r *run) advance() (*Batch, error) {
+func (r *run) advance() (*batch, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.letGo()
@@ -163,7 +163,7 @@ func (r *run) advance() (*Batch, error) {
 }
 
 // isLast reports whether a batch that is delivered is the last of its epoch, as far as positions tell.
-func (r *run) isLast(b *Batch) bool {
+func (r *run) isLast(b *batch) bool {
 	if r.l.setup.opts.unordered {
 		return r.schedule.Head != endless && !r.isAhead(b.span.epoch)
 	}
@@ -198,7 +198,7 @@ func (r *run) conclude() error {
 }
 
 // count counts a batch that is delivered. ready reports whether it was ready when it was asked for.
-func (r *run) count(b *Batch, ready bool) {
+func (r *run) count(b *batch, ready bool) {
 	c := &r.l.counters
 	c.batches.Add(1) // before ready, which must not be larger
 	if ready {
@@ -213,7 +213,7 @@ func (r *run) count(b *Batch, ready bool) {
 // emptyEpoch returns an error if a tuner's loader has gone through a whole epoch without a sample that could
 // be loaded: b is an empty batch of the next epoch. Training goes on in that case, since the program
 // learns of each bad sample. Tuning would never end: it waits for batches, however many epochs they take.
-func (r *run) emptyEpoch(b *Batch) error {
+func (r *run) emptyEpoch(b *batch) error {
 	if !r.l.setup.tunes || b.span.epoch <= int(r.yielded.Load())+1 {
 		return nil
 	}
@@ -289,7 +289,7 @@ func (r *run) openOne() (opened bool, err error) {
 		return false, nil
 	}
 	b.last = false
-	b.refs.Store(held)
+	b.head = r.l.slots.newHead(b)
 	b.seeded, b.leftOut, b.transformErr = false, false, nil
 	b.expect(b.opened) // for WithBatchTransform alone
 	r.opened++
@@ -309,7 +309,7 @@ func (r *run) openOne() (opened bool, err error) {
 }
 
 // place writes into a batch which part of the schedule batch i is. The error comes from a BatchSampler.
-func (r *run) place(b *Batch, i int) (err error) {
+func (r *run) place(b *batch, i int) (err error) {
 	epoch, base, k, number := r.schedule.At(i)
 	var from, to int
 	if r.schedule.Batches > 0 {
@@ -333,7 +333,7 @@ func (r *run) place(b *Batch, i int) (err error) {
 // await waits until a batch is ready, or loads it if there are no workers, and takes it from the ring. b
 // is nil if the run was stopped or the caller's context has ended. ready reports whether await didn't
 // have to wait.
-func (r *run) await() (b *Batch, ready bool) {
+func (r *run) await() (b *batch, ready bool) {
 	r.watchDepth()
 	if r.l.ring.Ready(r.ahead[0]) && !r.l.ring.Stopped() {
 		return r.take(r.ahead[0]), true
@@ -401,7 +401,7 @@ func (r *run) show() {
 
 // take takes a ready batch from the ring. It returns nil if the caller's context has ended, because Load
 // may then have failed for that reason.
-func (r *run) take(seq uint64) *Batch {
+func (r *run) take(seq uint64) *batch {
 	if r.caller.Err() != nil {
 		return nil
 	}
@@ -544,7 +544,7 @@ func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Bat
 		if batches == 2 && at.base == 0 && (r.epochOrder.own || l.setup.streams()) && l.setup.opts.shuffle { // a single batch may have been a first look at the data
 			l.tellIfBegun(at.epoch, r.epochOrder.n)
 		}
-		more = yield(b, nil)
+		more = yield(b.delivered(), nil)
 		if t != nil {
 			t.asked++
 		}

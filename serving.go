@@ -79,7 +79,10 @@ type served struct {
 // Memory, Lens and what a Batch has make a served batch a [driver.Batch].
 type servedBatch struct{ *Batch }
 
-func (b servedBatch) Memory() []byte { return b.slot.places.Bytes[:b.slot.places.Used] }
+func (b servedBatch) Memory() []byte {
+	of := b.live()
+	return of.slot.places.Bytes[:of.slot.places.Used]
+}
 
 func (s *serving) BatchSize() int { return s.l.setup.places }
 
@@ -267,7 +270,7 @@ func (r *run) serve() error {
 }
 
 // advanceServing opens what is requested, and waits for a batch.
-func (r *run) advanceServing() (*Batch, error) {
+func (r *run) advanceServing() (*batch, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.open(); err != nil {
@@ -286,9 +289,9 @@ func (r *run) advanceServing() (*Batch, error) {
 }
 
 // answer gives a loaded batch to whoever has requested it.
-func (r *run) answer(b *Batch) {
+func (r *run) answer(b *batch) {
 	q, list, err := b.request, b.bad.sorted(), b.transformErr
-	a := served{b: b}
+	a := served{b: b.delivered()}
 	for _, f := range list {
 		f.err.origin = origin(r.l.setup.ds, f.err.Index)
 		a.bad = append(a.bad, f.err)
@@ -297,17 +300,17 @@ func (r *run) answer(b *Batch) {
 		err = b.leaveOutBad()
 	}
 	r.count(b, false)
-	b.Retain()
+	a.b.Retain()
 	b.letGo()
 	if a.err = err; err != nil {
-		b.Release()
+		a.b.Release()
 		a = served{err: err}
 	}
 	q.settle(a)
 }
 
 // place makes b the batch of the next request.
-func (s *serving) place(b *Batch) {
+func (s *serving) place(b *batch) {
 	q := s.next
 	s.next = nil
 	first, n := q.places[0], len(q.places)

@@ -363,7 +363,7 @@ type streamFill struct {
 	run   *run
 	l     *engine
 	ahead bool                  // shards are read ahead, each in its own goroutine, and feed's goroutine fills the batches
-	queue chan *Batch           // the batches that feed has to fill; nil unless ahead
+	queue chan *batch           // the batches that feed has to fill; nil unless ahead
 	lanes *shards.Lanes[Record] // for one CountedStream, see setup.counted; otherwise nil
 
 	// For one CountedStream: where in the lanes the first epoch begins, and whether reading has begun.
@@ -384,9 +384,9 @@ type streamFill struct {
 
 func newStreamFill(r *run, ahead bool) *streamFill {
 	c, o := r.schedule, r.l.setup.opts
-	var queue chan *Batch
+	var queue chan *batch
 	if ahead {
-		queue = make(chan *Batch, ring.Capacity) // has room for every batch that can be open
+		queue = make(chan *batch, ring.Capacity) // has room for every batch that can be open
 	}
 	q := &streamFill{
 		run: r, l: r.l, ahead: ahead, queue: queue, epoch: c.First, last: c.Last,
@@ -507,7 +507,7 @@ func (q *streamFill) stop() {
 }
 
 // take fills a batch that the run has opened, or makes feed fill it.
-func (q *streamFill) take(b *Batch) {
+func (q *streamFill) take(b *batch) {
 	if q.ahead {
 		q.queue <- b
 	} else {
@@ -531,7 +531,7 @@ func (q *streamFill) feed() {
 // fill reads the records of a batch and offers them to the workers, each as soon as it is read. With
 // WithDropLast it offers them all at once, since a short batch must not be loaded. If nothing is left to
 // read, b is marked as the end, with the failure if there was one.
-func (q *streamFill) fill(b *Batch) {
+func (q *streamFill) fill(b *batch) {
 	q.l.counters.reading.Start()
 	defer q.l.counters.reading.Stop()
 	if q.lanes != nil {
@@ -607,7 +607,7 @@ func (q *streamFill) endEpoch() {
 }
 
 // fillPlaces reads records until the batch is full or the epoch ends. It returns how many it has read.
-func (q *streamFill) fillPlaces(b *Batch) (n int) {
+func (q *streamFill) fillPlaces(b *batch) (n int) {
 	o := q.l.setup.opts
 	for n < o.batchSize && q.epochs.Delivered() < q.most && !q.l.ring.Stopped() && q.epochs.Next(&b.slot.records[n]) {
 		b.slot.indices[n] = (q.epochs.Delivered()-1)*o.world + o.rank
@@ -698,7 +698,7 @@ func (q *streamFill) startOf(epoch int) int64 {
 
 // fillStep reads the records of a batch of a CountedStream, and offers each to the workers as soon as it
 // is read. Which part of the epoch the batch is, and so its State, run.place has written, as for a dataset.
-func (q *streamFill) fillStep(b *Batch) {
+func (q *streamFill) fillStep(b *batch) {
 	start := q.startOf(b.span.epoch)
 	horizon := start + 2*int64(q.run.schedule.N) // the end of the next epoch
 	if !q.begun {

@@ -39,13 +39,13 @@ func (r *run) transfer() {
 }
 
 // A staged is a batch in the form that the stage uses.
-type staged struct{ *Batch }
+type staged struct{ *batch }
 
 func (b staged) String() string { return fmt.Sprintf("batch %d of epoch %d", b.number, b.span.epoch) }
 
 func (b staged) Parts(parts []driver.Copy, buffer uintptr) (all []driver.Copy, size int) {
 	for f, offset := range b.slot.places.Offsets {
-		mem := b.Bytes(f)
+		mem, _ := b.bytesOf(f)
 		parts = append(parts, driver.Copy{Dst: buffer + uintptr(offset), Src: mem})
 		size += len(mem)
 	}

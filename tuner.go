@@ -211,14 +211,14 @@ func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
 				return false
 			}
 			delivers = true
-			if b.span.epoch > at.Epoch {
+			if b.Epoch() > at.Epoch {
 				m.again = true // samples are loaded a second time
 			}
 			if err = t.train(ctx, m, b); err != nil {
 				return false
 			}
 			if r := m.tuner.Round(); r != round && time.Since(since) > seldom*time.Duration(m.l.depth())*m.quickest() {
-				at, round, since, more = t.startOfRound(r, b.span.epoch), r, time.Now(), true
+				at, round, since, more = t.startOfRound(r, b.Epoch()), r, time.Now(), true
 			}
 			return !more
 		})
@@ -281,7 +281,7 @@ const maxShapes = 32
 
 func (s *shapes) isNew(b *Batch) bool {
 	hash := uint64(0)
-	for _, shape := range b.slot.places.Shapes {
+	for _, shape := range b.of.slot.places.Shapes {
 		for _, n := range shape {
 			hash = permute.Mix64(hash + uint64(n))
 		}

@@ -21,7 +21,7 @@ type worker struct {
 	l       *engine
 	seat    int // its number among the loader's seats; the caller's is 0
 	number  int // what Sample.Worker returns, unless the caller loads. The watchdog reads it here, since a cache changes sample during a call
-	claim   ring.Claim[Batch]
+	claim   ring.Claim[batch]
 	claimed bool         // claim has not been reported as done
 	asked   bool         // the sampler was asked for the claimed places
 	ready   bool         // WithWorkerInit has succeeded

@@ -64,17 +64,50 @@ func TestARetainedBatchStaysUntilItsRelease(t *testing.T) {
 	}
 }
 
-func TestRetainOfABatchThatHasGoneBackPanics(t *testing.T) {
-	ds, _ := indexed(4)
-	l := kit.NewLoader(t, ds, nwt.WithBatchSize(2))
-	var kept []*nwt.Batch
-	for b, err := range l.Epoch(t.Context(), 0) {
-		require.NoError(t, err)
-		kept = append(kept, b)
-	}
-	for _, b := range kept {
-		require.PanicsWithValue(t, fmt.Sprintf("nwt: Retain of batch %d of epoch 0 after it had gone back to the loader", b.Number()), b.Retain)
-		require.Panics(t, b.Release)
+func TestABatchThatHasGoneBackPanicsWhateverIsAskedOfIt(t *testing.T) {
+	ds, x := indexed(400)
+	for name, opts := range map[string][]nwt.Option{
+		"workers": {nwt.WithWorkers(2)}, "no worker": {nwt.WithWorkers(0)}, "a device": {nwt.WithDevice(kit.Nowhere{})}, "a function for batches": {nwt.WithBatchTransform(func(context.Context, *nwt.Batch) error { return nil })},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := kit.NewLoader(t, ds, append(opts, nwt.WithBatchSize(2))...)
+			gone := func(b *nwt.Batch, number int) {
+				said := fmt.Sprintf("nwt: batch %d of epoch 0 was used after the batch had gone back to the loader: call Retain to keep it past its iteration, or copy what you keep", number)
+				for _, ask := range []func(){
+					func() { x.Of(b) }, func() { b.Bytes(0) }, func() { b.Shape(0) }, func() { x.Shape(b) }, func() { b.DevicePtr(0) }, func() { b.Lens(0, 0) },
+					func() { b.Len() }, func() { b.Number() }, func() { b.Epoch() }, func() { b.Last() }, func() { b.Indices() }, func() { b.State() }, func() { b.Fields() }, func() { b.Rand() },
+					b.Retain,
+				} {
+					require.PanicsWithValue(t, said, ask)
+				}
+				require.PanicsWithValue(t, fmt.Sprintf("nwt: Release of batch %d of epoch 0 without a Retain", number), b.Release)
+			}
+			var kept, retained []*nwt.Batch
+			for b, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+				if n := len(kept); n > 0 && (n-1)%50 != 3 {
+					gone(kept[n-1], n-1) // its memory may hold a later batch by now
+				}
+				if len(kept)%50 == 3 {
+					b.Retain()
+					retained = append(retained, b)
+					b.Retain()
+					b.Release()
+				}
+				kept = append(kept, b)
+			}
+			for i, b := range kept {
+				if i%50 != 3 {
+					gone(b, i)
+				}
+			}
+			for i, b := range retained {
+				require.Equal(t, 50*i+3, b.Number())
+				require.EqualValues(t, b.Indices()[0], x.Of(b)[0])
+				b.Release()
+				gone(b, 50*i+3)
+			}
+		})
 	}
 }
 

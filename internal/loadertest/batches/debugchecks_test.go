@@ -134,8 +134,9 @@ func TestChecksChangeNothingThatIsDelivered(t *testing.T) {
 	}
 	for _, b := range kept {
 		requireNumbers(t, b, x)
+		epoch := b.Epoch()
 		b.Release()
-		used := fmt.Sprintf("nwt: batch 3 of epoch %d was used after the batch had gone back to the loader: call Retain to keep it past its iteration, or copy what you keep", b.Epoch())
+		used := fmt.Sprintf("nwt: batch 3 of epoch %d was used after the batch had gone back to the loader: call Retain to keep it past its iteration, or copy what you keep", epoch)
 		require.PanicsWithValue(t, used, func() { x.Of(b) })
 		require.PanicsWithValue(t, used, func() { b.Indices() })
 	}
