@@ -686,3 +686,54 @@ func BenchmarkShuffled(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkManyParts measures what grows with the parts of a dataset: the first State of an epoch, a
+// sample, a batch; and a schema with its fields.
+func BenchmarkManyParts(b *testing.B) {
+	parts := func(n int, make func(i int) nwt.Dataset) (all []nwt.Dataset) {
+		for i := range n {
+			all = append(all, make(i))
+		}
+		return all
+	}
+	must := func(ds nwt.Dataset, err error) nwt.Dataset {
+		if err != nil {
+			b.Fatal(err)
+		}
+		return ds
+	}
+	for _, n := range []int{1000, 10_000} {
+		b.Run(fmt.Sprintf("first state of Concat/parts=%d", n), func(b *testing.B) {
+			ds := must(nwt.Concat(parts(n, func(int) nwt.Dataset { return kit.EmptyDataset(8) })...))
+			l, err := nwt.NewLoader(ds, nwt.WithWorkers(0), nwt.WithBatchSize(8))
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer l.Close()
+			for b.Loop() {
+				for batch := range l.Epoch(b.Context(), 0) {
+					batch.State()
+					break
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("batches of Concat/parts=%d", n), func(b *testing.B) {
+			ds := must(nwt.Concat(parts(n, func(int) nwt.Dataset { return kit.EmptyBatches{Dataset: kit.EmptyDataset(1 << 10)} })...))
+			benchBatches(b, ds, nwt.WithBatchSize(32), nwt.WithWorkers(0), nwt.WithShuffle(1))
+		})
+		b.Run(fmt.Sprintf("samples of Zip/parts=%d", n/10), func(b *testing.B) {
+			ds := must(nwt.Zip(parts(n/10, func(i int) nwt.Dataset {
+				return nwt.NewDataset(1<<20, []nwt.Field{{Name: fmt.Sprint(i), Type: nwt.Uint8}}, func(context.Context, int, *nwt.Sample) error { return nil })
+			})...))
+			benchBatches(b, ds, nwt.WithBatchSize(1), nwt.WithWorkers(0))
+		})
+		b.Run(fmt.Sprintf("AddField/fields=%d", n), func(b *testing.B) {
+			for b.Loop() {
+				var s nwt.Schema
+				for i := range n {
+					nwt.AddField[uint8](&s, fmt.Sprint(i), 2)
+				}
+			}
+		})
+	}
+}

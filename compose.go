@@ -171,13 +171,24 @@ func (d *concat) find(index int) (part, there int) {
 // loadBatch loads the samples of each dataset together, with one call per dataset
 // if that is a BatchDataset.
 func (d *concat) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
-	there, samples := make([][]int, len(d.ds)), make([][]*Sample, len(d.ds))
-	for i, index := range indices {
-		part, index := d.find(index)
-		there[part], samples[part] = append(there[part], index), append(samples[part], dst[i])
+	type place struct {
+		part, index int
+		dst         *Sample
 	}
-	for part := range d.ds {
-		if err := d.loadPart(ctx, part, there[part], samples[part]); err != nil {
+	places := make([]place, len(indices))
+	for i, index := range indices {
+		part, there := d.find(index)
+		places[i] = place{part, there, dst[i]}
+	}
+	slices.SortStableFunc(places, func(a, b place) int { return a.part - b.part })
+	there, samples := make([]int, len(places)), make([]*Sample, len(places))
+	for i, p := range places {
+		there[i], samples[i] = p.index, p.dst
+	}
+	for from, to := 0, 0; from < len(places); from = to {
+		for to = from; to < len(places) && places[to].part == places[from].part; to++ {
+		}
+		if err := d.loadPart(ctx, places[from].part, there[from:to:to], samples[from:to:to]); err != nil {
 			return err
 		}
 	}
@@ -186,9 +197,6 @@ func (d *concat) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 
 // loadPart loads samples of one dataset.
 func (d *concat) loadPart(ctx context.Context, part int, indices []int, dst []*Sample) error {
-	if len(dst) == 0 {
-		return nil
-	}
 	outer := dst[0].scope
 	for _, s := range dst {
 		s.scope = inner(outer, part+1)

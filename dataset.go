@@ -345,14 +345,15 @@ func fingerprint(of any) string {
 // fingerprintOf returns the fingerprint of a dataset made of others. own describes what else it depends
 // on. The result is "" if own is "" and no part has a fingerprint.
 func fingerprintOf(own string, parts ...Dataset) string {
-	told := own != ""
+	told, sum := own != "", sha256.New()
+	_, _ = sum.Write([]byte(own))
 	for _, ds := range parts {
 		part := fingerprint(ds)
 		told = told || part != ""
-		own += fmt.Sprintf(" %q", part)
+		_, _ = fmt.Fprintf(sum, " %q", part)
 	}
 	if !told {
 		return ""
 	}
-	return fmt.Sprintf("%x", sha256.Sum256([]byte(own)))
+	return fmt.Sprintf("%x", sum.Sum(nil))
 }

@@ -28,6 +28,7 @@ type Sample struct {
 
 	outer  *Sample     // for a scratch sample: the sample that it is loaded for, and whose Rand it shares
 	blocks [][]*Sample // one block for each layout that scratchFor or a Zip has asked for
+	block  int         // the one that was asked for last
 	alone  *common     // used by loadAlone
 }
 
@@ -327,15 +328,18 @@ func lend(block []*Sample, clears bool, dst ...*Sample) {
 // blockOf returns n samples of another layout, which are kept with s. If s has fewer so far, create makes
 // n.
 func (s *Sample) blockOf(l *layout.Layout, n int, create func(l *layout.Layout, n int) []*Sample) []*Sample {
-	i := slices.IndexFunc(s.blocks, func(block []*Sample) bool { return block[0].common.mem.Layout == l })
-	switch {
-	case i < 0:
-		i = len(s.blocks)
-		s.blocks = append(s.blocks, create(l, n))
-	case len(s.blocks[i]) < n:
-		s.blocks[i] = create(l, n)
+	for range s.blocks {
+		s.block = (s.block + 1) % len(s.blocks) // the parts of a Zip ask in turn
+		if b := s.blocks[s.block]; b[0].common.mem.Layout == l {
+			if len(b) < n {
+				s.blocks[s.block] = create(l, n)
+			}
+			return s.blocks[s.block][:n]
+		}
 	}
-	return s.blocks[i][:n]
+	s.block = len(s.blocks)
+	s.blocks = append(s.blocks, create(l, n))
+	return s.blocks[s.block]
 }
 
 // Scratch returns a value that Load needs and that goroutines can't share, such as a decoder. The first

@@ -47,7 +47,10 @@ func ValuesOf[T Element](samples []*Sample, field int) []T {
 
 // A Schema lists fields; [AddField] adds one and returns its [Column].
 type Schema struct {
-	fields []Field
+	fields  []Field
+	size    int            // of the fields of a sample, in bytes
+	numbers map[string]int // of the fields, by name
+	of      *Schema        // whose fields and numbers these are: a copy of a Schema makes its own when it adds a field
 }
 
 // Fields returns the fields in the order in which they were added.
@@ -73,16 +76,21 @@ func addColumn[T Element](s *Schema, caller string, f Field) Column[T] {
 	if f.Name == "" {
 		panic(fmt.Sprintf("nwt: %s: field %d has no name", caller, i))
 	}
-	if k := slices.IndexFunc(s.fields, func(other Field) bool { return other.Name == f.Name }); k >= 0 {
+	if s.of != s {
+		s.of, s.fields, s.numbers = s, slices.Clip(s.fields), map[string]int{}
+		for k, f := range s.fields {
+			s.numbers[f.Name] = k
+		}
+	}
+	if k, taken := s.numbers[f.Name]; taken {
 		panic(fmt.Sprintf("nwt: %s: field %q: field %d already has this name", caller, f.Name, k))
 	}
-	fields := append(slices.Clip(s.fields), f)
-	l, err := newFieldSet(fields)
-	if err != nil {
+	l := &fieldSet{s.fields, &layout.Layout{Size: s.size}}
+	if err := l.add(f); err != nil {
 		panic(within(caller, err))
 	}
-	s.fields = fields
-	return Column[T]{index: i, name: f.Name, dtype: f.Type, full: l.Columns[i].Full}
+	s.fields, s.size, s.numbers[f.Name] = l.fields, l.Size, i
+	return Column[T]{index: i, name: f.Name, dtype: f.Type, full: l.Columns[0].Full}
 }
 
 // ColumnOf returns the column of a field by its name, for datasets that no [Schema] declared. It returns
@@ -327,41 +335,50 @@ const (
 func newFieldSet(fields []Field) (*fieldSet, error) {
 	l := &fieldSet{Layout: &layout.Layout{}}
 	var errs []error
-	bad := func(i int, f Field, format string, args ...any) {
-		errs = append(errs, optionError(fmt.Sprintf("field %d (%q)", i, f.Name), nil, format, args...))
-	}
 	if len(fields) == 0 {
 		errs = append(errs, optionError("Dataset.Fields", nil, "there are none: a sample needs at least one field"))
 	}
 	for i, f := range fields {
-		f.Shape = slices.Clone(f.Shape)
-		if !f.Type.valid() {
-			bad(i, f, "unknown type %v: must be one of Bool … Float64", f.Type)
+		if errs = append(errs, l.add(f)); len(l.fields) == i {
+			break // the fields are too large
 		}
-		if f.RaggedDims < 0 || f.RaggedDims > len(f.Shape) {
-			bad(i, f, "RaggedDims is %d: must be 0 … %d, the dimensions of shape %v", f.RaggedDims, len(f.Shape), f.Shape)
-		}
-		size, wrong := f.bytes()
-		if wrong != "" {
-			bad(i, f, "%s", wrong)
-		}
-		free := 0
-		if dims := f.RaggedDims; wrong == "" && 0 <= dims && dims <= len(f.Shape) {
-			for _, n := range f.Shape[:dims] {
-				if n > math.MaxInt32 {
-					bad(i, f, "the longest length is %d: must be at most %d", n, math.MaxInt32)
-				}
+	}
+	return l, errors.Join(errs...)
+}
+
+// add checks a field and adds it, unless the fields then are too large.
+func (l *fieldSet) add(f Field) error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, optionError(fmt.Sprintf("field %d (%q)", len(l.fields), f.Name), nil, format, args...))
+	}
+	f.Shape = slices.Clone(f.Shape)
+	if !f.Type.valid() {
+		bad("unknown type %v: must be one of Bool … Float64", f.Type)
+	}
+	if f.RaggedDims < 0 || f.RaggedDims > len(f.Shape) {
+		bad("RaggedDims is %d: must be 0 … %d, the dimensions of shape %v", f.RaggedDims, len(f.Shape), f.Shape)
+	}
+	size, wrong := f.bytes()
+	if wrong != "" {
+		bad("%s", wrong)
+	}
+	free := 0
+	if dims := f.RaggedDims; wrong == "" && 0 <= dims && dims <= len(f.Shape) {
+		for _, n := range f.Shape[:dims] {
+			if n > math.MaxInt32 {
+				bad("the longest length is %d: must be at most %d", n, math.MaxInt32)
 			}
-			free = dims
 		}
-		if size > maxBatchBytes-l.Size {
-			bad(i, f, "the fields up to this one are more than %d bytes a sample", maxBatchBytes)
-			break
-		}
+		free = dims
+	}
+	if size > maxBatchBytes-l.Size {
+		bad("the fields up to this one are more than %d bytes a sample", maxBatchBytes)
+	} else {
 		l.fields = append(l.fields, f)
 		l.Add(f.Name, uint8(f.Type), size, f.Shape, free)
 	}
-	return l, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // bytes returns the size of the longest sample of a field. If the shape is impossible, wrong says why,

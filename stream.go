@@ -81,13 +81,14 @@ func (d *streamDataset) Load(context.Context, int, *Sample) error {
 	return errors.New("nwt: a stream has no sample by index")
 }
 
-func (d *streamDataset) Fingerprint() (all string) {
+func (d *streamDataset) Fingerprint() string {
+	var all []byte
 	for _, s := range d.streams {
 		if own := fingerprint(s); own != "" {
-			all += fmt.Sprintf(" %q", own)
+			all = fmt.Appendf(all, " %q", own)
 		}
 	}
-	return all
+	return string(all)
 }
 
 // check does for a stream what checkDataset does, except for the length.

@@ -231,6 +231,29 @@ func TestABadFieldIsNotAdded(t *testing.T) {
 	require.Len(t, s.Fields(), 1)
 }
 
+func TestACopyOfASchemaHasItsOwnFields(t *testing.T) {
+	names := func(s *nwt.Schema) (all []string) {
+		for _, f := range s.Fields() {
+			all = append(all, f.Name)
+		}
+		return all
+	}
+	var s nwt.Schema
+	for _, name := range []string{"a", "b", "c"} {
+		nwt.AddField[int64](&s, name)
+	}
+	copied := s
+	nwt.AddField[int64](&s, "d")
+	nwt.AddField[int64](&copied, "e")
+	nwt.AddField[int64](&copied, "d")
+	nwt.AddField[int64](&s, "e")
+	require.Equal(t, []string{"a", "b", "c", "d", "e"}, names(&s))
+	require.Equal(t, []string{"a", "b", "c", "e", "d"}, names(&copied))
+	for _, s := range []*nwt.Schema{&s, &copied} {
+		require.PanicsWithValue(t, `nwt: AddField: field "b": field 1 already has this name`, func() { nwt.AddField[int64](s, "b") })
+	}
+}
+
 func TestTheFieldsOfASchemaAreACopy(t *testing.T) {
 	var s nwt.Schema
 	x := nwt.AddField[int64](&s, "x", 2)
