@@ -170,7 +170,7 @@ func ExampleNew_photographs() {
 
 	pipeline, err := vision.New([]vision.Transform{
 		vision.RandomResizedCrop{Size: vision.Square(224)},
-		vision.RandomHorizontalFlip{},
+		vision.RandomHorizontalFlip{P: 0.5},
 		vision.ImageNetNormalize,
 	})
 	if err != nil {

@@ -138,7 +138,7 @@ func BenchmarkFolder(b *testing.B) {
 	if dir == "" {
 		b.Skip("NWT_IMAGES names no folder")
 	}
-	pipeline, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(224)}, vision.RandomHorizontalFlip{}}, vision.WithType(nwt.Uint8))
+	pipeline, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(224)}, vision.RandomHorizontalFlip{P: 0.5}}, vision.WithType(nwt.Uint8))
 	require.NoError(b, err)
 	folder, err := vision.OpenFolder(b.Context(), dir, pipeline)
 	require.NoError(b, err)

@@ -152,7 +152,7 @@ func TestThePythonClient(t *testing.T) {
 	out, err := exec.Command("go", "build", "-o", program, "./cmd/nwt-serve").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	given["program"], given["images"] = program, pictures(t)
-	pipeline, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(32)}, vision.RandomHorizontalFlip{}}, vision.WithType(nwt.Uint8))
+	pipeline, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(32)}, vision.RandomHorizontalFlip{P: 0.5}}, vision.WithType(nwt.Uint8))
 	require.NoError(t, err)
 	folder, err := vision.OpenFolder(t.Context(), given["images"].(string), pipeline)
 	require.NoError(t, err)

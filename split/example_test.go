@@ -14,7 +14,7 @@ import (
 // Photographs, half of which validate, without random crops. The same seed divides both
 // datasets alike, since they are of the same files.
 func ExampleStratified() {
-	random, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(32)}, vision.RandomHorizontalFlip{}, vision.ImageNetNormalize})
+	random, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(32)}, vision.RandomHorizontalFlip{P: 0.5}, vision.ImageNetNormalize})
 	if err != nil {
 		log.Fatal(err)
 	}

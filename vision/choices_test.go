@@ -16,7 +16,9 @@ import (
 	"image/png"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -138,7 +140,7 @@ func TestHoweverAPictureIsCroppedItsMaskBoxesAndPointsAreCroppedAlike(t *testing
 				return slices.Concat(file[:33], []byte{0, 0, 0, 26}, binary.BigEndian.AppendUint32(chunk, crc32.ChecksumIEEE(chunk)), file[33:])
 			}
 			pictureFile, maskFile := turn(picture), turn(mask)
-			pictures, masks := withMasks(t, nwt.Int32, -1, append(steps, vision.RandomHorizontalFlip{}, vision.RandomVerticalFlip{}, vision.ColorJitter{})...)
+			pictures, masks := withMasks(t, nwt.Int32, -1, append(steps, vision.RandomHorizontalFlip{P: 0.5}, vision.RandomVerticalFlip{P: 0.5}, vision.ColorJitter{})...)
 			shown := vision.Size{Height: height, Width: width} // turned
 			if orientation >= 5 {
 				shown = vision.Size{Height: width, Width: height}
@@ -162,8 +164,8 @@ func TestHoweverAPictureIsCroppedItsMaskBoxesAndPointsAreCroppedAlike(t *testing
 				}
 				pixels, values := nwt.Values[uint8](dst, 0), nwt.Values[int32](dst, 1)
 				scale := draw.Scale()
-				apart := 2*max(scale[0], scale[1]) + 3    // of levels, two for each pixel of the file
-				near := max(1/min(scale[0], scale[1]), 1) // as many pixels of the result as one of the file becomes
+				apart := 2*max(scale[0], scale[1]) + 3   // of levels, two for each pixel of the file
+				near := .5/min(scale[0], scale[1]) + .01 // half of what one pixel of the file becomes
 				for i, v := range values {
 					x, y := float32(i%shape[1])+.5, float32(i/shape[1])+.5
 					r, g, b := float32(pixels[3*i]), float32(pixels[3*i+1]), pixels[3*i+2]
@@ -235,9 +237,22 @@ func TestAMaskKeepsItsValuesWhateverFileItIsIn(t *testing.T) {
 		"palette PNG": pngOf(t, paletted), "grey PNG": pngOf(t, grey), "16-bit PNG": pngOf(t, wide), "PNG of equal colours": pngOf(t, rgb),
 		"PNG with alpha": pngOf(t, blend), "16-bit PNG with alpha": pngOf(t, wideBlend),
 		"grey JPEG": jpegOf(grey), "JPEG of equal colours": jpegOf(rgb),
-		"GIF": encoded(t, func(b *bytes.Buffer) error { return gif.Encode(b, paletted, nil) }),
+		"GIF":              encoded(t, func(b *bytes.Buffer) error { return gif.Encode(b, paletted, nil) }),
+		"PNG of one bit":   randomPNG(t, rand.New(rand.NewPCG(1, 2)), width, height, 1, 0, false, nil),
+		"TIFF of one bit":  bilevelTIFF(width, height, 1),
+		"TIFF, white is 0": bilevelTIFF(width, height, 0),
 	} {
 		want := values
+		if strings.Contains(name, "TIFF") {
+			want = nil
+			for i := range width * height {
+				want = append(want, int32(i%width%3&1))
+			}
+		} else if strings.Contains(name, "one bit") {
+			img, err := png.Decode(bytes.NewReader(file))
+			require.NoError(t, err)
+			want = maskValues(img, 1)
+		}
 		if bytes.HasPrefix([]byte(name), []byte("16")) {
 			want = times300
 		}
@@ -286,6 +301,29 @@ func TestAMaskKeepsItsValuesWhateverFileItIsIn(t *testing.T) {
 	}
 }
 
+// bilevelTIFF is a file of one bit per pixel: every third pixel, from the second on, is white. The level of
+// white is 1 or 0.
+func bilevelTIFF(width, height int, white byte) []byte {
+	bytesPerRow := (width + 7) / 8
+	file := []byte("II*\x00\x08\x00\x00\x00\x07\x00")
+	for _, tag := range [][2]int{{0x100, width}, {0x101, height}, {0x102, 1}, {0x106, int(white)}, {0x111, 8 + 2 + 7*12 + 4}, {0x116, height}, {0x117, bytesPerRow * height}} {
+		file = binary.LittleEndian.AppendUint16(file, uint16(tag[0]))
+		file = append(file, 4, 0, 1, 0, 0, 0)
+		file = binary.LittleEndian.AppendUint32(file, uint32(tag[1]))
+	}
+	file = append(file, 0, 0, 0, 0)
+	for range height {
+		row := make([]byte, bytesPerRow)
+		for x := range width {
+			if x%3&1 == int(white) {
+				row[x/8] |= 0x80 >> (x % 8)
+			}
+		}
+		file = append(file, row...)
+	}
+	return file
+}
+
 // As Pillow saves and loads it: luma is 16 … 235 there.
 func TestAMaskInALossyWebPFileHasTheLevelsOfThePicture(t *testing.T) {
 	file, err := hex.DecodeString("52494646240000005745425056503820180000003001009d012a1000100000c01225a400037000fefc868000")
@@ -305,8 +343,8 @@ func TestAMaskInALossyWebPFileHasTheLevelsOfThePicture(t *testing.T) {
 
 func TestAllPicturesOfADrawLookAlike(t *testing.T) {
 	p, err := vision.New([]vision.Transform{
-		vision.RandomResizedCrop{Size: vision.Square(32)}, vision.RandomHorizontalFlip{},
-		vision.ColorJitter{Brightness: .4, Contrast: .4, Hue: .1}, vision.RandomGrayscale{}, vision.ImageNetNormalize, vision.RandomErasing{},
+		vision.RandomResizedCrop{Size: vision.Square(32)}, vision.RandomHorizontalFlip{P: 0.5},
+		vision.ColorJitter{Brightness: .4, Contrast: .4, Hue: .1}, vision.RandomGrayscale{P: 0.1}, vision.ImageNetNormalize, vision.RandomErasing{P: 0.5},
 	})
 	require.NoError(t, err)
 	plain, err := p.Companion(nil, vision.WithType(nwt.Uint8))
@@ -352,7 +390,7 @@ func TestAllPicturesOfADrawLookAlike(t *testing.T) {
 }
 
 func TestADrawOfOnePictureIsThatOfLoad(t *testing.T) {
-	p, err := vision.New(append(slices.Clip(recipe), vision.RandomErasing{}))
+	p, err := vision.New(append(slices.Clip(recipe), vision.RandomErasing{P: 0.5}))
 	require.NoError(t, err)
 	masks, err := p.Masks(nwt.Uint8, 255)
 	require.NoError(t, err)
@@ -455,7 +493,7 @@ func TestWhatWouldNotBelongTogetherIsAnError(t *testing.T) {
 	}
 	for want, make := range map[string]func() (*vision.Pipeline, error){
 		"belongs in vision.New": func() (*vision.Pipeline, error) {
-			return p.Companion([]vision.Transform{vision.RandomHorizontalFlip{}})
+			return p.Companion([]vision.Transform{vision.RandomHorizontalFlip{P: 0.5}})
 		},
 		"must be Uint8, Uint16":     func() (*vision.Pipeline, error) { return p.Masks(nwt.Float16, 0) },
 		"must be 0 … 255 for Uint8": func() (*vision.Pipeline, error) { return p.Masks(nwt.Uint8, -1) },
@@ -471,7 +509,7 @@ func TestWhatWouldNotBelongTogetherIsAnError(t *testing.T) {
 }
 
 func TestBatchesOfPicturesAndMasksAreTheSameAtAnyWorkerCount(t *testing.T) {
-	p, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(24)}, vision.RandomHorizontalFlip{}, vision.ColorJitter{Hue: .2}, vision.RandomErasing{}})
+	p, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(24)}, vision.RandomHorizontalFlip{P: 0.5}, vision.ColorJitter{Hue: .2}, vision.RandomErasing{P: 0.5}})
 	require.NoError(t, err)
 	masks, err := p.Masks(nwt.Int64, 255)
 	require.NoError(t, err)

@@ -1,7 +1,6 @@
 package vision
 
 import (
-	"cmp"
 	"context"
 	"math"
 	"math/rand/v2"
@@ -105,13 +104,12 @@ func (t Grayscale) check(p *plan) error {
 
 func (Grayscale) draw(_ *rand.Rand, d *drawn) { d.ops = append(d.ops, op{kind: grayscale}) }
 
-// RandomGrayscale removes the colour of a share P of the pictures, which keep their three channels. P = 0
-// means one tenth.
+// RandomGrayscale removes the colour of a share P of the pictures, usually 0.1, which keep their three
+// channels.
 type RandomGrayscale struct{ P float64 }
 
 func (t RandomGrayscale) check(p *plan) error {
-	t.P = cmp.Or(t.P, 0.1)
-	if err := checkShare("RandomGrayscale.P", &t.P); err != nil {
+	if err := checkShare("RandomGrayscale", t.P); err != nil {
 		return err
 	}
 	return p.colourful("RandomGrayscale", t)

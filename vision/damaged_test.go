@@ -184,7 +184,7 @@ func FuzzLoad(f *testing.F) {
 		f.Add(randomPNG(f, rand.New(rand.NewPCG(5, 6)), 19, 13, bits, 0, i%2 == 0, nil))
 	}
 	steps := []vision.Transform{
-		vision.RandomResizedCrop{Size: vision.Size{Height: 9, Width: 17}}, vision.RandomHorizontalFlip{}, vision.ColorJitter{Hue: .1},
+		vision.RandomResizedCrop{Size: vision.Size{Height: 9, Width: 17}}, vision.RandomHorizontalFlip{P: 0.5}, vision.ColorJitter{Hue: .1},
 	}
 	var both [2]*vision.Pipeline
 	for i, opts := range [][]vision.Option{{vision.WithDamaged()}, nil} {

@@ -280,7 +280,7 @@ func (w *worker) decodeImage(data []byte, h header, bottom int) error {
 		return fmt.Errorf("vision: the decoded picture, %v, hasn't the size that the file's header says, %v", img.Bounds(), size)
 	}
 	if w.p.mask != nil {
-		if img, err = valuesOf(img, part == whole); err != nil {
+		if img, err = valuesOf(data, img, part == whole); err != nil {
 			return err
 		}
 	}

@@ -6,7 +6,7 @@
 //
 //	pipeline, err := vision.New([]vision.Transform{
 //		vision.RandomResizedCrop{Size: vision.Square(224)},
-//		vision.RandomHorizontalFlip{},
+//		vision.RandomHorizontalFlip{P: 0.5},
 //		vision.ImageNetNormalize,
 //	})
 //

@@ -25,10 +25,10 @@ func everyCPU(t *testing.T) (all []*vision.Pipeline) {
 		opts  []vision.Option
 	}{
 		{[]vision.Transform{
-			vision.RandomResizedCrop{Size: vision.Square(64)}, vision.RandomHorizontalFlip{},
-			vision.ColorJitter{Brightness: .4, Contrast: .4, Saturation: .4, Hue: .5}, vision.ImageNetNormalize, vision.RandomErasing{},
+			vision.RandomResizedCrop{Size: vision.Square(64)}, vision.RandomHorizontalFlip{P: 0.5},
+			vision.ColorJitter{Brightness: .4, Contrast: .4, Saturation: .4, Hue: .5}, vision.ImageNetNormalize, vision.RandomErasing{P: 0.5},
 		}, nil},
-		{[]vision.Transform{vision.RandomResizedCrop{Size: vision.Size{Height: 50, Width: 70}}, vision.RandomVerticalFlip{}, vision.ImageNetNormalize}, nil},
+		{[]vision.Transform{vision.RandomResizedCrop{Size: vision.Size{Height: 50, Width: 70}}, vision.RandomVerticalFlip{P: 0.5}, vision.ImageNetNormalize}, nil},
 		{[]vision.Transform{vision.RandomCrop{Size: vision.Square(90), Padding: 9, PadIfNeeded: true}, vision.RandomGrayscale{P: .3}},
 			[]vision.Option{vision.WithType(nwt.Uint8), vision.WithLayout(vision.HWC), vision.WithOrientation()}},
 		{[]vision.Transform{vision.Resize{Shorter: 81}, vision.CenterCrop{Size: vision.Square(60)}, vision.ImageNetNormalize}, []vision.Option{vision.WithType(nwt.Float16)}},

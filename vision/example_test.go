@@ -15,7 +15,7 @@ import (
 func ExampleOpenFolder() {
 	pipeline, err := vision.New([]vision.Transform{
 		vision.RandomResizedCrop{Size: vision.Square(224)},
-		vision.RandomHorizontalFlip{},
+		vision.RandomHorizontalFlip{P: 0.5},
 		vision.ImageNetNormalize,
 	})
 	if err != nil {
@@ -74,7 +74,7 @@ func ExamplePipeline_Load() {
 // Segmentation: a photograph and its mask are cropped and mirrored alike.
 func ExamplePipeline_Choose() {
 	pictures, err := vision.New([]vision.Transform{
-		vision.RandomResizedCrop{Size: vision.Square(128)}, vision.RandomHorizontalFlip{}, vision.ColorJitter{Brightness: .2}, vision.ImageNetNormalize,
+		vision.RandomResizedCrop{Size: vision.Square(128)}, vision.RandomHorizontalFlip{P: 0.5}, vision.ColorJitter{Brightness: .2}, vision.ImageNetNormalize,
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -174,7 +174,7 @@ func ExamplePipeline_LoadPixels() {
 		log.Fatal(err)
 	}
 	defer stored.Close()
-	crop, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(224)}, vision.RandomHorizontalFlip{}, vision.ImageNetNormalize})
+	crop, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(224)}, vision.RandomHorizontalFlip{P: 0.5}, vision.ImageNetNormalize})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -203,11 +203,11 @@ func ExamplePipeline_LoadPixels() {
 
 // Contrastive learning: two large crops and four small ones of one photograph, which is decoded once.
 func ExampleLoadViews() {
-	large, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(224), Scale: [2]float64{.4, 1}}, vision.RandomHorizontalFlip{}, vision.ImageNetNormalize})
+	large, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(224), Scale: [2]float64{.4, 1}}, vision.RandomHorizontalFlip{P: 0.5}, vision.ImageNetNormalize})
 	if err != nil {
 		log.Fatal(err)
 	}
-	small, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(96), Scale: [2]float64{.05, .4}}, vision.RandomHorizontalFlip{}, vision.ImageNetNormalize})
+	small, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(96), Scale: [2]float64{.05, .4}}, vision.RandomHorizontalFlip{P: 0.5}, vision.ImageNetNormalize})
 	if err != nil {
 		log.Fatal(err)
 	}

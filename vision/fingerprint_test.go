@@ -27,7 +27,7 @@ func TestAPipelinesFingerprintIsItsTransformsAndWhatChangesPixels(t *testing.T) 
 		{steps: []vision.Transform{size, vision.ImageNetNormalize}},
 		{steps: []vision.Transform{size, vision.Normalize{Mean: vision.ImageNetNormalize.Mean, Std: [3]float64{.229, .224, .226}}}},
 		{steps: []vision.Transform{size, vision.ColorJitter{Hue: .1}}},
-		{steps: []vision.Transform{size, vision.RandomErasing{}}},
+		{steps: []vision.Transform{size, vision.RandomErasing{P: 0.5}}},
 		{steps: []vision.Transform{size}, opts: []vision.Option{vision.WithType(nwt.Uint8)}},
 		{steps: []vision.Transform{size}, opts: []vision.Option{vision.WithLayout(vision.HWC)}},
 		{steps: []vision.Transform{size}, opts: []vision.Option{vision.WithOrientation()}},

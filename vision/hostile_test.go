@@ -23,7 +23,7 @@ func loadOf(t testing.TB, field nwt.Field, f func(dst *nwt.Sample) error) (*nwt.
 
 func TestACropMayLieInThePaddingAlone(t *testing.T) {
 	p, err := vision.New([]vision.Transform{
-		vision.RandomCrop{Size: vision.Square(20), Padding: 400}, vision.RandomHorizontalFlip{}, vision.RandomVerticalFlip{},
+		vision.RandomCrop{Size: vision.Square(20), Padding: 400}, vision.RandomHorizontalFlip{P: 0.5}, vision.RandomVerticalFlip{P: 0.5},
 	}, vision.WithType(nwt.Uint8))
 	require.NoError(t, err)
 	l, err := nwt.NewLoader(repeated(p, 100, read(t, "420.jpg")), nwt.WithBatchSize(10), nwt.WithWorkers(0))

@@ -18,9 +18,9 @@ type jpegHeader struct {
 	subX, subY    int                   // pixels of the picture for each pixel of a chroma plane; 0: unusual
 	progressive   bool                  // else baseline
 	ycc           bool                  // the components are grey, or YCbCr, or YCbCr and black
-	orientation   int                   // from EXIF, 1 … 8; 1 if there is none
-	scanAt        int                   // where the first scan's pixels begin
-	interleaved   bool                  // the first scan has all components
+	metadata      metadata
+	scanAt        int  // where the first scan's pixels begin
+	interleaved   bool // the first scan has all components
 
 	ids   [4]byte   // one for each component
 	told  [4]uint64 // for each component, the coefficients whose last bit is in the scans so far
@@ -37,7 +37,8 @@ type segments struct {
 	ctx    context.Context
 	data   []byte
 	at     int
-	looked int // where the context was last checked
+	looked int  // where the context was last checked
+	header bool // no pixels may have come yet
 }
 
 // bytesBetweenLooks is how much of a file is passed between two checks of the context.
@@ -66,6 +67,8 @@ func (s *segments) next() (marker byte, segment []byte, err error) {
 		marker = s.data[s.at]
 		s.at++
 		switch {
+		case marker == 0xd8 && s.header: // of a thumbnail whose segment is too short; it isn't the picture
+			return marker, nil, errors.New("a second picture begins before the pixels of the first")
 		case marker == 0 || marker == 0x01 || marker >= 0xd0 && marker <= 0xd8:
 			continue // this marker has no segment
 		case marker == 0xd9, s.at+2 > len(s.data):
@@ -95,9 +98,8 @@ func hasEnded(ctx context.Context, seen *int) bool {
 
 // readJPEG reads the header of a JPEG file.
 func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
-	h.orientation = 1
-	adobe, jfif, ids, exif := -1, false, false, false
-	s := segments{ctx: ctx, data: data, at: 2}
+	adobe, jfif, ids := -1, false, false
+	s := segments{ctx: ctx, data: data, at: 2, header: true}
 	for {
 		marker, segment, err := s.next()
 		if err != nil {
@@ -114,8 +116,10 @@ func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
 			ids = h.components == 3 && [3]byte{segment[6], segment[9], segment[12]} == [3]byte{'R', 'G', 'B'}
 		case marker == 0xe0 && len(segment) >= 14 && bytes.HasPrefix(segment, []byte("JFIF\x00")):
 			jfif = true
-		case marker == 0xe1 && !exif && bytes.HasPrefix(segment, exifPrefix):
-			exif, h.orientation = true, orientation(segment)
+		case marker == 0xe1 && h.metadata.exif == nil && bytes.HasPrefix(segment, exifPrefix):
+			h.metadata.exif = segment
+		case marker == 0xe1 && bytes.HasPrefix(segment, xmpPrefix):
+			h.metadata.xmp = segment[len(xmpPrefix):]
 		case marker == 0xee && len(segment) >= 12 && bytes.HasPrefix(segment, []byte("Adobe")):
 			adobe = int(segment[11])
 		case marker == 0xda:

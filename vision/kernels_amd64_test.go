@@ -34,7 +34,7 @@ func TestTheAssemblyEqualsPlainGoToTheBit(t *testing.T) {
 		from := vision.Size{Height: 1 + r.IntN(300), Width: 1 + r.IntN(300)}
 		channels := []int{1, 3}[r.IntN(2)]
 		steps := []vision.Transform{
-			vision.RandomResizedCrop{Size: size, Scale: [2]float64{0.01, 1}, Ratio: [2]float64{.1, 10}}, vision.RandomHorizontalFlip{}, vision.ImageNetNormalize,
+			vision.RandomResizedCrop{Size: size, Scale: [2]float64{0.01, 1}, Ratio: [2]float64{.1, 10}}, vision.RandomHorizontalFlip{P: 0.5}, vision.ImageNetNormalize,
 		}
 		if i%10 == 0 { // of padding, and weights of one pixel
 			steps[0] = vision.RandomCrop{Size: size, Padding: 2, PadIfNeeded: true}

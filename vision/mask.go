@@ -13,9 +13,10 @@ import (
 type maskOf struct{ outside int }
 
 // Masks makes a pipeline for the masks of p's pictures. [Choices.Load] loads a mask with it. Masks are
-// cropped, resized and mirrored like the pictures, and keep their values. A mask must be grey, or have a
-// palette: then its values are the indices of the colours in the palette. If a crop reaches beyond the
-// picture, its pixels there get the value that you pass as outside.
+// cropped, resized and mirrored like the pictures, and keep their values: a pixel of the result has the value
+// of the mask's pixel whose centre is nearest. A mask must be grey, or have a palette: then its values are
+// the indices of the colours in the palette. A mask of one bit has the values 0 and 1. If a crop reaches
+// beyond the picture, its pixels there get the value that you pass as outside.
 //
 // t is Uint8, Uint16, Int32, Int64 or Float32. A value that a Uint8 can't hold is an error. The
 // result has the shape [height, width].
@@ -45,12 +46,20 @@ func (p *Pipeline) Masks(t nwt.DType, outside int) (*Pipeline, error) {
 	return m, nil
 }
 
-// valuesOf returns an image of the values of a mask. whole says whether the mask fills its frame.
-func valuesOf(mask image.Image, whole bool) (image.Image, error) {
+// valuesOf returns an image of the values of a mask, given its file. whole says whether the mask fills
+// its frame.
+func valuesOf(data []byte, mask image.Image, whole bool) (image.Image, error) {
 	if !whole {
 		return nil, fmt.Errorf("vision: a mask whose picture, %v, doesn't fill its frame", mask.Bounds())
 	}
 	switch src := mask.(type) {
+	case *image.Gray:
+		const bitsPerSample = 0x0102
+		if bits, found := tagOf(data, bitsPerSample); found && bits == 1 { // package tiff makes them 0 and 255
+			for i, v := range src.Pix {
+				src.Pix[i] = v & 1
+			}
+		}
 	case *image.Paletted:
 		return &image.Gray{Pix: src.Pix, Stride: src.Stride, Rect: src.Rect}, nil
 	case *image.RGBA64, *image.NRGBA64: // of a TIFF file

@@ -170,7 +170,7 @@ func TestCropsAndErasuresAreDrawnAsTorchvisionDrawsThem(t *testing.T) {
 }
 
 func TestHalfOfThePicturesAreMirrored(t *testing.T) {
-	p, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(8)}, vision.RandomHorizontalFlip{}, vision.RandomVerticalFlip{P: .2}})
+	p, err := vision.New([]vision.Transform{vision.Resize{Size: vision.Square(8)}, vision.RandomHorizontalFlip{P: 0.5}, vision.RandomVerticalFlip{P: .2}})
 	require.NoError(t, err)
 	const n = 4000
 	ds := nwt.NewDataset(n, []nwt.Field{p.Field("image")}, func(_ context.Context, _ int, dst *nwt.Sample) error {

@@ -52,7 +52,8 @@ func WithLayout(l Layout) Option {
 	}
 }
 
-// WithOrientation turns and mirrors pictures as the EXIF data of their JPEG, PNG or WebP files says.
+// WithOrientation turns and mirrors pictures as the Exif data of their JPEG, PNG or WebP files says or, if
+// it doesn't, their XMP, as in Pillow.
 // Without it pictures are loaded as they are stored, as in torchvision's ImageFolder. TIFF files are
 // always turned, as in torchvision.
 func WithOrientation() Option {

@@ -18,7 +18,7 @@ import (
 // recipe is ImageNet's.
 var recipe = []vision.Transform{
 	vision.RandomResizedCrop{Size: vision.Square(224)},
-	vision.RandomHorizontalFlip{},
+	vision.RandomHorizontalFlip{P: 0.5},
 	vision.ImageNetNormalize,
 }
 
@@ -32,9 +32,9 @@ func repeated(p *vision.Pipeline, n int, data []byte) nwt.Dataset {
 func TestBatchesAreTheSameAtAnyWorkerCount(t *testing.T) {
 	p, err := vision.New([]vision.Transform{
 		vision.RandomResizedCrop{Size: vision.Square(40)},
-		vision.RandomHorizontalFlip{}, vision.RandomVerticalFlip{},
+		vision.RandomHorizontalFlip{P: 0.5}, vision.RandomVerticalFlip{P: 0.5},
 		vision.ColorJitter{Brightness: .4, Contrast: .4, Saturation: .4, Hue: .1},
-		vision.RandomGrayscale{}, vision.ImageNetNormalize, vision.RandomErasing{},
+		vision.RandomGrayscale{P: 0.1}, vision.ImageNetNormalize, vision.RandomErasing{P: 0.5},
 	})
 	require.NoError(t, err)
 	ds := repeated(p, 50, read(t, "photo.jpg"))

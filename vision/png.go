@@ -215,7 +215,7 @@ func (w *worker) putPNG(row []byte, f *pngHeader, palette []byte, pass pngPass, 
 		w.png.spread = sized(w.png.spread, columns)
 		most := byte(1<<f.bits - 1)
 		scale := 255 / most
-		if f.paletted {
+		if f.paletted || f.bits == 1 && w.p.mask != nil { // a mask of one bit is 0 or 1, as in Pillow
 			scale = 1
 		}
 		for i := range w.png.spread {

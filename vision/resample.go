@@ -106,8 +106,8 @@ func (a *axis) nearest(pixels []int, size int, mirrored bool) []int {
 	pixels = pixels[:a.n]
 	for i := range pixels {
 		k, pixel := a.first+i, -1
-		if k >= a.left && k < a.end { // like torchvision, it takes the first of the pixels that become one
-			pixel = min(int(a.from+float64(k)*(a.to-a.from)/float64(a.full)), size-1)
+		if k >= a.left && k < a.end { // the pixel in which the middle of the result's pixel lies
+			pixel = min(int(a.from+float64((float64(k)+0.5)*(a.to-a.from))/float64(a.full)), size-1)
 			if mirrored {
 				pixel = size - 1 - pixel
 			}

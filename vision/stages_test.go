@@ -27,7 +27,7 @@ func BenchmarkStages(b *testing.B) {
 	if len(names) == 0 {
 		names = []string{"testdata/photo.jpg"}
 	}
-	p, err := New([]Transform{RandomResizedCrop{Size: Square(224)}, RandomHorizontalFlip{}, ImageNetNormalize})
+	p, err := New([]Transform{RandomResizedCrop{Size: Square(224)}, RandomHorizontalFlip{P: 0.5}, ImageNetNormalize})
 	require.NoError(b, err)
 	batch := make([]float32, 64*3*224*224) // more than a cache holds
 	took := map[string]time.Duration{}

@@ -3,6 +3,7 @@ package vision
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/bits"
 	"math/rand/v2"
@@ -257,10 +258,10 @@ func (t *RandomCrop) place(r *rand.Rand, size, n int) (int, error) {
 	return intN(r, size+2*padding-n+1) - padding, nil
 }
 
-// RandomHorizontalFlip mirrors a share P of the pictures left to right. P = 0 means one half.
+// RandomHorizontalFlip mirrors a share P of the pictures left to right, usually 0.5.
 type RandomHorizontalFlip struct{ P float64 }
 
-// RandomVerticalFlip turns a share P of the pictures upside down. P = 0 means one half.
+// RandomVerticalFlip turns a share P of the pictures upside down.
 type RandomVerticalFlip struct{ P float64 }
 
 func (t RandomHorizontalFlip) check(p *plan) error {
@@ -272,7 +273,7 @@ func (t RandomVerticalFlip) check(p *plan) error {
 }
 
 func (p *plan) flip(name string, share float64, of func(*geometry) *axis) error {
-	if err := checkShare(name+".P", &share); err != nil {
+	if err := checkShare(name, share); err != nil {
 		return err
 	}
 	return p.geometrical(name, p.size, false, func(g *geometry, r *rand.Rand) error {
@@ -284,11 +285,13 @@ func (p *plan) flip(name string, share float64, of func(*geometry) *axis) error 
 	})
 }
 
-// checkShare checks a share of pictures; 0 means one half.
-func checkShare(name string, share *float64) error {
-	*share = cmp.Or(*share, 0.5)
-	if !(*share > 0 && *share <= 1) {
-		return optionError(name, *share, "must be 0 … 1, where 0 means ½")
+// checkShare checks the share of the pictures that a transform changes.
+func checkShare(name string, share float64) error {
+	if share == 0 {
+		return optionError(name+".P", share, "changes no picture: write the share of pictures that it shall change, such as 0.5, or leave %s out", name)
+	}
+	if !(share > 0 && share <= 1) {
+		return optionError(name+".P", share, "must be more than 0, and at most 1")
 	}
 	return nil
 }
@@ -311,21 +314,25 @@ func (t Normalize) check(p *plan) error {
 	if len(p.erasures) > 0 {
 		return optionError("Normalize", t, "must come before RandomErasing")
 	}
+	if p.grey && (t.Mean != [3]float64{t.Mean[0], t.Mean[0], t.Mean[0]} || t.Std != [3]float64{t.Std[0], t.Std[0], t.Std[0]}) {
+		slog.Warn("vision: after Grayscale a picture has one channel, and Normalize uses the first Mean and Std alone, those of red: give those of grey three times, or Grayscale{Channels: 3}",
+			"mean", t.Mean[0], "std", t.Std[0])
+	}
 	p.pixels, p.normalized, p.mean, p.std = true, true, t.Mean, t.Std
 	return nil
 }
 
-// RandomErasing overwrites a random rectangle with Value, in a share P of the pictures. Value is in
+// RandomErasing overwrites a random rectangle with Value, in a share P of the pictures, usually 0.5. Value is in
 // the units of the result: after Normalize, 0 is the mean.
 type RandomErasing struct {
-	P     float64    // default ½
+	P     float64
 	Scale [2]float64 // share of the result's area, from … to; default 0.02 … 0.33
 	Ratio [2]float64 // height / width, from … to; default 0.3 … 3.3
 	Value float64
 }
 
 func (t RandomErasing) check(p *plan) error {
-	if err := checkShare("RandomErasing.P", &t.P); err != nil {
+	if err := checkShare("RandomErasing", t.P); err != nil {
 		return err
 	}
 	t.Scale, t.Ratio = cmp.Or(t.Scale, [2]float64{0.02, 0.33}), cmp.Or(t.Ratio, [2]float64{0.3, 3.3})

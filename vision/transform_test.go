@@ -1,7 +1,9 @@
 package vision_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -35,6 +37,30 @@ func through(t *testing.T, width, height, n int, steps ...vision.Transform) (res
 	return results, pixels
 }
 
+func TestAShareOfNoPictureIsAnErrorThatSaysWhatToWrite(t *testing.T) {
+	size := vision.Resize{Size: vision.Square(4)}
+	for _, none := range []vision.Transform{vision.RandomHorizontalFlip{}, vision.RandomVerticalFlip{}, vision.RandomGrayscale{}, vision.RandomErasing{}} {
+		_, err := vision.New([]vision.Transform{size, none})
+		require.ErrorContains(t, err, ".P", "%T", none)
+		require.ErrorContains(t, err, "such as 0.5, or leave Random")
+	}
+}
+
+func TestAMeanPerColourAfterGrayscaleIsTold(t *testing.T) {
+	var said bytes.Buffer
+	defer slog.SetDefault(slog.Default())
+	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+	size, alike := vision.Resize{Size: vision.Square(4)}, vision.Normalize{Mean: [3]float64{.4, .4, .4}, Std: [3]float64{.2, .2, .2}}
+	for _, steps := range [][]vision.Transform{{size, vision.Grayscale{}, alike}, {size, vision.Grayscale{Channels: 3}, vision.ImageNetNormalize}} {
+		_, err := vision.New(steps)
+		require.NoError(t, err)
+		require.Empty(t, said.String())
+	}
+	_, err := vision.New([]vision.Transform{size, vision.Grayscale{}, vision.ImageNetNormalize})
+	require.NoError(t, err)
+	require.Contains(t, said.String(), "after Grayscale a picture has one channel")
+}
+
 func TestACropIsPixelByPixelThePicture(t *testing.T) {
 	results, pixels := through(t, 37, 29, 1, vision.CenterCrop{Size: vision.Size{Height: 11, Width: 20}})
 	for c := range 3 {
@@ -49,7 +75,7 @@ func TestACropIsPixelByPixelThePicture(t *testing.T) {
 
 func TestARandomCropMovesThePictureOverBlackPadding(t *testing.T) {
 	const n, padding, samples = 16, 4, 400
-	results, pixels := through(t, n, n, samples, vision.RandomCrop{Size: vision.Square(n), Padding: padding}, vision.RandomHorizontalFlip{})
+	results, pixels := through(t, n, n, samples, vision.RandomCrop{Size: vision.Square(n), Padding: padding}, vision.RandomHorizontalFlip{P: 0.5})
 	at := func(x, y int) uint8 {
 		if x < 0 || x >= n || y < 0 || y >= n {
 			return 0

@@ -185,7 +185,7 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 		}
 		h.width, h.height = h.jpeg.width, h.jpeg.height
 		if w.p.orient {
-			h.orientation = h.jpeg.orientation
+			h.orientation = h.jpeg.metadata.orientation()
 		}
 	case bytes.HasPrefix(data, pngSignature):
 		if h.png, err = readPNG(data, w.p.damaged); err != nil {
@@ -193,7 +193,8 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 		}
 		h.width, h.height = h.png.width, h.png.height
 		if w.p.orient {
-			h.orientation = orientation(exifOf(w.ctx, data))
+			m := metadataOf(w.ctx, data)
+			h.orientation = m.orientation()
 		}
 	case isGIF(data):
 		f, ok := frameOfGIF(w.ctx, data)
@@ -217,7 +218,8 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 				return h, err
 			}
 		case w.p.orient:
-			h.orientation = orientation(exifOf(w.ctx, data))
+			m := metadataOf(w.ctx, data)
+			h.orientation = m.orientation()
 		}
 	}
 	return h, w.p.checkSize(h.width, h.height)

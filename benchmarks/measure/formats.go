@@ -21,7 +21,7 @@ func formats(seconds float64) {
 	if err != nil || len(folders) == 0 {
 		log.Fatalf("no files: peers/formats.py makes them (%v)", err)
 	}
-	p, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(photoSide)}, vision.RandomHorizontalFlip{}}, vision.WithType(nwt.Uint8))
+	p, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(photoSide)}, vision.RandomHorizontalFlip{P: 0.5}}, vision.WithType(nwt.Uint8))
 	if err != nil {
 		log.Fatal(err)
 	}

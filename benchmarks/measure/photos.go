@@ -50,7 +50,7 @@ func shardedPhotographs() *workload[float32] {
 // photoRecipe is ImageNet's.
 func photoRecipe() (*vision.Pipeline, error) {
 	return vision.New([]vision.Transform{
-		vision.RandomResizedCrop{Size: vision.Square(photoSide)}, vision.RandomHorizontalFlip{}, vision.ImageNetNormalize,
+		vision.RandomResizedCrop{Size: vision.Square(photoSide)}, vision.RandomHorizontalFlip{P: 0.5}, vision.ImageNetNormalize,
 	})
 }
 
@@ -120,7 +120,7 @@ func photoDataset(variant string) (nwt.Dataset, error) {
 // photoByteDataset is what nwt-serve serves.
 func photoByteDataset(string) (nwt.Dataset, error) {
 	recipe, err := vision.New([]vision.Transform{
-		vision.RandomResizedCrop{Size: vision.Square(photoSide)}, vision.RandomHorizontalFlip{},
+		vision.RandomResizedCrop{Size: vision.Square(photoSide)}, vision.RandomHorizontalFlip{P: 0.5},
 	}, vision.WithType(nwt.Uint8))
 	if err != nil {
 		return nil, err

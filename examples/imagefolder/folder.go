@@ -23,7 +23,7 @@ type images struct {
 func recipe(size int) []vision.Transform {
 	return []vision.Transform{
 		vision.RandomResizedCrop{Size: vision.Square(size)},
-		vision.RandomHorizontalFlip{},
+		vision.RandomHorizontalFlip{P: 0.5},
 		vision.ImageNetNormalize,
 	}
 }

@@ -28,7 +28,7 @@ var (
 
 var detectionTransforms = []vision.Transform{
 	vision.RandomResizedCrop{Size: vision.Square(64), Scale: [2]float64{.3, 1}},
-	vision.RandomHorizontalFlip{}, vision.ColorJitter{Brightness: .2}, vision.ImageNetNormalize,
+	vision.RandomHorizontalFlip{P: 0.5}, vision.ColorJitter{Brightness: .2}, vision.ImageNetNormalize,
 }
 
 // An annotated is a JPEG file with its boxes.

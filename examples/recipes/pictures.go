@@ -66,7 +66,7 @@ func twice(n int) (nwt.Sampler, error) {
 
 // picturesForTraining returns the augmented dataset, without mixup.
 func picturesForTraining(files [][]byte) (nwt.Dataset, []nwt.Option, error) {
-	ds, err := photographs(files, vision.RandomResizedCrop{Size: vision.Square(32)}, vision.RandomHorizontalFlip{}, vision.ImageNetNormalize)
+	ds, err := photographs(files, vision.RandomResizedCrop{Size: vision.Square(32)}, vision.RandomHorizontalFlip{P: 0.5}, vision.ImageNetNormalize)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -24,7 +24,7 @@ const noClass = 255
 
 var segmentationTransforms = []vision.Transform{
 	vision.Resize{Shorter: 72}, vision.RandomCrop{Size: vision.Square(64), Padding: 8},
-	vision.RandomHorizontalFlip{}, vision.ColorJitter{Brightness: .2}, vision.ImageNetNormalize,
+	vision.RandomHorizontalFlip{P: 0.5}, vision.ColorJitter{Brightness: .2}, vision.ImageNetNormalize,
 }
 
 // pairs lists the photographs and their masks.

@@ -74,7 +74,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 	pipeline, err := vision.New([]vision.Transform{
 		vision.RandomResizedCrop{Size: vision.Square(*size)},
-		vision.RandomHorizontalFlip{},
+		vision.RandomHorizontalFlip{P: 0.5},
 		vision.ImageNetNormalize,
 	})
 	if err != nil {

@@ -15,6 +15,7 @@ import torchvision
 from PIL import Image
 from torchvision import tv_tensors
 from torchvision.io import decode_jpeg
+from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 here = pathlib.Path(__file__).parent
@@ -46,6 +47,8 @@ for steps in [
             if name == "crop":
                 left, top, width, height = args
                 out[i] = F.crop(of, top, left, height, width)
+            elif name == "resize" and i == 1:  # the nearest centre; of a Mask, torchvision takes the nearest corner
+                out[i] = tv_tensors.Mask(F.resize_image(of[None], [args[1], args[0]], InterpolationMode.NEAREST_EXACT)[0])
             elif name == "resize":
                 out[i] = F.resize(of, [args[1], args[0]], antialias=True)
             elif name == "flip":

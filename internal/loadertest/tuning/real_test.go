@@ -132,7 +132,7 @@ func photographs(t *testing.T) nwt.Dataset {
 	for i := range 300 {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "class", fmt.Sprint(i, ".jpg")), photo, 0o644))
 	}
-	pipeline, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(224)}, vision.RandomHorizontalFlip{}, vision.ImageNetNormalize})
+	pipeline, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(224)}, vision.RandomHorizontalFlip{P: 0.5}, vision.ImageNetNormalize})
 	require.NoError(t, err)
 	folder, err := vision.OpenFolder(t.Context(), dir, pipeline)
 	require.NoError(t, err)

@@ -170,7 +170,7 @@ func (s *settings) pipeline() (*vision.Pipeline, error) {
 	transforms := []vision.Transform{vision.Resize{Shorter: max(size.Height, size.Width) * 8 / 7}, vision.CenterCrop{Size: size}}
 	if s.train {
 		transforms = []vision.Transform{vision.RandomResizedCrop{Size: size, Scale: [2]float64(s.scale), Ratio: [2]float64(s.ratio)}}
-		if s.flip != 0 { // 0 would be the default
+		if s.flip != 0 {
 			transforms = append(transforms, vision.RandomHorizontalFlip{P: s.flip})
 		}
 		if j := s.jitter; slices.Max(j) > 0 {
