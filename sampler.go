@@ -221,7 +221,7 @@ const endless = order.Endless
 type Rank struct {
 	Rank, World           int    // number of this process, from 0, and how many processes there are
 	LocalRank, LocalWorld int    // number of this process among those of this host, and how many they are; 0 and 1 if the launcher doesn't say
-	Source                string // the launcher: "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes" or "none"
+	Source                string // the launcher: "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes", "Lightning" or "none"
 	Vars                  string // the variables that were read, with up to 200 characters of each value: "WORLD_SIZE=8 RANK=3 …"
 }
 

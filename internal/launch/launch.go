@@ -3,6 +3,7 @@ package launch
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -84,6 +85,10 @@ var launchers = []launcher{
 	{
 		source: "Kubernetes", started: "JOB_COMPLETION_INDEX", rank: "JOB_COMPLETION_INDEX", world: "WORLD_SIZE",
 	},
+	{
+		source: "Lightning", started: "LOCAL_RANK", unless: (*environment).notOfLightning, rank: "LOCAL_RANK", world: "WORLD_SIZE",
+		localRank: "LOCAL_RANK", localWorld: "WORLD_SIZE",
+	},
 }
 
 type environment struct {
@@ -128,6 +133,15 @@ func (e *environment) taskOfSlurm() bool {
 	pid, _ := e.value("SLURM_TASK_PID")
 	_, step := e.value("SLURM_STEP_NUM_TASKS")
 	return step && pid == strconv.Itoa(e.pid)
+}
+
+// notOfLightning reports whether Lightning hasn't started this process, or has started it on another node
+// than the first: Lightning sets no rank but the local one.
+func (e *environment) notOfLightning() bool {
+	_, world := e.value("WORLD_SIZE")
+	_, torchruns := e.value("LOCAL_WORLD_SIZE")
+	node, several := e.value("NODE_RANK")
+	return !world || torchruns || several && node != "0"
 }
 
 // pmiOfSlurm reports whether srun --mpi=pmi2 has set PMI_RANK. MPICH's own launcher sets PMI_RANK too,
@@ -204,7 +218,9 @@ func (e *environment) number(name string, low, high int) (int, error) {
 
 // use records what was read, or its beginning: the list of a large cluster is long.
 func (e *environment) use(name, value string) {
-	e.used = append(e.used, fmt.Sprintf("%s=%.200s", name, value))
+	if text := fmt.Sprintf("%s=%.200s", name, value); !slices.Contains(e.used, text) {
+		e.used = append(e.used, text)
+	}
 }
 
 // tasksOnNode reads Slurm's short form of a list with a number for each node: "4(x2),3" is 4, 4 and 3. It
