@@ -9,7 +9,7 @@ import (
 )
 
 // Extensions are the extensions of the files that [OpenFolder] takes; they match in lower and upper case.
-var Extensions = []string{".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff"}
+var Extensions = []string{".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 // A Folder is a dataset of the pictures in a folder, like torchvision's ImageFolder: files in dir/cat, or
 // in folders below it, have class "cat". Its fields are "image", which its pipeline makes, and "class",
@@ -70,7 +70,7 @@ func WithContentFingerprint() FolderOption { return func(o *folderOptions) { o.C
 // picture, and dir itself must have none. Names that begin with a dot, and files that operating systems
 // and file servers leave behind (__MACOSX, @eaDir, Thumbs.db and the like), count neither as classes nor
 // as pictures. All other files that are skipped are counted by extension, in one log line of slog's
-// default logger. If ctx ends, so does the listing.
+// default logger, hidden pictures too. If ctx ends, so does the listing.
 func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOption) (*Folder, error) {
 	if err := checkAlone("OpenFolder", p); err != nil {
 		return nil, err

@@ -205,7 +205,7 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 	default:
 		config, format, err := image.DecodeConfig(w.from(data))
 		if errors.Is(err, image.ErrFormat) {
-			err = fmt.Errorf("not a JPEG, PNG, GIF, WebP, BMP or TIFF file: begins with %q", data[:min(len(data), 16)])
+			err = fmt.Errorf("not a JPEG, PNG, GIF, WebP, BMP, TIFF, PPM or PGM file: begins with %q", data[:min(len(data), 16)])
 		}
 		if err != nil {
 			return h, w.failed("vision: %w", err)

@@ -24,6 +24,8 @@ type grouper struct {
 	done  bool                // the shard's end is proved
 	seen  map[uint64]struct{} // hashes of the keys so far
 	left  string              // a file that was skipped as a leftover; "": none
+	// located reports of which files, by extension, only the place is read; nil: of none.
+	located func(ext string) bool
 	// ahead is the header of a file whose content hasn't been read: the first file of the next record.
 	// The fields below are its key and extension.
 	ahead    *tar.Header
@@ -58,11 +60,18 @@ func (g *grouper) next(r *Record) error {
 		if r.err = g.unfit(r, h); r.err != nil {
 			continue
 		}
-		var err error
-		if r.data, err = appendFrom(r.data, g.tar, int(h.Size)); err != nil {
-			return fmt.Errorf("%s: %s: %w", g.shard, short(g.key+"."+g.ext), noEnd(err))
+		f := file{ext: g.ext, size: h.Size}
+		if g.located != nil {
+			f.at = g.in.r.(*source).position()
 		}
-		r.files = append(r.files, file{g.ext, len(r.data)})
+		var err error
+		if f.left = g.located != nil && g.located(g.ext); !f.left {
+			if r.data, err = appendFrom(r.data, g.tar, int(h.Size)); err != nil {
+				return fmt.Errorf("%s: %s: %w", g.shard, short(g.key+"."+g.ext), noEnd(err))
+			}
+		}
+		f.end = len(r.data)
+		r.files = append(r.files, f)
 	}
 }
 

@@ -297,6 +297,9 @@ func (s *source) Seek(offset int64, whence int) (int64, error) {
 	return s.skipped, err
 }
 
+// position returns where in the file the next byte of Read lies.
+func (s *source) position() int64 { return s.at - int64(s.to-s.from) }
+
 // Close closes the file. If a call was abandoned, that call closes the file when it
 // returns; if it is about to return, Close waits for it.
 func (s *source) Close() error {

@@ -229,18 +229,32 @@ func (r *Record) reset(shard string) {
 const maxKept = 64 << 20
 
 type file struct {
-	ext string
-	end int // its end in data
+	ext      string
+	end      int   // its end in data
+	left     bool  // its content wasn't read
+	at, size int64 // in the shard, for Locate
 }
 
 // File returns the content of one of the record's files: the file with the first of these extensions that
 // the record has. If it has none of them, the error lists the extensions that it has.
 func (r *Record) File(exts ...string) ([]byte, error) {
+	f, from, err := r.find(exts)
+	switch {
+	case err != nil:
+		return nil, err
+	case f.left:
+		return nil, fmt.Errorf("the content of %s wasn't asked for", short(f.ext))
+	}
+	return r.data[from:f.end:f.end], nil
+}
+
+// find returns the file with the first of these extensions that the record has, and its beginning in data.
+func (r *Record) find(exts []string) (_ file, from int, _ error) {
 	for _, ext := range exts {
 		from := 0
 		for _, f := range r.files {
 			if f.ext == ext {
-				return r.data[from:f.end:f.end], nil
+				return f, from, nil
 			}
 			from = f.end
 		}
@@ -254,5 +268,5 @@ func (r *Record) File(exts ...string) ([]byte, error) {
 	if n := len(r.files) - named; n > 0 {
 		more = fmt.Sprintf(" and %d more", n)
 	}
-	return nil, fmt.Errorf("no file %s: it has %s%s", strings.Join(exts, " or "), strings.Join(have, ", "), more)
+	return file{}, 0, fmt.Errorf("no file %s: it has %s%s", strings.Join(exts, " or "), strings.Join(have, ", "), more)
 }

@@ -119,7 +119,7 @@ func TestAnImageThatCannotBeDecodedIsNamedByShardAndKey(t *testing.T) {
 	require.NoError(t, w.Close())
 	require.NoError(t, f.Close())
 	err = run(t.Context(), []string{"-shards", shards}, io.Discard, io.Discard)
-	require.ErrorContains(t, err, "train-7.tar: 00042: vision: not a JPEG, PNG, GIF, WebP, BMP or TIFF file")
+	require.ErrorContains(t, err, "train-7.tar: 00042: vision: not a JPEG, PNG, GIF, WebP, BMP, TIFF, PPM or PGM file")
 }
 
 func TestPackingThatFailsLeavesNothing(t *testing.T) {

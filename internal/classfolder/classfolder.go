@@ -194,6 +194,9 @@ func (l *listing) list(folder string, depth int, down bool) error {
 		entries, err := d.ReadDir(1024)
 		for _, e := range entries {
 			if isLeftover(e.Name()) {
+				if down && len(l.extensions) > 0 && e.Name()[0] == '.' && !strings.HasPrefix(e.Name(), "._") && !e.IsDir() && l.takes(e.Name()) {
+					l.passed["hidden"]++
+				}
 				continue
 			}
 			name := path.Join(folder, e.Name()) // sorts alike on all systems

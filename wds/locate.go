@@ -1,0 +1,71 @@
+package wds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/retry"
+)
+
+// Locate reads the headers of shards, named as for [New], and returns what f makes of each sample, in the
+// order of the shards: a program that keeps where files lie can load samples by number. The shards must not
+// be compressed. A record passed to f has the content only of files with the extensions read;
+// [Record.Range] tells where the others lie. Several shards are read at a time, and f is called by several
+// goroutines; its first error ends Locate.
+func Locate[T any](ctx context.Context, fsys fs.FS, shards, read []string, f func(r *Record) (T, error)) ([]T, error) {
+	made, err := New(fsys, shards, nil, func(context.Context, *Record, *nwt.Sample) error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	s := made.(*stream)
+	all := make([][]T, len(s.shards))
+	g, ctx := errgroup.WithContext(retry.With(ctx, patience))
+	g.SetLimit(32)
+	for i := range all {
+		g.Go(func() error {
+			opened, err := s.openAgain(ctx, i)
+			if err != nil {
+				return err
+			}
+			r := opened.(*shardReader)
+			if r.in.packed != nil {
+				return errors.Join(fmt.Errorf("%s: is compressed: its samples can't be loaded by number", s.shards[i]), r.Close())
+			}
+			r.source.use(ctx)
+			r.source.skipping(true)
+			r.located = func(ext string) bool { return !slices.Contains(read, ext) }
+			for record := new(Record); err == nil; {
+				if err = r.next(record); err == nil {
+					var one T
+					one, err = f(record)
+					all[i] = append(all[i], one)
+				}
+			}
+			if err == io.EOF {
+				err = nil
+			}
+			return errors.Join(err, r.Close())
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	return slices.Concat(all...), nil
+}
+
+// Range returns where in its shard a file's content lies; the file is chosen as by [Record.File]. The error
+// says why the record isn't a sample, or lists the extensions that it has. It is for the records of [Locate].
+func (r *Record) Range(exts ...string) (offset, size int64, err error) {
+	if r.err != nil {
+		return 0, 0, r.err
+	}
+	f, _, err := r.find(exts)
+	return f.at, f.size, err
+}
