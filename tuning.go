@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"math"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -25,6 +26,7 @@ type tuning struct {
 	inline bool   // 0 workers may be tried
 	stop   func() // ends Tune's loading; nil while training
 	exact  bool   // peaks of memory are measured, not just sampled
+	fewer  bool   // workers have left, and what they have allocated may still be in the heap
 
 	// What was found out.
 	trials  trials
@@ -182,6 +184,7 @@ func (t *tuning) Figures() tune.Figures {
 // SetWorkers implements tune.Run.
 func (t *tuning) SetWorkers(n int) bool {
 	t.l.extra.policy.Forget()
+	t.fewer = t.fewer || n < t.l.Workers()
 	return t.l.resize(n, false)
 }
 
@@ -198,6 +201,10 @@ func (t *tuning) InHand() float64 {
 // Begin implements tune.Run.
 func (t *tuning) Begin() {
 	t.release()
+	if t.fewer { // else it would be charged to this count, and memory would seem not to grow with workers
+		debug.FreeOSMemory()
+		t.fewer = false
+	}
 	if t.exact {
 		t.peak = host.StartPeak()
 	}
