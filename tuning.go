@@ -297,7 +297,11 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 		r.Trials = append(r.Trials, one)
 	}
 	slices.SortFunc(r.RuledOut, func(a, b RuledOut) int { return cmp.Compare(a.Workers, b.Workers) })
-	r.Floor = slices.MinFunc(r.Trials, func(a, b Trial) int { return cmp.Compare(a.Step, b.Step) }).Step
+	for _, one := range r.Trials { // a step that only hands its batch on takes no time until the next one is there
+		if float64(one.Wait+one.Transfer) <= report.LittleWait*float64(one.Mean) && (r.Floor == 0 || one.Step < r.Floor) {
+			r.Floor = one.Step
+		}
+	}
 	cpus := o.machine.CPUs()
 	about := report.Circumstances{
 		CPUs: cpus, Mine: cpus.Mine(o.ranks(), o.cpus()), Limit: t.limit, Most: o.most, Timeout: o.timeout > 0,

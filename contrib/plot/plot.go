@@ -175,7 +175,7 @@ func timePanel(r *nwt.Result) panel {
 	p.Add(ignored)
 	decorate(p, r, line)
 	p.legend.Add("ignored (alpha)", ignored)
-	if r.Step {
+	if r.Floor > 0 {
 		y := float64(r.Floor) * float64(r.Iterations) / size
 		floor := must(plotter.NewLine(plotter.XYs{{X: p.X.Min, Y: y}, {X: p.X.Max, Y: y}}))
 		floor.Color, floor.Dashes = color.Gray{0x40}, []vg.Length{vg.Points(4), vg.Points(3)}

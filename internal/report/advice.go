@@ -15,7 +15,7 @@ import (
 
 // Figures from which on they are mentioned.
 const (
-	littleWait  = 0.05 // share of an iteration that training waits; a smaller share is not noticed
+	LittleWait  = 0.05 // share of an iteration that training waits; a smaller share is not noticed
 	cpuFull     = 0.90 // share of the CPUs
 	cpuIdle     = 0.50
 	farSlower   = 0.50 // share by which a count takes longer than another, so that their CPU time can be compared
@@ -131,12 +131,12 @@ func (r *Result) Advise(c Circumstances) {
 		say("Without workers, loading adds %s to every training step; WithStep measures whether a worker would hide it.", human.Duration(t.Mean))
 	case !r.Step:
 		say("Loading takes %s per batch. A step that waits for a GPU longer than that hides it; a step that computes on the CPUs competes with it: measure with WithStep.", human.Duration(t.Mean))
-	case lost <= littleWait:
+	case lost <= LittleWait:
 		say("The step sets the pace: training waits for data %s of the time. Work on the model.", human.Share(lost))
 	default:
 		say("Training waits for data %s of the time: %s of %s per batch.", human.Share(lost), human.Duration(t.Wait+t.Transfer), human.Duration(t.Mean))
 	}
-	if !r.Step || lost > littleWait {
+	if !r.Step || lost > LittleWait {
 		r.Advice = append(r.Advice, r.aboutLoading(t, c)...)
 	}
 	if r.Workers > manyWorkers {
@@ -186,7 +186,7 @@ func (r *Result) aboutLoading(t Trial, c Circumstances) []string {
 		say("%s is the highest count that there was time for (%s): more workers may be faster (WithTuningTime).", capital(human.Workers(r.Workers)), used)
 	case highest && r.Workers == c.Most:
 		say("%s is the highest count that was tried (%s): more workers may be faster (WithMaxWorkers).", capital(human.Workers(r.Workers)), used)
-	case len(out) == 0 && !highest && t.CPU+c.Others < cpuIdle && slower(t, r.trial(r.Fastest)) <= littleWait:
+	case len(out) == 0 && !highest && t.CPU+c.Others < cpuIdle && slower(t, r.trial(r.Fastest)) <= LittleWait:
 		say("CPUs idle (%s) and more workers don't help: storage, the network or a lock inside Load sets the pace.", used)
 	}
 	return out

@@ -159,7 +159,7 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	if r.Repeatability > 0 && !r.Fallback && r.trial(r.Workers).OtherCPU <= mostOthers {
 		note("repeatability", "%s of runs would choose the same", human.Share(r.Repeatability))
 	}
-	if r.Step {
+	if r.Floor > 0 {
 		note("floor", "%s per batch, if training never waited for data", human.Duration(r.Floor))
 	}
 	samples := "1 sample"

@@ -623,3 +623,22 @@ func TestATunedLoaderHasTheCountThatWasFoundAndTellsHow(t *testing.T) {
 	require.Len(t, kit.BatchesOf[int64](t, l), 100, "the epoch is whole: tuning took nothing of it")
 	require.Same(t, r, l.Result())
 }
+
+// A step that hands its batch to a goroutine takes next to no time until it is handed the next one. How long it
+// takes shows only where the next one is there.
+func TestTheFloorIsThatOfACountAtWhichTrainingHardlyWaits(t *testing.T) {
+	const step = 15 * time.Millisecond
+	for most, floor := range map[int]time.Duration{16: step, 1: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			busy := make(chan struct{}, 1)
+			r := tune(t, kit.Sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(most), nwt.WithStep(func(context.Context, *nwt.Batch) error {
+				busy <- struct{}{}
+				go func() { time.Sleep(step); <-busy }()
+				return nil
+			}))
+			busy <- struct{}{} // the last step has ended
+			require.InDelta(t, floor, r.Floor, float64(step/10), "at most %d workers: %v", most, r)
+			require.Equal(t, floor > 0, strings.Contains(r.String(), "if training never waited for data"), "%v", r)
+		})
+	}
+}

@@ -300,7 +300,7 @@ func TestATrialTellsWhatABatchCost(t *testing.T) {
 		ds := waiting{wait: 750 * time.Microsecond, compute: 250 * time.Microsecond, steady: true}.dataset(m, 1)
 		r := tune(t, ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), nwt.WithIterations(100), nwt.WithStrategy(nwt.Exhaustive()), m.Option(), stepOf(2*time.Millisecond))
 		require.Equal(t, []any{"host", 4, 16, true, 100, false}, []any{r.Device, r.BatchSize, int(r.BatchBytes), r.Step, r.Iterations, r.Cached})
-		require.InEpsilon(t, 2*time.Millisecond, r.Floor, 0.01)
+		require.Zero(t, r.Floor, "training waits at each count: %v", r)
 		for workers, mean := range []time.Duration{6 * time.Millisecond, 4 * time.Millisecond} {
 			trial := r.Trials[workers]
 			for what, got := range map[string][2]time.Duration{
@@ -567,9 +567,11 @@ func TestAStepThatComputesTakesAsLongAsInALongRunOfItsCount(t *testing.T) {
 				require.InEpsilon(t, mean, trial.Mean, 0.12, "%s, %d workers: %v", name, trial.Workers, r)
 				require.InEpsilon(t, body, trial.Step, 0.12, "%s, %d workers: %v", name, trial.Workers, r)
 				require.InDelta(t, mean-body, trial.Wait, 0.12*float64(mean), "%s, %d workers: %v", name, trial.Workers, r)
-				least = min(least, trial.Step)
+				if 20*(trial.Wait+trial.Transfer) <= trial.Mean {
+					least = min(least, trial.Step)
+				}
 			}
-			require.Equal(t, least, r.Floor, "the step beside which nothing computes")
+			require.Equal(t, least, r.Floor, "the shortest step of counts at which training hardly waits")
 		})
 	}
 }
