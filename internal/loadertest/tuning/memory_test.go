@@ -1,6 +1,6 @@
 //go:build !race
 
-package nwt_test
+package tuning_test
 
 import (
 	"context"
@@ -45,7 +45,7 @@ func TestWhatWorkersThatLeftHaveAllocatedIsNotChargedToFewer(t *testing.T) {
 		},
 		"while training": func(t *testing.T, opts ...nwt.Option) *nwt.Result {
 			l := kit.NewLoader(t, decoders(time.Millisecond), append(opts, nwt.WithAutoWorkers(), nwt.WithWorkers(2), kit.Silent)...)
-			train(t, l, 5000, func() { time.Sleep(time.Millisecond) })
+			kit.Train(t, l, 5000, func() { time.Sleep(time.Millisecond) })
 			require.NotNil(t, l.Result())
 			return l.Result()
 		},
@@ -57,7 +57,7 @@ func TestWhatWorkersThatLeftHaveAllocatedIsNotChargedToFewer(t *testing.T) {
 				if !known {
 					t.Skip("the system doesn't tell the memory that is the process's own")
 				}
-				r := tunes(t, nwt.NewVirtualMachine(2).Option(), nwt.WithMemoryLimit(int64(before)+200<<20))
+				r := tunes(t, kit.NewVirtualMachine(2).Option(), nwt.WithMemoryLimit(int64(before)+200<<20))
 				require.Equal(t, 8, r.Workers, "%v", r)
 				for _, trial := range r.Trials {
 					require.InDelta(t, 20*max(1, trial.Workers), (trial.Memory-int64(before))>>20, 25, "MiB of %d workers: %v", trial.Workers, r)
@@ -82,7 +82,7 @@ func TestTuningIsNotKilledByItsContainer(t *testing.T) {
 			return
 		}
 		l := kit.NewLoader(t, decoders(time.Millisecond), append(opts, nwt.WithAutoWorkers())...)
-		train(t, l, 1000, func() {})
+		kit.Train(t, l, 1000, func() {})
 		fmt.Println(l.Result())
 		return
 	}
