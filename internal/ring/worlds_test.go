@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/nwt-go/nwt/internal/exploretest"
 )
 
 var (
@@ -17,7 +19,7 @@ var (
 // A world is what the ring's users do in some epochs.
 type world struct {
 	name    string
-	bound   int // see explorer
+	bound   int // see exploretest.Explorer
 	workers int
 	most    int     // places of a claim
 	epochs  [][]int // places of each batch
@@ -34,7 +36,7 @@ type world struct {
 	any     bool  // batches are taken in whatever order they are ready
 
 	// Below is of one execution.
-	x *explorer
+	x *exploretest.Explorer
 	r *Ring[shipment]
 	*shared
 }
@@ -76,12 +78,12 @@ type shipment struct {
 }
 
 // set changes what no two threads touch at once, or in whatever order.
-func (w *world) set(c *cell, v uint64) { w.x.change(step{store, c, v, 0, bits64}) }
+func (w *world) set(c *cell, v uint64) { w.x.Set(c, v) }
 
-func (w *world) begin(x *explorer) {
+func (w *world) begin(x *exploretest.Explorer) {
 	w.x, w.r = x, New[shipment](w.workers, w.stage)
-	share(x, w.r)
-	w.shared = share(x, &shared{})
+	exploretest.Share(x, w.r)
+	w.shared = exploretest.Share(x, &shared{})
 	for e := range w.epochs {
 		w.toFill[e], w.fed[e] = newTokens(9), newTokens(1)
 		w.toStage[e], w.staged[e] = newTokens(1), newTokens(1)
@@ -90,36 +92,50 @@ func (w *world) begin(x *explorer) {
 	w.mu.send()
 	w.set(&w.want, uint64(w.workers))
 	w.r.SetQuota(w.workers)
-	if x.needed = 1; len(w.quotas) > 0 {
-		x.needed = 1<<16 - 1 // workers have to leave too
+	if x.Needed = 1; len(w.quotas) > 0 {
+		x.Needed = 1<<16 - 1 // workers have to leave too
 	}
 	if w.lanes == 1 && len(w.quotas) == 0 {
-		x.alike = [2]int{1, 1 + w.workers}
+		x.Alike = [2]int{1, 1 + w.workers}
 	}
-	x.spawn("owner", w.own)
+	x.Spawn("owner", w.own)
 	for id := range w.workers {
 		w.set(&w.alive[id], 1)
 		w.hired[id] = newTokens(2)
-		x.spawn(fmt.Sprint("worker", id), func() { w.work(id) })
+		x.Spawn(fmt.Sprint("worker", id), func() { w.work(id) })
 	}
 	for e := range w.epochs {
 		if w.stream {
-			x.spawn(fmt.Sprint("reader", e), func() { w.read(e) })
+			x.Spawn(fmt.Sprint("reader", e), func() { w.read(e) })
 		}
 		if w.stage {
-			x.spawn(fmt.Sprint("stage", e), func() { w.transfer(e) })
+			x.Spawn(fmt.Sprint("stage", e), func() { w.transfer(e) })
 		}
 	}
 	if len(w.quotas) > 0 {
-		x.spawn("tuner", w.tune)
+		x.Spawn("tuner", w.tune)
 	}
 	if w.rouse {
-		x.spawn("rouser", w.r.Interrupt)
+		x.Spawn("rouser", w.r.Interrupt)
 	}
 	if w.stop {
-		x.spawn("stopper", func() { w.begun.receive(); w.r.Stop(); w.stopped.send() })
+		x.Spawn("stopper", func() { w.begun.receive(); w.r.Stop(); w.stopped.send() })
 	}
 }
+
+// places of what Forget is told
+const (
+	looking = iota
+	parking
+	loading
+	reporting
+	opening
+	awaiting
+	stopping
+	halting
+	reading
+	staging
+)
 
 func (w *world) own() {
 	var seq uint64
@@ -159,9 +175,9 @@ func (w *world) epoch(e int, first uint64) (end uint64) {
 			w.open(e, opened, first)
 			ahead = append(ahead, first+uint64(opened))
 			opened++
-			w.x.forget(append(ahead, opening, uint64(e), uint64(taken), uint64(opened))...)
+			w.x.Forget(append(ahead, opening, uint64(e), uint64(taken), uint64(opened))...)
 		}
-		w.x.forget(append(ahead, awaiting, uint64(e), uint64(taken), uint64(opened))...)
+		w.x.Forget(append(ahead, awaiting, uint64(e), uint64(taken), uint64(opened))...)
 		await := ahead[:1]
 		if w.any {
 			await = ahead
@@ -185,7 +201,7 @@ func (w *world) epoch(e int, first uint64) (end uint64) {
 			}
 		}
 	}
-	w.x.forget(append(ahead, stopping, uint64(e), uint64(opened))...)
+	w.x.Forget(append(ahead, stopping, uint64(e), uint64(opened))...)
 	w.r.Stop()
 	if w.stage {
 		w.staged[e].receive()
@@ -204,14 +220,14 @@ func (w *world) epoch(e int, first uint64) (end uint64) {
 		}
 	}
 	end = first + uint64(opened)
-	w.x.forget(append(ahead, halting, uint64(e), end)...)
+	w.x.Forget(append(ahead, halting, uint64(e), end)...)
 	if len(ahead) > 0 {
 		w.r.Halt(ahead[0])
 	} else {
 		w.r.Halt(end)
 	}
 	w.era.Store(uint64(2*e + 2))
-	w.x.forget(uint64(e), end)
+	w.x.Forget(uint64(e), end)
 	return end
 }
 
@@ -232,34 +248,34 @@ func (w *world) open(e, i int, first uint64) {
 
 func (w *world) deliver(e int, seq uint64) {
 	item := w.r.Item(seq)
-	must(item.epoch == e && item.seq == seq, "batch %d holds batch %d of epoch %d", seq, item.seq, item.epoch)
-	must(item.taken.v == 1<<item.size-1, "batch %d was delivered with places %b of %d", seq, item.taken.v, item.size)
-	must(item.skipped.v == 0, "batch %d was delivered, but not all of it was loaded", seq)
+	exploretest.Must(item.epoch == e && item.seq == seq, "batch %d holds batch %d of epoch %d", seq, item.seq, item.epoch)
+	exploretest.Must(item.taken.V == 1<<item.size-1, "batch %d was delivered with places %b of %d", seq, item.taken.V, item.size)
+	exploretest.Must(item.skipped.V == 0, "batch %d was delivered, but not all of it was loaded", seq)
 }
 
 // load is what a worker, or the owner, does with a claim.
 func (w *world) load(c Claim[shipment]) {
 	item := c.Item
 	local := []uint64{loading, c.Seq, uint64(c.From), uint64(c.To), uint64(item.epoch)}
-	w.x.forget(local...)
-	must(w.era.Load() == uint64(2*item.epoch+1), "places of epoch %d were claimed outside it", item.epoch)
-	must(c.From < c.To && item.seq == c.Seq, "a claim of batch %d holds %d, places %d … %d", c.Seq, item.seq, c.From, c.To)
+	w.x.Forget(local...)
+	exploretest.Must(w.era.Load() == uint64(2*item.epoch+1), "places of epoch %d were claimed outside it", item.epoch)
+	exploretest.Must(c.From < c.To && item.seq == c.Seq, "a claim of batch %d holds %d, places %d … %d", c.Seq, item.seq, c.From, c.To)
 	if w.stream {
-		must(uint64(c.To) <= item.filled.Load(), "places %d … %d of batch %d were claimed before they were offered", c.From, c.To, c.Seq)
+		exploretest.Must(uint64(c.To) <= item.filled.Load(), "places %d … %d of batch %d were claimed before they were offered", c.From, c.To, c.Seq)
 	}
 	for p := c.From; p < c.To; p++ {
-		must(item.taken.v&(1<<p) == 0, "place %d of batch %d was claimed twice", p, c.Seq)
-		w.set(&item.taken, item.taken.v|1<<p)
+		exploretest.Must(item.taken.V&(1<<p) == 0, "place %d of batch %d was claimed twice", p, c.Seq)
+		w.set(&item.taken, item.taken.V|1<<p)
 	}
 	if w.hold && item.epoch == 0 {
 		w.left.receive()
 	}
-	w.x.forget(local...)
+	w.x.Forget(local...)
 	if w.r.Stopped() {
 		w.set(&item.skipped, 1)
 	}
 	local[0] = reporting
-	w.x.forget(local...)
+	w.x.Forget(local...)
 	w.r.Done(c.Seq, c.To-c.From)
 }
 
@@ -273,7 +289,7 @@ func (w *world) work(id int) {
 		w.forgetWorker(parking, id)
 		if !w.r.Park(id) && w.leaves(id) {
 			w.hired[id].receive()
-			if w.want.v == 0 {
+			if w.want.V == 0 {
 				return
 			}
 		}
@@ -281,17 +297,17 @@ func (w *world) work(id int) {
 }
 
 func (w *world) forgetWorker(at uint64, id int) {
-	if w.x.alike[1] > 0 {
+	if w.x.Alike[1] > 0 {
 		id = 0
 	}
-	w.x.forget(at, uint64(id))
+	w.x.Forget(at, uint64(id))
 }
 
 // leaves lets a worker go that is one too many, unless that has changed again.
 func (w *world) leaves(id int) bool {
 	w.mu.receive()
 	defer w.mu.send()
-	if uint64(id) < w.want.v {
+	if uint64(id) < w.want.V {
 		return false
 	}
 	w.set(&w.alive[id], 0)
@@ -304,7 +320,7 @@ func (w *world) hire(n int) {
 	w.set(&w.want, uint64(n))
 	w.r.SetQuota(n)
 	for id := range n {
-		if w.alive[id].v == 0 {
+		if w.alive[id].V == 0 {
 			w.set(&w.alive[id], 1)
 			w.hired[id].send()
 		}
@@ -321,7 +337,7 @@ func (w *world) tune() {
 // read is a stream's reader in epoch e.
 func (w *world) read(e int) {
 	for i := 0; ; i++ {
-		w.x.forget(reading, uint64(i), uint64(e))
+		w.x.Forget(reading, uint64(i), uint64(e))
 		w.toFill[e].receive()
 		if w.quit[e].Load() {
 			break
@@ -334,7 +350,7 @@ func (w *world) read(e int) {
 			if n < w.epochs[e][i] {
 				w.r.Offer(item.seq, n)
 			}
-			w.x.forget(reading, uint64(i), uint64(e), uint64(n))
+			w.x.Forget(reading, uint64(i), uint64(e), uint64(n))
 		}
 		item.size = n
 		w.r.Seal(item.seq, n)
@@ -347,7 +363,7 @@ func (w *world) transfer(e int) {
 	w.toStage[e].receive()
 	next := w.first[e].Load()
 	for end := next + uint64(len(w.epochs[e])); next < end && !w.r.Stopped(); {
-		w.x.forget(staging, next, uint64(e))
+		w.x.Forget(staging, next, uint64(e))
 		w.r.AwaitLoaded(next)
 		if w.r.Loaded(next) && !w.r.Stopped() { // in this order, as in Await
 			w.r.Staged(next)
@@ -361,14 +377,14 @@ func TestEveryOrderOfStepsInSmallWorlds(t *testing.T) {
 	for _, w := range worlds {
 		t.Run(w.name, func(t *testing.T) {
 			began := time.Now()
-			x := &explorer{world: w.begin, bound: w.bound}
+			x := &exploretest.Explorer{World: w.begin, Bound: w.bound}
 			if *unbounded {
-				x.bound = -1
+				x.Bound = -1
 			} else if *turns >= 0 {
-				x.bound = *turns
+				x.Bound = *turns
 			}
-			failure := x.explore()
-			t.Logf("turns %d: %d executions, %d states, %d steps, %v", x.bound, x.executions, len(x.seen), x.steps, time.Since(began).Round(time.Millisecond))
+			failure := x.Explore()
+			t.Logf("turns %d: %d executions, %d states, %d steps, %v", x.Bound, x.Executions, x.States(), x.Steps, time.Since(began).Round(time.Millisecond))
 			if failure != "" {
 				t.Fatal(failure)
 			}

@@ -1,6 +1,7 @@
-//go:build explore
-
-package ring
+// Package exploretest runs goroutines that share data, in a test, in every order of their steps. The code
+// under test reaches shared data through types of its own: aliases of sync/atomic's or, with the build tag
+// explore, of this package's, each access to which is a step. It is for tests.
+package exploretest
 
 import (
 	"cmp"
@@ -11,18 +12,18 @@ import (
 	"unsafe"
 )
 
-// An explorer runs a small world in every order of its threads' steps. Orders
+// An Explorer runs a small world in every order of its threads' steps. Orders
 // that differ only in steps which don't touch each other are one (sleep sets),
 // and a state that was seen before isn't gone through again. A state is what
 // the cells hold and what each thread has seen since it last forgot.
-type explorer struct {
-	world func(x *explorer) // makes the threads and what they share
-	// bound is how often an execution may turn from a thread that could go on, or
+type Explorer struct {
+	World func(x *Explorer) // makes the threads and what they share
+	// Bound is how often an execution may turn from a thread that could go on, or
 	// −1: as often as it likes. Where there is a bound, no orders count as one.
-	bound int
+	Bound int
 
-	needed uint16 // threads that an execution doesn't end before
-	alike  [2]int // from … to−1: threads of which it doesn't matter which is which
+	Needed uint16 // threads that an execution doesn't end before
+	Alike  [2]int // from … to−1: threads of which it doesn't matter which is which
 
 	threads []*thread
 	running *thread
@@ -33,7 +34,7 @@ type explorer struct {
 	seen    map[uint64]uint16 // by state: the threads that sleep there, whatever came after
 	failure string
 
-	executions, steps int
+	Executions, Steps int
 }
 
 // A node is a state on the path that is being explored.
@@ -80,8 +81,8 @@ func mix64(x uint64) uint64 {
 
 const golden = 0x9e3779b97f4a7c15
 
-// spawn makes a thread of the world.
-func (x *explorer) spawn(name string, run func()) {
+// Spawn makes a thread of the world.
+func (x *Explorer) Spawn(name string, run func()) {
 	t := &thread{name: name, memory: golden}
 	t.resume, t.stop = iter.Pull(func(yield func(struct{}) bool) {
 		t.yield = yield
@@ -99,30 +100,16 @@ func (x *explorer) spawn(name string, run func()) {
 	x.threads = append(x.threads, t)
 }
 
-// must ends the exploration unless ok.
-func must(ok bool, format string, args ...any) {
+// Must ends the exploration unless ok.
+func Must(ok bool, format string, args ...any) {
 	if !ok {
 		panic(violation(fmt.Sprintf(format, args...)))
 	}
 }
 
-// places of what forget is told
-const (
-	looking = iota
-	parking
-	loading
-	reporting
-	opening
-	awaiting
-	stopping
-	halting
-	reading
-	staging
-)
-
-// forget says that what the running thread does next depends on nothing but
+// Forget says that what the running thread does next depends on nothing but
 // what is given here.
-func (x *explorer) forget(what ...uint64) {
+func (x *Explorer) Forget(what ...uint64) {
 	t := x.running
 	t.memory = golden
 	for _, w := range what {
@@ -130,9 +117,9 @@ func (x *explorer) forget(what ...uint64) {
 	}
 }
 
-func (x *explorer) perform(s step) uint64 {
+func (x *Explorer) perform(s step) uint64 {
 	t := x.running
-	if len(x.areas) == 0 { // the ring is being made
+	if len(x.areas) == 0 { // the world is being made
 		return s.perform()
 	}
 	if t == nil {
@@ -145,29 +132,36 @@ func (x *explorer) perform(s step) uint64 {
 	return t.seen
 }
 
-func (x *explorer) change(s step) uint64 {
-	old := s.cell.v
+func (x *Explorer) change(s step) uint64 {
+	old := s.cell.V
 	seen := s.perform()
-	if s.cell.v != old {
+	if s.cell.V != old {
 		if s.cell.id == 0 {
 			s.cell.id = x.number(s.cell)
 		}
-		x.memory ^= s.cell.hash(old) ^ s.cell.hash(s.cell.v)
+		x.memory ^= s.cell.hash(old) ^ s.cell.hash(s.cell.V)
 	}
 	return seen
 }
+
+// Set changes what no two threads touch at once, or in whatever order.
+func (x *Explorer) Set(c *Cell, v uint64) { x.change(step{store, c, v, 0, bits64}) }
+
+// States returns how many states were seen.
+func (x *Explorer) States() int { return len(x.seen) }
 
 // An area is memory with cells in it. A cell has the same number in every
 // execution: that of the area, and where it lies there.
 type area struct{ from, to uintptr }
 
-func share[T any](x *explorer, p *T) *T {
+// Share says that threads share the cells in what p points to.
+func Share[T any](x *Explorer, p *T) *T {
 	from := uintptr(unsafe.Pointer(p))
 	x.areas = append(x.areas, area{from, from + unsafe.Sizeof(*p)})
 	return p
 }
 
-func (x *explorer) number(c *cell) uint64 {
+func (x *Explorer) number(c *Cell) uint64 {
 	at := uintptr(unsafe.Pointer(c))
 	for i, a := range x.areas {
 		if a.from <= at && at < a.to {
@@ -177,7 +171,7 @@ func (x *explorer) number(c *cell) uint64 {
 	panic("a cell that isn't shared")
 }
 
-func (c *cell) hash(v uint64) uint64 {
+func (c *Cell) hash(v uint64) uint64 {
 	if v == 0 {
 		return 0
 	}
@@ -190,29 +184,37 @@ func (s step) writes() bool {
 	case load:
 		return false
 	case store, swap:
-		return s.cell.v != s.a&s.wide
+		return s.cell.V != s.a&s.wide
 	case compareAndSwap:
-		return s.cell.v == s.a&s.wide
+		return s.cell.V == s.a&s.wide
 	}
 	return true
 }
 
-func (s step) possible() bool { return s.do != receive || s.cell.v > 0 }
+func (s step) possible() bool {
+	switch s.do {
+	case receive:
+		return s.cell.V > 0
+	case lock:
+		return s.cell.V == 0
+	}
+	return true
+}
 
 // step lets thread i take its step and go on to the next.
-func (x *explorer) step(i int) {
+func (x *Explorer) step(i int) {
 	t := x.threads[i]
-	if t.next.do == send && t.next.cell.v == t.next.a {
+	if t.next.do == send && t.next.cell.V == t.next.a {
 		x.failure = t.name + ": a token more than there is room for"
 		return
 	}
 	t.seen = x.change(t.next)
 	t.memory = mix64(t.memory*golden + t.seen + 1)
 	x.goOn(t)
-	x.steps++
+	x.Steps++
 }
 
-func (x *explorer) goOn(t *thread) {
+func (x *Explorer) goOn(t *thread) {
 	x.running = t
 	_, ok := t.resume()
 	x.running = nil
@@ -223,12 +225,12 @@ func (x *explorer) goOn(t *thread) {
 
 // state returns a number for the present state, and the threads in an order that is
 // the same in states between which there is no difference.
-func (x *explorer) state() (uint64, []int) {
+func (x *Explorer) state() (uint64, []int) {
 	order := x.order[:0]
 	for i := range x.threads {
 		order = append(order, i)
 	}
-	slices.SortFunc(order[x.alike[0]:x.alike[1]], func(i, k int) int { return cmp.Compare(x.threads[i].memory, x.threads[k].memory) })
+	slices.SortFunc(order[x.Alike[0]:x.Alike[1]], func(i, k int) int { return cmp.Compare(x.threads[i].memory, x.threads[k].memory) })
 	h := x.memory
 	for _, i := range order {
 		h = mix64(h*golden + x.threads[i].memory)
@@ -252,9 +254,9 @@ func back(places uint16, order []int) (set uint16) {
 	return set
 }
 
-// explore goes through all executions, and returns what went wrong in the first
+// Explore goes through all executions, and returns what went wrong in the first
 // bad one, with its steps.
-func (x *explorer) explore() string {
+func (x *Explorer) Explore() string {
 	x.seen = map[uint64]uint16{}
 	defer func(p func(step) uint64) { perform = p }(perform)
 	perform = x.perform
@@ -264,7 +266,7 @@ func (x *explorer) explore() string {
 			failure := x.failure
 			return failure + "\n" + x.story()
 		}
-		x.executions++
+		x.Executions++
 		for n := len(x.path) - 1; n >= 0 && x.path[n].todo == 0; n-- {
 			x.path = x.path[:n]
 		}
@@ -292,22 +294,22 @@ func lowest(set uint16) int {
 }
 
 // begin makes the world anew and takes every thread to its first step.
-func (x *explorer) begin() {
+func (x *Explorer) begin() {
 	x.threads, x.memory, x.areas, x.failure = x.threads[:0], 0, x.areas[:0], ""
-	x.world(x)
+	x.World(x)
 	for _, t := range x.threads {
 		x.goOn(t)
 	}
 }
 
-func (x *explorer) end() {
+func (x *Explorer) end() {
 	for _, t := range x.threads {
 		t.stop()
 	}
 }
 
 // execute follows the path and then goes on to where nothing is left to try.
-func (x *explorer) execute() {
+func (x *Explorer) execute() {
 	x.begin()
 	defer x.end()
 	var sleep uint16
@@ -334,7 +336,7 @@ func (x *explorer) execute() {
 			}
 		}
 		switch {
-		case left&x.needed == 0:
+		case left&x.Needed == 0:
 			return
 		case can == 0:
 			x.failure = "everybody sleeps, and nobody is left to wake them"
@@ -348,7 +350,7 @@ func (x *explorer) execute() {
 		if len(x.path) > 0 {
 			last = x.path[len(x.path)-1].next
 		}
-		if x.bound >= 0 {
+		if x.Bound >= 0 {
 			x.curb(&n, last, order)
 		} else if asleep, ok := x.seen[n.state]; ok {
 			n.todo &= back(asleep, order)
@@ -370,7 +372,7 @@ func (x *explorer) execute() {
 
 // curb leaves in n.todo what the bound allows after a step of thread last, and
 // nothing if the state was seen with as few turns.
-func (x *explorer) curb(n *node, last int, order []int) {
+func (x *Explorer) curb(n *node, last int, order []int) {
 	if last < 0 {
 		return
 	}
@@ -380,7 +382,7 @@ func (x *explorer) curb(n *node, last int, order []int) {
 		n.turns++
 	}
 	n.was, n.could = last, n.todo&(1<<last) != 0
-	if n.could && n.turns == x.bound {
+	if n.could && n.turns == x.Bound {
 		n.todo = 1 << last
 	}
 	key := mix64(n.state*golden + uint64(slices.Index(order, last)))
@@ -393,9 +395,9 @@ func (x *explorer) curb(n *node, last int, order []int) {
 
 // follow takes the step of a node and returns who sleeps after it: those whose
 // next step was tried before, or slept, and doesn't touch what this one does.
-func (x *explorer) follow(n *node) (sleep uint16) {
+func (x *Explorer) follow(n *node) (sleep uint16) {
 	s := x.threads[n.next].next
-	if x.bound >= 0 {
+	if x.Bound >= 0 {
 		x.step(n.next)
 		return 0
 	}
@@ -409,7 +411,7 @@ func (x *explorer) follow(n *node) (sleep uint16) {
 }
 
 // spins reports whether one thread alone has come back to a state.
-func (x *explorer) spins(state uint64) bool {
+func (x *Explorer) spins(state uint64) bool {
 	last := x.path[len(x.path)-1].next
 	for _, n := range slices.Backward(x.path) {
 		if n.next != last {
@@ -423,16 +425,16 @@ func (x *explorer) spins(state uint64) bool {
 }
 
 // story returns the steps of the path.
-func (x *explorer) story() string {
+func (x *Explorer) story() string {
 	var s strings.Builder
 	x.begin()
 	defer x.end()
 	for _, n := range x.path {
 		t := x.threads[n.next]
 		what := t.next
-		old := what.cell.v
+		old := what.cell.V
 		x.step(n.next)
-		fmt.Fprintf(&s, "%-8s %-14s %x -> %x, sees %x\n", t.name, [...]string{"load", "store", "swap", "add", "compareAndSwap", "send", "receive"}[what.do], old, what.cell.v, t.seen)
+		fmt.Fprintf(&s, "%-8s %-14s %x -> %x, sees %x\n", t.name, [...]string{"load", "store", "swap", "add", "compareAndSwap", "send", "receive", "lock"}[what.do], old, what.cell.V, t.seen)
 	}
 	return s.String()
 }
