@@ -24,8 +24,9 @@ type Dataset interface {
 type BatchDataset interface {
 	Dataset
 	// For each i, LoadMany loads the sample of index indices[i] into dst[i], under the rules of Load. It
-	// gets at most a batch of samples, contiguous in memory: see [ValuesOf]. It may sort both slices. If it
-	// fails, the loader logs that once, and finds the bad samples by calling Load.
+	// gets at most a batch of samples, contiguous in memory: see [ValuesOf]. It may sort both slices. After a
+	// temporary error the loader calls it again, as [WithRetry] says. If it still fails, the loader logs
+	// that, and loads by halves, down to single calls of Load, so that only bad samples are bad.
 	LoadMany(ctx context.Context, indices []int, dst []*Sample) error
 }
 

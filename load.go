@@ -229,23 +229,23 @@ func (h *loadLoop) forget() {
 	}
 }
 
-// together loads the places before end in one call of LoadMany. If the call fails, it tries each half,
-// then the halves of these, and so on. Load is then called only for the bad samples, and its errors name
-// them.
-func (h *loadLoop) together(ctx context.Context, end int) {
+// together loads the places before end in one call of LoadMany, which it repeats as WithRetry says if they
+// are the whole of a claim. If the call fails, it tries each half, without a wait, then the halves of
+// these, and so on. Load is then called only for the samples that fail alone, and its errors name them.
+func (h *loadLoop) together(ctx context.Context, end int, whole bool) {
 	switch {
 	case h.next >= end || h.call.clock.Lost():
 	case h.stops.Stopped() || h.isBeyondError():
 		h.next = end // these samples will not be delivered
 	case !h.gather(end):
 		h.singly(ctx, end)
-	case h.callTogether(ctx, end):
+	case h.callTogether(ctx, end, whole):
 		h.next = end
 	case end-h.next == 1:
 		h.singly(ctx, end)
 	default:
-		h.together(ctx, h.next+(end-h.next)/2)
-		h.together(ctx, end)
+		h.together(ctx, h.next+(end-h.next)/2, false)
+		h.together(ctx, end, false)
 	}
 }
 
@@ -253,10 +253,10 @@ func (h *loadLoop) together(ctx context.Context, end int) {
 func (h *loadLoop) isBeyondError() bool { return h.how.strict && h.next > int(h.bad.first.Load()) }
 
 // callTogether calls LoadMany for the places that gather has readied.
-func (h *loadLoop) callTogether(ctx context.Context, end int) (ok bool) {
+func (h *loadLoop) callTogether(ctx context.Context, end int, whole bool) (ok bool) {
 	samples, returned := h.samples[:end-h.next], false
 	failed := func(err error) {
-		if !h.stops.Stopped() && ctx.Err() == nil { // else the context has ended, which is not a failure
+		if whole && !h.stops.Stopped() && ctx.Err() == nil { // else it was logged, or the context has ended, which is not a failure
 			h.how.failed(err)
 		}
 	}
@@ -277,6 +277,12 @@ func (h *loadLoop) callTogether(ctx context.Context, end int) (ok bool) {
 		h.calls(end, true)
 	}
 	err := h.how.together(ctx, h.indices, samples)
+	if err != nil && whole {
+		err = h.how.retry.Do(ctx, err, func() error {
+			h.gather(end) // the call may have sorted both, and set lengths
+			return h.how.together(ctx, h.indices, samples)
+		})
+	}
 	returned = true
 	switch {
 	case h.tooLate():

@@ -397,12 +397,17 @@ func (l *engine) isEnding() bool { return l.ring.Stopped() }
 // takes half as long as time.Now.
 func (l *engine) now() int64 { return int64(time.Since(l.born)) + 1 }
 
-// failedTogether logs that a LoadMany has failed, but only the first time. A bad sample is reported
-// again when Load fails for it. But if LoadMany fails and Load doesn't, loading is slow, and this log is
-// the only hint.
+// failedTogether logs that a LoadMany has failed: the first time, the tenth, the hundredth and so on. A bad
+// sample is reported again when Load fails for it. But if LoadMany fails and Load doesn't, loading is slow,
+// and this log is the only hint.
 func (l *engine) failedTogether(err error) {
-	if l.setup.once.First("LoadMany") {
-		l.setup.opts.log.Warn("nwt: LoadMany failed: its halves are tried, and their halves, until the bad samples are found; this is logged once", "during", l.setup.during(), "error", err)
+	times := l.counters.failedTogether.Add(1)
+	rest := times
+	for rest%10 == 0 {
+		rest /= 10
+	}
+	if rest == 1 {
+		l.setup.opts.log.Warn("nwt: LoadMany failed: its samples are loaded by halves, and by halves of these, down to single calls of Load for those that fail alone", "during", l.setup.during(), "failures", times, "error", err)
 	}
 }
 

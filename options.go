@@ -317,9 +317,10 @@ func WithErrorBudget(maxBad int) Option {
 	return option("WithErrorBudget", everywhere|inPrecompute, func(o *options) error { o.maxBad = maxBad; return between("WithErrorBudget", maxBad, 0, math.MaxInt32) })
 }
 
-// WithTimeout gives up a call of Load that takes longer than perSample, which must be at least 1 ms. The
+// WithTimeout gives up a call of Load that takes longer than perSample, or a call of LoadMany that takes
+// longer than perSample × its samples: 2 s for 500 rows are 1000 s. It must be at least 1 ms. The
 // sample is then bad, with [context.DeadlineExceeded]. The time includes the repetitions of [WithRetry].
-// LoadMany gets perSample for each of its samples; each Open, Next, Skip and Close of a shard gets
+// When a LoadMany is given up, its samples are loaded one by one; each Open, Next, Skip and Close of a shard gets
 // perSample. By default there is no bound.
 //
 // A call that was given up keeps its goroutine and memory until it returns; once 1024 such calls are
@@ -465,7 +466,7 @@ func (o *options) logUndivided() {
 var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 
 // WithRetry sets how many times, 0 … 100, a sample is loaded again if its error is temporary; the default
-// is 3. The wait before the first repetition is 10 ms by default, and doubles each time. [WithTimeout]
+// is 3. A LoadMany is called again as a whole. The wait before the first repetition is 10 ms by default, and doubles each time. [WithTimeout]
 // bounds the total time of a sample's loads and waits. After a temporary error of Open, Next or Skip the
 // shard is opened again, and reading goes on at the same place. [WithTimeout] bounds each of these calls
 // by itself, but not the waits. The last error says how many attempts there were.
@@ -475,8 +476,9 @@ var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 // method is temporary if it is one of these: a connection was reset, refused or broken off; a network or
 // host can't be reached; [io.ErrUnexpectedEOF]; ESTALE or EIO of a network file system. An error with a
 // method HTTPStatusCode() int is temporary if the method returns 408, 429 or 5xx, or if the error's
-// method ErrorCode() string returns an S3 code for a passing condition, such as ExpiredToken. The package
-// objects retries after other errors too.
+// method ErrorCode() string returns an S3 code for a passing condition, such as ExpiredToken. An error of
+// a database is temporary if its method SQLState() string returns a state of class 08, 40, 53 or 57P, or
+// if it is database/sql's driver.ErrBadConn. The package objects retries after other errors too.
 func WithRetry(times int, wait time.Duration) Option {
 	return option("WithRetry", everywhere|inPrecompute, func(o *options) error {
 		o.retry = retry.Policy{Times: times, Wait: wait, Asked: true}

@@ -68,6 +68,8 @@ type counters struct {
 	reading durations.Stopwatch // for a stream: runs while the records of a batch are read
 	loads   durations.Histogram // written by workers
 	faulty  faulty
+
+	failedTogether atomic.Int64 // calls of LoadMany that failed
 }
 
 // wholeBatch is what one batch adds to counters.loaded.

@@ -150,7 +150,7 @@ func (w *worker) loadClaim() {
 	}
 	ctx := w.loop.context(b.context())
 	if w.loop.how.together != nil && w.loop.slot == b.slot { // else in the spare of a LoadMany that was given up: see takeOver
-		w.loop.together(ctx, end)
+		w.loop.together(ctx, end, true)
 	} else {
 		w.loop.singly(ctx, end)
 	}

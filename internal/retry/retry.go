@@ -3,12 +3,14 @@ package retry
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/callctx"
@@ -40,7 +42,11 @@ func MayPass(err error) (may, known bool) {
 		named := errors.As(err, &reason) && slices.Contains(passing, reason.ErrorCode())
 		return named || status >= 500 || status == 408 || status == 429, true
 	}
-	if slices.ContainsFunc(faults, is) || is(io.ErrUnexpectedEOF) {
+	var state interface{ SQLState() string } // an error of PostgreSQL, as pgx and lib/pq return it
+	if errors.As(err, &state) {
+		return slices.ContainsFunc(passingStates, func(class string) bool { return strings.HasPrefix(state.SQLState(), class) }), true
+	}
+	if slices.ContainsFunc(faults, is) || is(io.ErrUnexpectedEOF) || is(driver.ErrBadConn) {
 		return true, true
 	}
 	var request *url.Error // for a server that hangs up instead of answering
@@ -56,6 +62,11 @@ var passing = []string{
 	"RequestTimeout", "RequestTimeoutException", "RequestTimeTooSkewed", "RequestInTheFuture",
 	"Throttling", "ThrottlingException", "RequestLimitExceeded", "SlowDown", "OperationAborted", "BadRequest",
 }
+
+// passingStates are the classes of SQL states that another attempt may not meet: the connection broke, the
+// transaction lost against another, the server lacks memory or connections, or it is restarted. (57014 is a
+// query that was canceled: it is not among them.)
+var passingStates = []string{"08", "40", "53", "57P"}
 
 // As returns an error that says whether it is temporary. For nil it returns nil.
 func As(err error, temporary bool) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -33,7 +34,7 @@ func TestOnlyTheBadSamplesOfABatchDatasetAreBad(t *testing.T) {
 	require.Equal(t, kit.UpTo(100, 7, 90), got)
 }
 
-func TestALoadManyThatFailsWhereLoadDoesNotIsLoggedOnce(t *testing.T) {
+func TestALoadManyThatFailsWhereLoadDoesNotIsLogged(t *testing.T) {
 	for want, fail := range map[string]func(dst []*nwt.Sample){
 		"panic: runtime error: index out of range": func(dst []*nwt.Sample) { _ = dst[64] },
 	} {
@@ -44,7 +45,7 @@ func TestALoadManyThatFailsWhereLoadDoesNotIsLoggedOnce(t *testing.T) {
 			got, err := kit.Values(t, l, 0)
 			require.NoError(t, err)
 			require.Equal(t, kit.UpTo(100), got)
-			require.Equal(t, 1, strings.Count(log.String(), "LoadMany failed"))
+			require.Equal(t, 2, strings.Count(log.String(), "LoadMany failed"), "of ten: the first and the last")
 			require.Contains(t, log.String(), want)
 		}
 	}
@@ -87,12 +88,13 @@ func TestScratchIsMadeAnewAfterAPanicInLoadMany(t *testing.T) {
 	require.Zero(t, d.Open.Load())
 }
 
-func TestALoadManyThatFailsIsLoggedOnce(t *testing.T) {
+func TestALoadManyThatFailsIsLoggedLessAndLessOften(t *testing.T) {
 	var log kit.Journal
 	l := kit.NewLoader(t, rotting(100), nwt.WithBatchSize(10), nwt.WithWorkers(0), nwt.WithErrorBudget(100), log.Option())
 	requirePages(t, l, 0)
 	require.NoError(t, l.Close())
-	require.Equal(t, 1, strings.Count(log.String(), "LoadMany failed:"))
+	require.Equal(t, 2, strings.Count(log.String(), "LoadMany failed:"), "of ten: the first and the last")
+	require.Contains(t, log.String(), "failures=10")
 	require.Equal(t, 10, strings.Count(log.String(), "a bad sample is left out\" during=loading"))
 }
 
@@ -122,6 +124,47 @@ func TestALoadManyThatFailsIsHalvedUntilTheBadSamplesAreFound(t *testing.T) {
 	require.LessOrEqual(t, calls, 4+2*10)
 	require.LessOrEqual(t, together, 4096+2*1024)
 	require.Equal(t, 1717, l.BadSamples()[0].Index)
+}
+
+func TestALoadManyIsRepeatedAfterItsWaitsBeforeItIsHalved(t *testing.T) {
+	const restarts = 250 * time.Millisecond // of a database: after the waits of 100 and 200 ms it answers again
+	down := nwt.Retryable(errors.New("the database is restarted"))
+	for name, c := range map[string]struct {
+		down    time.Duration
+		calls   int           // of LoadMany for a batch of 8 samples
+		waits   time.Duration // in all
+		failure string
+	}{
+		"it comes back":      {restarts, 3, 300 * time.Millisecond, ""},
+		"it doesn't in time": {310 * time.Millisecond, 3 + 3 + 3, 400 * time.Millisecond, "the database is restarted (attempt 3)"},
+	} {
+		for _, workers := range []int{0, 1} {
+			t.Run(fmt.Sprintf("%s/workers=%d", name, workers), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var log kit.Journal
+					began, calls := time.Now(), 0
+					ds := &kit.Pages{N: 8, OnLoad: func(context.Context, int, *nwt.Sample) error {
+						if time.Since(began) < c.down {
+							return down
+						}
+						return nil
+					}}
+					ds.OnLoadMany = func(_ context.Context, indices []int, dst []*nwt.Sample) error {
+						calls++
+						slices.Reverse(indices) // which it may, together
+						slices.Reverse(dst)
+						return ds.OnLoad(t.Context(), 0, nil)
+					}
+					l := kit.NewLoader(t, ds, nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithPrefetch(1), nwt.WithRetry(2, 100*time.Millisecond), log.Option())
+					require.Equal(t, kit.IndicesUpTo(8), requirePages(t, l, 0))
+					require.Equal(t, c.waits, time.Since(began))
+					require.Equal(t, c.calls, calls)
+					require.Equal(t, c.failure != "", strings.Contains(log.String(), "LoadMany failed"))
+					require.Contains(t, log.String(), c.failure)
+				})
+			})
+		}
+	}
 }
 
 func TestALoadManyThatFailsWithItsContextIsNotHalved(t *testing.T) {

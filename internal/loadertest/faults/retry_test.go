@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -41,6 +42,12 @@ type status int
 func (s status) Error() string       { return fmt.Sprintf("status %d", int(s)) }
 func (s status) HTTPStatusCode() int { return int(s) }
 
+// sqlState is an error of a database.
+type sqlState string
+
+func (s sqlState) Error() string    { return "state " + string(s) }
+func (s sqlState) SQLState() string { return string(s) }
+
 // firmly is an error that says that it will stay.
 type firmly struct{ error }
 
@@ -74,6 +81,7 @@ func TestFaultsThatMayPassAreRepeatedAndOthersAreNot(t *testing.T) {
 		context.DeadlineExceeded, status(503), status(429), status(408), busyError{}, &net.DNSError{IsTimeout: true},
 		nwt.Retryable(errors.New("503")), fmt.Errorf("photo: %w", nwt.Retryable(fs.ErrNotExist)),
 		errors.Join(errors.New("photo"), read(syscall.ECONNRESET)),
+		sqlState("08006"), fmt.Errorf("row 7: %w", sqlState("40001")), sqlState("53300"), sqlState("57P01"), fmt.Errorf("query: %w", driver.ErrBadConn),
 	} {
 		tries, ends := often(t, err)
 		require.Equal(t, 3, tries, "%v", err)
@@ -81,7 +89,7 @@ func TestFaultsThatMayPassAreRepeatedAndOthersAreNot(t *testing.T) {
 	}
 	for _, err := range []error{
 		fs.ErrNotExist, fs.ErrPermission, io.EOF, status(404), status(400), &url.Error{Op: "Get", Err: context.Canceled},
-		firmly{io.ErrUnexpectedEOF}, firmly{nwt.Retryable(io.EOF)}, &net.DNSError{IsNotFound: true}, errors.New("no picture"),
+		firmly{io.ErrUnexpectedEOF}, firmly{nwt.Retryable(io.EOF)}, sqlState("42P01"), sqlState("57014"), sqlState("23505"), &net.DNSError{IsNotFound: true}, errors.New("no picture"),
 	} {
 		tries, ends := often(t, err)
 		require.Equal(t, 1, tries, "%v", err)
