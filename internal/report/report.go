@@ -226,21 +226,15 @@ func (t *Trial) known() bool { return search.Known(t.Mean, t.Low, t.High) }
 func (r *Result) Explain(c search.Choice, untuned int) {
 	chosen, fastest := r.trial(r.Workers), r.trial(r.Fastest)
 	overlap := chosen.Total-fastest.Total > r.Alpha
-	r.Fallback = c.Kept || overlap
+	r.Fallback = overlap
 	reason, they := capital(human.Workers(r.Workers)), "" // they: the subject and verb of a second sentence
 	if r.Fallback && r.Workers == untuned {
 		reason += map[bool]string{true: ", as before", false: ", the default"}[r.Strategy == Live]
 	}
 	reason += ": "
-	var first []string // clauses of the first sentence, if there are two
-	if c.Kept {
-		first = append(first, "time was over before another count was surely better")
-	}
-	if waits := chosen.Wait + chosen.Transfer; r.Step && float64(waits) < hardly*float64(chosen.Mean) {
-		first = append(first, "training hardly waits for data")
-	}
-	if first != nil {
-		reason += strings.Join(first, "; ") + ". "
+	two := r.Step && float64(chosen.Wait+chosen.Transfer) < hardly*float64(chosen.Mean) // sentences
+	if two {
+		reason += "training hardly waits for data. "
 		if they = "They are "; r.Workers == 1 {
 			they = "It is "
 		}
@@ -288,7 +282,7 @@ func (r *Result) Explain(c search.Choice, untuned int) {
 		}
 	}
 	compared := strings.Join(beside, "; ")
-	if first != nil {
+	if two {
 		compared = capital(compared)
 	}
 	r.Reason = reason + compared + "."

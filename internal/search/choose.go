@@ -2,24 +2,16 @@ package search
 
 import (
 	"math"
-	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"time"
 )
 
 const (
-	doubt     = 0.5 // a count may be within alpha if it is so after allowing this many standard errors in its favour, of which one counts as at most alpha
-	surely    = 1   // it surely is within if it is so after allowing this many against it: then no count with more workers is preferred
-	mostDoubt = 0.25
-	unhidden  = 0.005 // share of a step that loading may take without workers, though a worker would hide it
-	ofItself  = 1.6   // a count's own error, as a multiple of the error of a difference between counts: it includes what all counts share
-	mostSure  = 0.99  // the highest confidence that is reported
-
-	// If time ended the search, another count replaces training's own only if the probability that it is
-	// worse by more than alpha and worseBy is at most mayBeWorse.
-	worseBy    = 0.02
-	mayBeWorse = 0.05
+	doubt    = 0.5   // a count may be within alpha if it is so after allowing this many standard errors in its favour, of which one counts as at most alpha
+	unhidden = 0.005 // share of a step that loading may take without workers, though a worker would hide it
+	ofItself = 1.6   // a count's own error, as a multiple of the error of a difference between counts: it includes what all counts share
+	mostSure = 0.99  // the highest confidence that is reported
 )
 
 // A Choice is the outcome of a search.
@@ -29,7 +21,6 @@ type Choice struct {
 	Alpha      time.Duration // accumulated over the space's iterations
 	Confidence float64       // share of runs that would choose the same, 0 … 1; 0: nothing was measured twice
 	Most       int           // counts above this were measured, but only take CPUs from other processes; 0: there are none
-	Kept       bool          // Workers is training's own count, because time ended before another was surely better
 	Estimates  []Estimate    // one per count measured, ascending
 }
 
@@ -63,11 +54,6 @@ func Choose(sp Space, seen []Series) Choice {
 		c.Estimates[i] = Estimate{w, time.Duration(mean), body, time.Duration(mean * max(0, 1-margin)), time.Duration(min(mean*(1+margin), math.MaxInt64/2))}
 	}
 	chosen, fastest := e.choose(e.mean)
-	if sp.Time > 0 && sp.Left <= 0 {
-		own := e.orTheStart(chosen)
-		c.Kept = own != chosen
-		chosen = own
-	}
 	// The choice allows for errors; what is reported as the fastest is the shortest time in the table.
 	for i, one := range c.Estimates[:e.able] {
 		known, than := Known(one.Mean, one.Low, one.High), c.Estimates[fastest]
@@ -91,11 +77,7 @@ func Choose(sp Space, seen []Series) Choice {
 }
 
 // choose applies the rule to one set of times: the fewest workers that aren't slower than the fastest by
-// more than alpha. If the measurements don't tell which of several counts that is, it chooses the one
-// that training would have without tuning or, if that isn't among them, the roundest, because other runs
-// then choose the same: rounding is what makes a result replicable (Impagliazzo, Lei, Pitassi & Sorrell,
-// "Reproducibility in learning", STOC 2022). The chosen count has at most twice as many workers as the
-// lowest of them.
+// more than alpha. If the measurements don't tell whether training's own count is as good, it chooses that.
 //
 // The fastest is the count with the smallest sum of mean and standard error, so that a count that was
 // hardly measured doesn't become the fastest by luck. 0 workers aren't chosen if a worker would hide
@@ -107,22 +89,8 @@ func (e evidence) choose(mean []float64) (chosen, fastest int) {
 		}
 	}
 	first := e.fewest(mean, fastest)
-	chosen, most := -1, 0
-	for i := first; i < e.able; i++ {
-		w := e.counts[i]
-		may, sure := e.within(mean, i, fastest)
-		if chosen >= 0 && w > most {
-			break
-		}
-		if may && chosen < 0 {
-			most = max(2*w, 1)
-		}
-		if may && (chosen < 0 || e.sp.roundness(w) > e.sp.roundness(e.counts[chosen])) {
-			chosen = i
-		}
-		if sure {
-			break
-		}
+	for chosen = first; !e.within(mean, chosen, fastest); {
+		chosen++ // the fastest is within
 	}
 	if start := slices.Index(e.counts[:e.able], e.sp.Start); start >= first && e.blurred(mean, chosen, start, fastest) {
 		chosen = start
@@ -137,7 +105,7 @@ func (e evidence) fewest(mean []float64, fastest int) int {
 		return 0
 	}
 	for i := 1; i < e.able; i++ {
-		if may, _ := e.within(mean, i, fastest); may {
+		if e.within(mean, i, fastest) {
 			return 1
 		}
 	}
@@ -167,49 +135,11 @@ func (e evidence) blurred(mean []float64, i, start, fastest int) bool {
 	return true
 }
 
-// within reports whether the i-th count may be within alpha of the fastest, and whether it surely is, as
-// far as the measurements show.
-func (e evidence) within(mean []float64, i, fastest int) (may, sure bool) {
+// within reports whether the i-th count may be within alpha of the fastest, as far as the measurements show.
+func (e evidence) within(mean []float64, i, fastest int) bool {
 	best := mean[fastest]
 	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
-	se := best * math.Hypot(e.se[i], e.se[fastest])
-	may = mean[i] <= best+alpha+doubt*min(se, alpha)
-	return may, mean[i] <= best+alpha-surely*min(se, mostDoubt*alpha) || may && e.df == 0
-}
-
-// roundness returns how often a count can be halved. The count that training would have without tuning is
-// the roundest; 0 workers is the least round, since a surplus worker costs nothing.
-func (sp Space) roundness(workers int) int {
-	switch workers {
-	case sp.Start:
-		return bits.UintSize
-	case 0:
-		return -1
-	}
-	return bits.TrailingZeros(uint(workers))
-}
-
-// orTheStart returns the choice, unless it may be worse than training's own count. In that case measuring
-// has ended too early, and orTheStart returns training's own count.
-func (e evidence) orTheStart(chosen int) int {
-	start := slices.Index(e.counts[:e.able], e.sp.Start)
-	if start < 0 || start == chosen {
-		return chosen
-	}
-	if chosen < start && e.windows[chosen] < 2 && e.mean[start] < hopeless*e.mean[chosen] {
-		return start // a single window isn't reason enough to choose fewer workers, unless training's own count is bad
-	}
-	worse := 0
-	e.draw(1, redraws, func(mean []float64) {
-		best := mean[start]
-		if mean[chosen] > best+e.sp.Alpha.Of(best, e.sp.Iterations)+worseBy*best {
-			worse++
-		}
-	})
-	if float64(worse) > mayBeWorse*redraws {
-		return start
-	}
-	return chosen
+	return mean[i] <= best+alpha+doubt*min(best*math.Hypot(e.se[i], e.se[fastest]), alpha)
 }
 
 const (

@@ -63,6 +63,6 @@ func TestTheChoiceFromTwoRunsOfPublicCurvesIsRightInTheThird(t *testing.T) {
 		}
 	}
 	t.Logf("of %.0f choices %.0f are right; %.3f are the same from two other runs, %.3f claimed", choices, right, same/choices, claimed/choices)
-	require.GreaterOrEqual(t, right/choices, 52./55)
+	require.GreaterOrEqual(t, right/choices, 51./55)
 	require.InDelta(t, same/choices, claimed/choices, 0.05)
 }

@@ -126,20 +126,25 @@ func overall(parts []stat.Part) float64 {
 
 func byWorkers(a, b Series) int { return cmp.Compare(a.Workers, b.Workers) }
 
-// even removes from the blocks the chance differences between the loop's bodies. A block in which
-// training hardly waited then takes as long as a mean body, whichever steps it contained. If loading was
-// the bottleneck, it takes as long as loading, but waits no longer than was measured.
+// even removes from a count's blocks the chance differences between the loop's bodies. A block in which
+// training hardly waited then takes as long as the count's mean body, whichever steps it contained. If
+// loading was the bottleneck, it takes as long as loading, but waits no longer than was measured. A count
+// at which no body ended has the mean of all.
 func even(seen []Series) []Series {
-	common, own := bodies(seen)
+	all, n := 0.0, 0
+	for _, s := range seen {
+		sum, bodies := s.bodies()
+		all, n = all+sum, n+bodies
+	}
 	out := make([]Series, len(seen))
 	for i, s := range seen {
+		body := all / float64(max(n, 1))
+		if sum, bodies := s.bodies(); bodies > 0 {
+			body = sum / float64(bodies)
+		}
 		out[i] = Series{s.Workers, slices.Clone(s.Blocks)}
 		for k := range s.Blocks {
 			b := &out[i].Blocks[k]
-			body := common
-			if b.Bodies > 0 {
-				body += own[i] * (b.body() - common)
-			}
 			mean, wait := body+float64(b.Wait), b.Wait
 			if s.Workers > 0 { // loading goes on during the body
 				mean = min(mean, max(float64(b.Mean), body))
@@ -158,50 +163,16 @@ func even(seen []Series) []Series {
 	return out
 }
 
-// bodies returns the loop's mean body and, for each count, which part of its difference from that mean it
-// keeps. Steps vary by chance, but a step that computes takes longer beside more workers: a count keeps
-// the part that two standard errors don't explain (James & Stein, "Estimation with quadratic loss",
-// 1961).
-func bodies(seen []Series) (common float64, own []float64) {
-	var rows [][]stat.Part
-	sum, all, twice := 0.0, 0.0, false
-	own = make([]float64, len(seen))
-	for i, s := range seen {
-		var row []stat.Part
-		for _, b := range s.Blocks {
-			if n := float64(b.Bodies); n > 0 {
-				row = append(row, stat.Part{Mean: max(1, b.body()), Weight: n})
-				sum, all = sum+n*b.body(), all+n
-			}
-		}
-		if row != nil {
-			rows, own[i] = append(rows, row), 1
-		}
-		twice = twice || len(row) > 1
+// bodies returns the time of the loop's bodies that ended at a count, and their number.
+func (s Series) bodies() (sum float64, n int) {
+	for _, b := range s.Blocks {
+		sum, n = sum+float64(b.Bodies)*b.body(), n+b.Bodies
 	}
-	common = sum / max(all, 1)
-	mean, se := stat.Totals(rows)
-	for i := range own {
-		if own[i] == 0 {
-			continue
-		}
-		chance := doubtful * se[0] * mean[0] / max(1, math.Abs(mean[0]-common))
-		if own[i] = max(0, 1-chance*chance); !twice {
-			own[i] = 0
-		}
-		mean, se = mean[1:], se[1:]
-	}
-	return common, own
+	return sum, n
 }
 
 // body returns how long the body of the loop took, if one has ended.
 func (b Block) body() float64 { return float64(b.Mean - b.Wait) }
 
-// body returns the mean body, once even has given one to each block.
-func (s Series) body() time.Duration {
-	sum, n := 0.0, 0
-	for _, b := range s.Blocks {
-		sum, n = sum+b.body()*float64(max(b.Bodies, 1)), n+max(b.Bodies, 1)
-	}
-	return time.Duration(math.Round(sum / float64(n)))
-}
+// body returns the body, once even has given the same one to each block.
+func (s Series) body() time.Duration { return s.Blocks[0].Mean - s.Blocks[0].Wait }

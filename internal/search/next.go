@@ -363,9 +363,6 @@ func (s search) missing(looks int) (workers, left int) {
 		if w = min(2*powerBelow(w+1), top); w == 0 {
 			w = 1
 		}
-		if s.full(w) {
-			break
-		}
 		rung(w)
 	}
 	for w := start; w > 0; {
@@ -391,17 +388,6 @@ func (s search) enoughAt(w int) bool {
 		}
 	}
 	return len(s.seen[w]) == 0
-}
-
-// full reports whether CPUs are the limit at a count below w, but at least twice the number of CPUs. Then
-// more workers gain next to nothing, and their first samples take long.
-func (s search) full(w int) bool {
-	for fewer := range s.seen {
-		if fewer >= 2*s.sp.CPUs && fewer < w && s.limited(fewer, s.quickest) {
-			return true
-		}
-	}
-	return false
 }
 
 // fastestAbove returns the time of the fastest count with more workers than w. If a count below w is far

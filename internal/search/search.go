@@ -115,7 +115,6 @@ const (
 	sweepRounds = 4    // rounds of an exhaustive search
 	hopeless    = 2    // times the fastest's time: a window ends early there, and a count that takes that long is left out, unless another run might choose it
 	tooFew      = 3    // if a count takes this many times the time of the fastest count with more workers, no lower count is tried
-	doubtful    = 2    // standard errors by which bodies of the loop must differ to count as different
 	busyCPU     = 0.91 // if a count wants this share of the CPUs, more workers gain at most a tenth
 	fullCPU     = 0.95 // … and at this share at most a twentieth, unless they take CPUs from other processes,
 	queuedCPU   = 0.05 // which exist if its threads wait for this share of the CPUs
