@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/cuda"
+	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/usercall"
 )
@@ -76,7 +77,17 @@ type ArgumentError struct {
 	Name   string // e.g. "WithBatchSize"; "Split: shares[0]" if a part of the value can't be used; "wds.New" in another package
 	Value  any    // the value given, or the part of it that can't be used; nil if Reason contains it
 	Reason string // what is wrong, and the bounds
+	Code   string // what is wrong, for programs with texts of their own: see below; else ""
 }
+
+// Codes of an ArgumentError: an order without a batch; a state of another order, by what differs first; a
+// state beyond its epoch. They stay the same when reasons are reworded.
+const (
+	codeFewSamples = "few-samples"
+	codeBeyond     = "state-beyond"
+)
+
+var codesOfOrder = [...]string{order.Length: "state-length", order.Seed: "state-seed", order.Sampler: "state-sampler", order.Data: "state-data"}
 
 func (e *ArgumentError) Error() string {
 	const most = 200 // bytes of a value to print; it may be a slice of a million
@@ -101,7 +112,12 @@ func (e *ArgumentError) Error() string {
 }
 
 func optionError(option string, value any, format string, args ...any) error {
-	return &ArgumentError{option, value, fmt.Sprintf(format, args...)}
+	return &ArgumentError{Name: option, Value: value, Reason: fmt.Sprintf(format, args...)}
+}
+
+func withCode(err error, code string) error {
+	err.(*ArgumentError).Code = code
+	return err
 }
 
 // part returns the name of the i-th of several values, for ArgumentError.Name.
@@ -117,7 +133,7 @@ func within(what string, err error) error {
 		return errors.Join(errs...)
 	}
 	if e, ok := err.(*ArgumentError); ok {
-		return &ArgumentError{what + ": " + e.Name, e.Value, e.Reason}
+		return &ArgumentError{what + ": " + e.Name, e.Value, e.Reason, e.Code}
 	}
 	return fmt.Errorf("nwt: %s: %w", what, usercall.Cause(err))
 }

@@ -638,7 +638,7 @@ func (l *engine) beginning(s State) (at beginning, err error) {
 	switch {
 	case err != nil:
 	case at.base > n:
-		err = optionError("State.Samples", at.base, "an epoch has %d samples", n)
+		err = withCode(optionError("State.Samples", at.base, "an epoch has %d samples", n), codeBeyond)
 	case at.epochOrder.order.Batches > 0:
 		at.base, err = at.epochOrder.order.BatchAt(at.epoch, at.base)
 		err = orderError(err)
@@ -706,9 +706,10 @@ func (l *engine) checkOrder(s State, o *epochOrder) (nothingLeft bool, err error
 		is = "the stream now has " + strings.ReplaceAll(strings.Trim(fmt.Sprint(l.setup.shards), "[]"), " ", " + ") + " shards"
 	}
 	var differ []string
+	code := ""
 	for kind, name := range names {
 		if now.Differs(then, kind) {
-			differ = append(differ, name)
+			differ, code = append(differ, name), cmp.Or(code, codesOfOrder[kind])
 		}
 	}
 	was := order.Identify(fmt.Sprint(s.Samples), "", "", "") // an epoch of just these samples
@@ -716,8 +717,8 @@ func (l *engine) checkOrder(s State, o *epochOrder) (nothingLeft bool, err error
 	case len(differ) > 0 && (!was.Differs(then, order.Length) || !now.Differs(then, order.Length) && l.isWhole(s, o)):
 		return true, nil
 	case len(differ) > 0:
-		return false, optionError("State.Order", nil, "the state was taken with %s (%s), so the rest of the epoch would be other samples: "+
-			"resume as it was taken, or begin the next epoch, State{Epoch: %d}", strings.Join(differ, " and "), is, s.Epoch+1)
+		return false, withCode(optionError("State.Order", nil, "the state was taken with %s (%s), so the rest of the epoch would be other samples: "+
+			"resume as it was taken, or begin the next epoch, State{Epoch: %d}", strings.Join(differ, " and "), is, s.Epoch+1), code)
 	}
 	return false, nil
 }

@@ -210,7 +210,11 @@ func startsOf(b BatchSampler) func(epoch, batch int) (position int, err error) {
 // orderError turns an error of package order into one of this package.
 func orderError(err error) error {
 	if e, ok := err.(*order.Error); ok {
-		return &ArgumentError{e.Option, e.Value, e.Bound}
+		err := &ArgumentError{Name: e.Option, Value: e.Value, Reason: e.Bound}
+		if e.Option == "WithDropLast" {
+			err.Code = codeFewSamples
+		}
+		return err
 	}
 	return err
 }

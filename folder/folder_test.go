@@ -92,7 +92,7 @@ func TestWithoutExtensionsEveryFileIsTaken(t *testing.T) {
 func TestAFolderOfFilesThatCannotBeUsedSaysWhy(t *testing.T) {
 	dir := tree(t, "a/1.wav", "b/readme", "c/2.wav")
 	_, err := folder.Open(t.Context(), dir, []string{".wav"})
-	require.ErrorContains(t, err, "folder: "+dir+" has classes without a .wav file (to keep them, give the names of all classes or, in Go, WithEmptyClasses): b")
+	require.ErrorContains(t, err, "folder: "+dir+" has classes without a .wav file (to keep them, give the names of all classes): b")
 	f, err := folder.Open(t.Context(), dir, []string{".wav"}, folder.WithEmptyClasses())
 	require.NoError(t, err)
 	require.Equal(t, 2, f.Class(1))

@@ -118,10 +118,13 @@ func hashOf(what ...any) string {
 	return fmt.Sprintf("%x", sum[:8])
 }
 
-// said is what an error says to clients, in at most so many bytes of an HTTP header, where bytes
+// said is what an error says to clients, with the code that an nwt.ArgumentError has, as "reason [code]", in at most so many bytes of an HTTP header, where bytes
 // that aren't printable take three each.
 func said(err error, most int) string {
 	text, cost := strings.ToValidUTF8(err.Error(), "�"), 0
+	if argument, ok := errors.AsType[*nwt.ArgumentError](err); ok && argument.Code != "" {
+		text += " [" + argument.Code + "]"
+	}
 	for i, r := range text {
 		size := len(string(r))
 		if size > 1 || r < ' ' || r == '%' || r == 0x7f {

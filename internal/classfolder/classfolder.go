@@ -98,16 +98,22 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 		f.add(number[class], l.files)
 	}
 	l.log(o.Package)
+	if len(folders) > 1 && !slices.ContainsFunc(folders, func(class string) bool { return !slices.Contains(splits, strings.ToLower(class)) }) {
+		slog.WarnContext(ctx, o.Package+": the classes are called like splits: to load one of them, open its folder", "folder", dir, "classes", strings.Join(folders, ", "))
+	}
 	if len(f.ends) == 0 {
 		return nil, fmt.Errorf("%s has no class folder with a %s (DIR/CLASS/FILE)", dir, kind)
 	}
 	if len(empty) > 0 && !o.KeepEmpty && o.Classes == nil {
-		return nil, fmt.Errorf("%s has classes without a %s (to keep them, give the names of all classes or, in Go, WithEmptyClasses): %s", dir, kind, some(empty))
+		return nil, fmt.Errorf("%s has classes without a %s (to keep them, give the names of all classes): %s", dir, kind, some(empty))
 	}
 	f.names, f.ends, f.class = slices.Clip(f.names), slices.Clip(f.ends), slices.Clip(f.class)
 	f.tell = sync.OnceValue(f.tellFiles)
 	return f, nil
 }
+
+// splits are the names, in lower case, that people give to the parts of a dataset.
+var splits = []string{"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation"}
 
 // pass counts a file that is passed over.
 func (l *listing) pass(name string) {

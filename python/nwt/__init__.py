@@ -10,8 +10,8 @@ nwt.Files, nwt.WebDataset and nwt.Tokens load other data, and nwt.Loader asks se
 hosts.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
 
 from .beside import Files, ImageFolder, Images, Tokens, WebDataset
 from .loader import Batch, Loader
@@ -20,9 +20,12 @@ from .wire import Error
 __version__ = "0.1.0"
 __all__ = ["Batch", "Error", "Files", "ImageFolder", "Images", "Loader", "Tokens", "WebDataset"]
 
-if not TYPE_CHECKING:
+for _name in __all__:
+    globals()[_name].__module__ = "nwt"  # so errors and help() say nwt.Error, nwt.ImageFolder
 
-    def __getattr__(name: str) -> Any:  # "import nwt.torch" isn't needed
+if not _typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> _typing.Any:  # "import nwt.torch" isn't needed
         if name == "torch":
-            return importlib.import_module("nwt.torch")
+            return _importlib.import_module("nwt.torch")
         raise AttributeError(f"module 'nwt' has no attribute {name!r}")

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import json
 import logging
 import os
+import select
 import shutil
 import subprocess
 import sys
-import tempfile
+import typing
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from . import check, ranks
-from .loader import CLOSED, Batch, Loader
+from .loader import CLOSED, Batch, Loader, State
+from .said import Said
 from .wire import Error
 
 if TYPE_CHECKING:
@@ -29,7 +32,8 @@ logger = logging.getLogger("nwt")
 
 Path = str | os.PathLike[str]
 Flags = dict[str, Any]
-TYPES = {"uint8": 1, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8}
+TYPES = ("uint8", "uint16", "int32", "uint32", "int64")
+PIXELS = ("uint8", "float32", "float16", "bfloat16")
 
 
 class Options(TypedDict, total=False):
@@ -39,7 +43,7 @@ class Options(TypedDict, total=False):
     shuffle: bool
     seed: int
     drop_last: bool
-    num_workers: int
+    num_workers: int | None
     tune: bool
     errors: int
     rank: int | None
@@ -58,7 +62,15 @@ class Pictures(Options, total=False):
     ratio: Sequence[float]
     flip: float
     color_jitter: float | Sequence[float]
+    dtype: str
+    normalize: bool | Sequence[Sequence[float]] | None
 
+
+DEFAULTS: dict[str, Any] = {
+    "batch_size": 64, "shuffle": False, "seed": 0, "drop_last": False, "num_workers": None, "tune": False, "errors": 0, "rank": None, "world_size": None,
+    "prefetch": 4, "patience": 60.0, "program": None, "size": 224, "train": False, "scale": (0.08, 1), "ratio": (3 / 4, 4 / 3), "flip": 0.5,
+    "color_jitter": 0, "dtype": "uint8", "normalize": None,
+}  # fmt: skip
 
 COMMON = """
     All loaders with a server of their own take:
@@ -67,7 +79,8 @@ COMMON = """
     seed=0: a number, 0 … 2**64-1, that decides the order and everything else that is random: with
         the same seed, each run is the same.
     drop_last=False: whether the last batch is left out if it isn't full.
-    num_workers=0: how many samples are loaded at a time; 0: as many as this rank has CPUs.
+    num_workers=None: how many samples are loaded at a time, by threads; None: as many as this rank
+        has CPUs; 0 is one, as 1 is.
     tune=False: whether the loader measures the best number of workers at the start, and ignores
         num_workers. This takes some seconds. The number is kept in the user's cache folder, and
         `result` is the table.
@@ -83,11 +96,19 @@ COMMON = """
 class Local(Loader):
     """A loader with a server of its own: the program nwt-serve, which ends with close, or with this process."""
 
+    _options: type = Options
     result: str  # the table of what was measured; empty without tune
     _labels: npt.NDArray[Any] | None = None  # by index, if they were given
 
     def __init_subclass__(cls) -> None:
         cls.__doc__ = (cls.__doc__ or "") + COMMON  # help() shows it with each
+        own = [one for one in inspect.signature(cls.__init__).parameters.values() if one.kind is not one.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=kind)
+            for name, kind in cls._options.__annotations__.items()
+            if name not in inspect.signature(cls.__init__).parameters
+        ]
+        cls.__signature__ = inspect.Signature([*own[1:], *more])  # type: ignore[attr-defined]  # for help() and editors
 
     def __init__(self, given: tuple[Any, ...], flags: Flags, options: Mapping[str, Any]) -> None:
         options = dict(options)
@@ -96,10 +117,11 @@ class Local(Loader):
         flags["shuffle"] = check.boolean("shuffle", options.pop("shuffle", False))
         flags["seed"] = check.integer("seed", options.pop("seed", 0), 0, 2**64 - 1)
         flags["drop-last"] = check.boolean("drop_last", options.pop("drop_last", False))
-        flags["workers"] = check.integer("num_workers", options.pop("num_workers", 0), 0, 1024)
+        workers = options.pop("num_workers", None)
+        flags["workers"] = 0 if workers is None else max(1, check.integer("num_workers", workers, 0, 1024))
         flags["tune"] = check.boolean("tune", options.pop("tune", False))
         program = options.pop("program", None)
-        check.unknown(type(self).__name__, options)
+        check.unknown(type(self).__name__, options, inspect.signature(type(self)).parameters)
         self._program = _Program(find() if program is None else check.path("program", program), flags)
         try:
             super().__init__("shared:own", **own)
@@ -108,6 +130,12 @@ class Local(Loader):
             raise
         self._args = given
         self.classes = self._program.told["classes"] or []
+
+    def __repr__(self) -> str:
+        about = [f"{self.num_samples} samples", f"{len(self)} batches of {self.batch_size}", f"{self._program.told['workers']} workers"]
+        given = self._args[0][0]
+        where = repr(given if isinstance(given, (str, os.PathLike)) else given[0]) + ("" if isinstance(given, (str, os.PathLike)) or len(given) == 1 else " …")
+        return f"nwt.{type(self).__name__}({where}: {', '.join(about + self._of_rank())})"
 
     def _open(self) -> Any:
         told = self._program.start()
@@ -126,10 +154,29 @@ class Local(Loader):
         self._check()
         return self._program.files()
 
+    def state_dict(self) -> State:
+        """As in Loader. The state of a part of an epoch also tells the files' sizes and times."""
+        state = super().state_dict()
+        if state["samples"] and self._closed is None:
+            state["files"] = self._program.marks()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As in Loader. If files have changed since the state was saved, that is an nwt.Error."""
+        start = check.state(state)
+        self._check()
+        if start["samples"] and state.get("files") not in (None, self._program.marks()):
+            raise Error(
+                "state: files have changed since it was saved (their sizes or times), so the rest of its epoch may be other samples: "
+                "begin the next epoch (set_epoch), or go on nevertheless after del state['files']"
+            )
+        super().load_state_dict(start)
+
     def _next(self, iteration: Any) -> Batch:
         batch = super()._next(iteration)
         if self._labels is not None:
             batch["label"] = self._labels[batch["index"]]
+        self._program.said.pass_on()
         return batch
 
     def _ended(self) -> str | None:
@@ -137,6 +184,8 @@ class Local(Loader):
 
     def close(self) -> None:
         super().close()
+        if os.getpid() == self._pid:
+            self._program.said.pass_on()
         self._program.close()
 
 
@@ -164,7 +213,28 @@ def _pictures(kind: str, options: dict[str, Any]) -> Flags:
         amounts = check.numbers("color_jitter", [*jitter, 0] if len(jitter) == 3 else jitter, 4, 0, 1e3)
         check.number("color_jitter's hue", amounts[3], 0, 0.5)
         flags["color-jitter"] = ",".join(map(str, amounts))
-    return flags
+    return flags | _numbers_of_pixels(options)
+
+
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def _numbers_of_pixels(options: dict[str, Any]) -> Flags:
+    normalize, dtype = options.pop("normalize", None), options.pop("dtype", None)
+    if normalize is False:
+        normalize = None
+    name = "float32" if dtype is None and normalize is not None else check.dtype(dtype or "uint8", PIXELS)
+    if normalize is None:
+        return {"dtype": name}
+    if name == "uint8":
+        raise ValueError("normalize makes fractions: leave dtype out, or dtype='float32', 'float16' or 'bfloat16'")
+    if normalize is True:
+        normalize = IMAGENET
+    parts = list(normalize) if hasattr(normalize, "__len__") and not isinstance(normalize, str) else []
+    if len(parts) != 2:
+        raise TypeError(f"normalize={normalize!r}: must be True (ImageNet's) or (mean, std), each three numbers for values of 0 … 1")
+    mean, std = (check.numbers(f"normalize's {what}", part, 3, low, 1e3) for what, part, low in (("mean", parts[0], -1e3), ("std", parts[1], 1e-6)))
+    return {"dtype": name, "normalize": ",".join(map(str, mean + std))}
 
 
 def _classes(names: Sequence[str] | None) -> list[str]:
@@ -192,7 +262,7 @@ def _numbers(labels: npt.ArrayLike | None, listed: list[str]) -> npt.NDArray[Any
 class ImageFolder(Local):
     """The pictures of a folder with one folder per class, as torchvision's ImageFolder lists them.
 
-    batch["image"] is uint8 [n, 3, height, width]. batch["label"], int64 [n], is the number of each
+    batch["image"] is uint8 [n, 3, height, width] (dtype says otherwise). batch["label"], int64 [n], is the number of each
     sample's class in `classes`. batch["index"], int64 [n], is the number of each sample:
     files[index] is its file.
     size=224: pixels, one number or (height, width).
@@ -203,8 +273,14 @@ class ImageFolder(Local):
     ratio=(3/4, 4/3): the least and the greatest width / height of the part.
     flip=0.5: the probability that the part is mirrored.
     color_jitter=0: how much colours change: one number, or brightness, contrast, saturation and hue.
+    dtype="uint8": the type of pixels. "float32", "float16" and "bfloat16" are 0 … 1, as torchvision's
+        ToTensor makes them. NumPy has no bfloat16: its bits are uint16, and nwt.torch has the tensors.
+    normalize=None: (mean, std), each three numbers, or True for ImageNet's: pixels are
+        (value − mean) / std, and float32 unless dtype says otherwise.
     classes: the names of the classes in the order of their numbers, such as train.classes.
     """
+
+    _options = Pictures
 
     def __init__(self, path: Path, *, classes: Sequence[str] | None = None, **options: Unpack[Pictures]) -> None:
         more: dict[str, Any] = dict(options)
@@ -220,6 +296,8 @@ class Images(Local):
         batch's samples.
     The other arguments are as in ImageFolder, without classes.
     """
+
+    _options = Pictures
 
     def __init__(self, paths: Iterable[Path], labels: npt.ArrayLike | None = None, **options: Unpack[Pictures]) -> None:
         listed, more = check.paths("paths", paths), dict(options)
@@ -272,6 +350,8 @@ class WebDataset(Local):
     The other arguments are as in ImageFolder, without classes.
     """
 
+    _options = Pictures
+
     def __init__(self, shards: Path | Iterable[Path], **options: Unpack[Pictures]) -> None:
         listed, more = check.paths("shards", shards), dict(options)
         super().__init__(((listed,), dict(options)), {"shards": listed, **_pictures("WebDataset", more)}, more)
@@ -288,9 +368,7 @@ class Tokens(Local):
 
     def __init__(self, files: Path | Iterable[Path], *, length: int = 1024, dtype: str = "uint16", **options: Unpack[Options]) -> None:
         listed = check.paths("files", files)
-        name = getattr(dtype, "__name__", None) or str(dtype)  # np.uint16, or its name
-        if name not in TYPES:
-            raise ValueError(f"dtype={dtype!r}: must be one of {', '.join(TYPES)}")
+        name = check.dtype(dtype, TYPES)
         flags = {"tokens": listed, "length": check.integer("length", length, 1, 2**24), "dtype": name}
         super().__init__(((listed,), {"length": length, "dtype": name, **options}), flags, dict(options))
 
@@ -321,25 +399,27 @@ class _Program:
 
     def start(self) -> dict[str, Any]:
         """Starts the program, and returns what the program reports once it serves."""
-        said = tempfile.TemporaryFile()
+        said = Said()
         sharing = str(ranks.sharing())
         # in torchrun's variables, so that the program takes its share of the CPUs
         environ = os.environ | {"RANK": "0", "WORLD_SIZE": sharing, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": sharing}
         # a session of its own: Ctrl-C is for this process
         process = subprocess.Popen(
-            [self._program, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=self._folder, env=environ, start_new_session=True
+            [self._program, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said.file, cwd=self._folder, env=environ, start_new_session=True
         )
-        self.process, self._said = process, said
+        self.process, self.said = process, said
         self.close = weakref.finalize(self, _stop, process, said, os.getpid())
         try:
             assert process.stdin and process.stdout
             with contextlib.suppress(BrokenPipeError):  # it says why
                 process.stdin.write(_arguments(self._flags))
                 process.stdin.flush()  # it ends when this is closed
+            while sys.platform != "win32" and not select.select([process.stdout], [], [], 0.2)[0]:
+                said.pass_on()  # of tuning
             if not (line := process.stdout.readline()):
-                process.wait()
-                raise Error(str(self.ended()))
+                raise said.error(process.wait())
             self.told = json.loads(line)
+            said.pass_on()
         except BaseException:
             self.close()
             raise
@@ -350,25 +430,29 @@ class _Program:
 
     def files(self) -> list[str]:
         """The paths that follow the program's report."""
+        return [os.fsdecode(one) for one in self._more.split(b"\0")[:-2]]
+
+    def marks(self) -> str:
+        """What follows them: the sizes and times of all files, hashed."""
+        return self._more.split(b"\0")[-2].decode() if self._more else ""
+
+    @functools.cached_property
+    def _more(self) -> bytes:
         assert self.process.stdout
-        return [os.fsdecode(one) for one in self.process.stdout.read().split(b"\0")[:-1]]
+        return self.process.stdout.read()
 
     def ended(self) -> str | None:
         """Why the program has ended; None while it runs."""
         if (status := self.process.poll()) is None:
             return None
-        if self._said.closed:
-            return CLOSED
-        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - 2000))
-        said = self._said.read().decode(errors="replace").strip()
-        return f"nwt-serve has ended, {'by signal' if status < 0 else 'with status'} {abs(status)}" + (f": {said}" if said else "")
+        return CLOSED if self.said.file.closed else str(self.said.error(status))
 
     def again(self, came: int) -> str | None:
         """Starts the program again if it has ended, at most three times without a batch in between.
 
         Returns why the program doesn't run, or None if it runs.
         """
-        if not (why := self.ended()) or self._said.closed:
+        if not (why := self.ended()) or self.said.file.closed:
             return why
         self._starts, self._came = self._starts + 1 if came == self._came else 1, came
         if self._starts > 3:
@@ -377,8 +461,8 @@ class _Program:
         self.close()
         try:
             self.start()
-        except Error as error:
-            return str(error)
+        except (Error, OSError) as error:
+            return f"nwt-serve can't be started again: {error}"
         return None
 
 
@@ -395,7 +479,7 @@ def _arguments(flags: Flags) -> bytes:
     return os.fsencode("".join(lines) + "\0")
 
 
-def _stop(process: subprocess.Popen[bytes], said: IO[bytes], pid: int) -> None:
+def _stop(process: subprocess.Popen[bytes], said: Said, pid: int) -> None:
     if os.getpid() != pid:
         return  # a fork's exit doesn't end it
     process.terminate()
@@ -404,6 +488,6 @@ def _stop(process: subprocess.Popen[bytes], said: IO[bytes], pid: int) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    for file in (process.stdin, process.stdout, said):
+    for file in (process.stdin, process.stdout, said.file):
         if file:
             file.close()

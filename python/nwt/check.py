@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
 import os
 import re
@@ -38,10 +39,20 @@ HINTS = {
 }
 
 
-def unknown(where: str, names: Iterable[str]) -> None:
-    """Raises TypeError if there are `names`, which are arguments that `where` doesn't have."""
+def unknown(where: str, names: Iterable[str], known: Iterable[str] = ()) -> None:
+    """Raises TypeError if there are `names`, which are arguments that `where` doesn't have; it has those that are known."""
     for name in names:
-        raise TypeError(f"{where} has no argument {name!r}" + (f": {HINTS[name]}" if name in HINTS else ""))
+        alike = difflib.get_close_matches(name, known, 1)
+        hint = HINTS.get(name) or (f"did you mean {alike[0]!r}?" if alike else "")
+        raise TypeError(f"{where} has no argument {name!r}" + (f": {hint}" if hint else ""))
+
+
+def dtype(value: Any, names: Iterable[str]) -> str:
+    """Returns the name of an element type, of which `value` is the name, NumPy's type or torch's."""
+    name = (getattr(value, "__name__", None) or str(value)).removeprefix("torch.")
+    if name not in names:
+        raise ValueError(f"dtype={value!r}: must be one of {', '.join(names)}")
+    return name
 
 
 def integer(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:

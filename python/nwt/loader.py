@@ -6,18 +6,18 @@ import collections
 import contextlib
 import json
 import logging
-import opcode
 import os
 import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy.typing as npt
 
 from . import check, ranks
-from .wire import Error
+from .wire import Error, reworded
 
 logger = logging.getLogger("nwt")
 
@@ -25,21 +25,13 @@ State = dict[str, Any]
 Take = Callable[[], tuple[dict[str, npt.NDArray[Any]], int, "bytes | str", list[dict[str, Any]]]]
 
 CLOSED = "the loader is closed"
-UNPACK = opcode.opmap["UNPACK_SEQUENCE"]
 
 
 class Batch(dict[str, npt.NDArray[Any]]):
-    """A dict of a batch's arrays. Unpacking it is an error that says what to write instead."""
+    """A dict of a batch's arrays, by the names of its fields."""
 
-    def __iter__(self) -> Iterator[str]:
-        caller = sys._getframe(1)
-        if caller.f_code.co_code[caller.f_lasti] == UNPACK:
-            names = [name for name in self.keys() if name != "index"] or list(self.keys())
-            raise TypeError(
-                f"a batch is a dict of {', '.join(self.keys())}: write batch[{names[0]!r}], "
-                f"or iterate over nwt.torch.DataLoader(loader, fields={tuple(names)!r})"
-            )
-        return super().__iter__()
+    def __missing__(self, name: object) -> NoReturn:
+        raise KeyError(f"a batch has no field {name!r}, but {', '.join(self)}")
 
 
 def _known_to_jax() -> None:
@@ -141,6 +133,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         more = about.get("about") or {}
         self.classes: list[str] = more.get("classes") or []
         self.drop_last: bool = more.get("drop_last", False)
+        self._bits = {field["Name"] for field in about.get("fields") or [] if field["Type"].lower() == "bfloat16"}  # fields that NumPy has no type for
 
     @property
     def class_to_idx(self) -> dict[str, int]:
@@ -165,6 +158,10 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             self._start = {"epoch": epoch, "samples": 0}
         self._state, self._left = self._start, 1
 
+    @staticmethod
+    def _epoch_of(state: State | bytes | str) -> int:
+        return int((state if isinstance(state, dict) else json.loads(state))["epoch"])
+
     def state_dict(self) -> State:
         """The state after the last batch, or what set_epoch or load_state_dict set since.
 
@@ -178,10 +175,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
 
         Raises ValueError if the argument isn't a state, and then changes nothing.
         """
-        start = check.state(state)
-        if start["samples"] >= self.num_samples:  # the epoch was over
-            start = {"epoch": start["epoch"] + 1, "samples": 0}
-        self._start = self._state = start
+        self._start = self._state = check.state(state)
         self._left = 1
 
     def __iter__(self) -> Iterator[Batch]:
@@ -192,8 +186,17 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
     def __getitem__(self, index: object) -> NoReturn:
         raise TypeError("a loader has batches, no samples: write for batch in loader, and nwt.torch.DataLoader(loader) in place of torch's")
 
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} has no {name!r}" + (f": {check.HINTS[name]}" if name in check.HINTS else ""))
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}" + (f": {check.HINTS[name]}" if name in check.HINTS else ""))
+
+    def __repr__(self) -> str:
+        about = [f"{self.num_samples} samples", f"{len(self)} batches of {self.batch_size}", *self._of_rank()]
+        return f"nwt.{type(self).__name__}({', '.join(self._where)}: {', '.join(about)})"
+
+    def _of_rank(self) -> list[str]:
+        return [f"rank {self.rank} of {self.world_size}"] if self.world_size > 1 else []
 
     def _next(self, iteration: _Iteration) -> Batch:
         self._check()
@@ -205,7 +208,9 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             try:
                 self._fill()
                 start, number, take = self._asked.popleft()
-                arrays, left, after, bad = take()
+                arrays, left, after, bad = _answer(take)
+                if number == 0 and start["samples"] and (epoch := self._epoch_of(after)) != start["epoch"]:
+                    self._start = {"epoch": epoch + 1, "samples": 0}  # the state was the end of its epoch
                 if number == 0 and (start["samples"] or left + 1 != len(self)):  # how many was not known, or another number
                     if not start["samples"]:
                         self._ask_anew()
@@ -236,7 +241,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self._plan = self._start, 0, None
         self._fill()
         start, number, take = self._asked[0]
-        answer = take()
+        answer = _answer(take)
         self._asked[0] = start, number, lambda: answer
         return 1 + answer[1]
 
@@ -311,7 +316,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self.close()
 
     def __del__(self) -> None:
-        if self.__dict__.get("_closed", "") is None:
+        if not sys.is_finalizing() and self.__dict__.get("_closed", "") is None:
             self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -327,17 +332,47 @@ def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args: method(*args) if (method := of()) else None
 
 
+def _answer(take: Take) -> Any:
+    try:
+        return take()
+    except Error as error:
+        if (text := reworded(str(error))) != str(error):
+            raise Error(text) from None
+        raise
+
+
 def _again(kind: type[Loader], args: tuple[Any, ...], options: dict[str, Any], state: State) -> Loader:
     loader = kind(*args, **options)
     loader.load_state_dict(state)
     return loader
 
 
-class _Iteration(Iterator[Batch]):
+T = TypeVar("T")
+
+
+class Apart(Iterator[T]):
+    """An iteration whose tracebacks hold nothing of it.
+
+    A notebook keeps the last traceback, which would keep the loader, and so its program.
+    """
+
+    def take(self) -> T:
+        raise NotImplementedError
+
+    def __next__(self) -> T:
+        try:
+            return self.take()
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)
+            del self
+            raise
+
+
+class _Iteration(Apart[Batch]):
     def __init__(self, loader: Loader) -> None:
         self.loader, self.own = loader, object()
         self.left: int | None = None  # batches; None until it has begun
 
-    def __next__(self) -> Batch:
+    def take(self) -> Batch:
         with self.loader._lock:
             return self.loader._next(self)

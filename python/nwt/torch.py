@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed
 import torch.utils.data
 
 from . import check
-from .loader import Batch, Loader
+from .loader import Apart, Batch, Loader
 
 logger = logging.getLogger("nwt")
 
@@ -48,7 +49,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if not isinstance(loader, Loader):
             raise TypeError(f"loader={loader!r:.200}: must be a loader of nwt, such as nwt.ImageFolder(…)")
         for name in unknown:
-            raise TypeError(f"nwt.torch.DataLoader has no argument {name!r}: {check.HINTS.get(name, f'{type(loader).__name__} decides it')}")
+            raise TypeError(f"nwt.torch.DataLoader has no argument {name!r}: {check.HINTS.get(name, f'nwt.{type(loader).__name__} has it, or decides it')}")
         if isinstance(fields, str):
             raise TypeError(f"fields={fields!r}: must be names, such as ({fields!r},)")
         super().__init__(_Samples(loader), batch_size=None)
@@ -58,6 +59,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._count = 0  # batches of the epoch that were given out, before a resume too
         self._resumed = False  # since the last iteration began
         self._length: int | None = None  # of a resumed epoch
+        self._told: int | None = None  # that length, which a trainer may take for all epochs'
 
     def __len__(self) -> int:
         """The number of batches in an epoch.
@@ -65,8 +67,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         For a resumed epoch, it counts the batches before the state and after it.
         """
         self._join()
+        if not self.loader._left and not self._resumed:
+            self._length = None  # nothing is left of the epoch
         if self._resumed and self._length is None:
-            self._length = self._count + self.loader._rest()
+            self._length = self._told = self._count + self.loader._rest()
         return len(self.loader) if self._length is None else self._length
 
     def set_epoch(self, epoch: int) -> None:
@@ -84,8 +88,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.loader.load_state_dict(state)
         self._resumed, self._count, self._length = True, check.integer("state['batches']", state.get("batches", 0), 0), None
 
+    def __reduce__(self) -> Any:
+        return _again, (self.loader, self.fields, self.pin_memory, self.device, self._resumed, self._count if self.loader._left else 0)
+
+    def __repr__(self) -> str:
+        return f"nwt.torch.DataLoader({self.loader!r}" + (f", fields={self.fields!r})" if self.fields else ")")
+
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's type has more
-        return self._tensors(iter(self.loader))
+        return _Tensors(self._tensors(iter(self.loader)))
 
     def _join(self) -> None:
         """Takes the rank of torch.distributed, unless the loader was given one."""
@@ -96,12 +106,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             logger.info("rank %d of %d, of torch.distributed", *place)
             self.loader._place(*place)
 
-    def _tensors(self, batches: Iterator[Batch]) -> Iterator[Any]:
+    def _tensors(self, batches: Iterator[Batch]) -> Generator[Any, None, None]:
         self._join()
         loader = self.loader
         if self._length is not None and loader._left and self._count == len(loader) and not self._resumed:
             loader.load_state_dict(loader.state_dict())  # a trainer that has counted a whole epoch's: the rest goes on
         if not self._resumed:
+            if self._told not in (None, len(loader)) and loader._left and self._count == self._told:
+                self._warn(f"ended after {self._count} of {len(loader)} batches")
             self._count, self._length = 0, None
         elif self._length is None:
             len(self)
@@ -114,15 +126,25 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 if memory:
                     memory.hold(batch)
                 del batch
+            if self._told is not None and self._length is None and self._count < self._told:
+                self._warn(f"has {self._count} batches, and not {self._told}")
             self._length = None
         finally:
             if memory:
                 memory.close()
 
+    def _warn(self, how: str) -> None:
+        logger.warning(
+            "this epoch %s, as the resumed one had: a trainer that asks for the length once is wrong in later epochs "
+            "(Lightning: Trainer(reload_dataloaders_every_n_epochs=1); transformers: max_steps)",
+            how,
+        )
+        self._told = None
+
     def _of(self, batch: Batch, memory: _Registered | None) -> Any:
         tensors: Any = Batch()
         for name, array in batch.items():
-            tensor = torch.from_numpy(array)
+            tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if name in self.loader._bits else torch.from_numpy(array)
             if memory and not memory.has(tensor):
                 tensor = tensor.pin_memory()
             tensors[name] = tensor if self.device is None else tensor.to(self.device, non_blocking=True)
@@ -134,6 +156,20 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if isinstance(self.fields, Mapping):
             return {name: tensors[old] for name, old in self.fields.items()}
         return tuple(tensors[name] for name in self.fields)
+
+
+def _again(loader: Loader, fields: Any, pin_memory: bool, device: Any, resumed: bool, count: int) -> DataLoader:
+    again = DataLoader(loader, fields=fields, pin_memory=pin_memory, device=device)
+    again._resumed, again._count = resumed or count > 0, count
+    return again
+
+
+class _Tensors(Apart[Any]):
+    def __init__(self, tensors: Generator[Any, None, None]) -> None:
+        self._tensors = tensors
+
+    def take(self) -> Any:
+        return next(self._tensors)
 
 
 class _Samples(torch.utils.data.IterableDataset[Any]):

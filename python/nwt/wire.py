@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,26 @@ class Error(RuntimeError):
 def dtype_of(name: str) -> np.dtype[Any]:
     """The dtype of an element type. NumPy has no bfloat16, so its bits are given as uint16."""
     return np.dtype({"bfloat16": "uint16"}.get(name.lower(), name.lower()))
+
+
+_OTHER = "state: it was saved with {}, so the rest of its epoch would be other samples: resume with the arguments of then, or begin the next epoch (set_epoch)"
+
+# What is wrong, by the code that nwt.ArgumentError has in Go.
+TEXTS = {
+    "few-samples": "drop_last=True: there are fewer samples than one batch on each rank, so there would be no batch: a smaller batch_size, or drop_last=False",
+    "state-length": _OTHER.format("another number of samples"),
+    "state-seed": _OTHER.format("another seed"),
+    "state-sampler": _OTHER.format("another order, such as another value of shuffle"),
+    "state-data": _OTHER.format("other data: other files, or other arguments about them, such as size, train or normalize"),
+    "state-beyond": "state: its samples are more than an epoch has",
+}
+
+
+def reworded(text: str, code: str | None = None) -> str:
+    """What is wrong, in Python's words, if the server has told a code: with `text`, or at its end."""
+    if not code and (found := re.search(r" \[([a-z-]+)\]$", text)):
+        code = found[1]
+    return TEXTS.get(code or "", text)
 
 
 def speaks(who: str, version: Any) -> None:

@@ -37,6 +37,11 @@ class Asking:
         one.asked.append((state["epoch"], state["samples"], number))
 
         def take():
+            if state["samples"] > one.samples:
+                raise nwt.Error(f"State.Samples: {state['samples']}: an epoch has {one.samples} samples [state-beyond]")
+            return answer({"epoch": state["epoch"] + 1, "samples": 0} if 0 < state["samples"] == one.samples else state)
+
+        def answer(state):
             step = 4 * self.world
             begin = state["samples"] + number * step
             whole = np.array_split(np.arange(begin, min(begin + step, one.samples)), self.world)[self.rank]

@@ -102,12 +102,12 @@ class Folders(unittest.TestCase):
         self.assertEqual(sorted(seen), list(range(20)))
 
     def test_what_the_program_says_is_told(self):
-        with self.assertRaisesRegex(nwt.Error, r"WithDropLast: fewer samples \(20\) than one batch of 64"):
+        with self.assertRaisesRegex(nwt.Error, "^drop_last=True: there are fewer samples than one batch"):
             pictures(batch_size=64, drop_last=True)
         with pictures(shuffle=True) as loader, pictures(shuffle=True, seed=2) as other:
             next(iter(loader))
             other.load_state_dict(loader.state_dict())
-            with self.assertRaisesRegex(nwt.Error, r"State.Order: .* taken with another seed.*begin the next epoch"):
+            with self.assertRaisesRegex(nwt.Error, "^state: it was saved with another seed, .*begin the next epoch .set_epoch.$"):
                 next(iter(other))
 
     def test_what_is_wrong_is_said(self):
@@ -129,8 +129,8 @@ class Folders(unittest.TestCase):
         ):
             with self.subTest(text), self.assertRaisesRegex(error, re.escape(text)):
                 pictures(**kwargs)
-        for wrong in ("/nothing", program.pictures() / "cat" / "001.png"):
-            with self.assertRaisesRegex(nwt.Error, f"nwt-serve has ended, with status 1: .*{wrong}"):
+        for kind, wrong in ((FileNotFoundError, "/nothing"), (NotADirectoryError, program.pictures() / "cat" / "001.png")):
+            with self.assertRaisesRegex(kind, rf"^\[Errno \d+\] .*: '{wrong}/?'$"):
                 nwt.ImageFolder(wrong, program=program.program())
         with self.assertRaisesRegex(ValueError, "ImageFolder takes a folder"):
             nwt.Images(program.pictures())
@@ -262,7 +262,7 @@ class Programs(unittest.TestCase):
         cache = program.folder()
         with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(cache), HOME=str(cache)), self.assertLogs("nwt", "INFO") as logged, pictures(tune=True) as loader:
             self.assertRegex(loader.result, "workers")
-            self.assertIn(loader.result, logged.output[0])
+            self.assertIn(loader.result, logged.output[-1])
         self.assertTrue(list(cache.rglob("workers.json")))
 
     def test_an_iteration_goes_on_across_killed_programs(self):
@@ -327,7 +327,7 @@ class Programs(unittest.TestCase):
             next(batches)
             at.rename(at.with_name("moved-" + at.name))
             os.kill(loader._program.process.pid, signal.SIGKILL)
-            with self.assertRaisesRegex(nwt.Error, "nwt-serve has ended, with status 1"), self.assertLogs("nwt"):
+            with self.assertRaisesRegex(nwt.Error, "nwt-serve can't be started again: .Errno 2. No such file"), self.assertLogs("nwt"):
                 list(batches)
         at.with_name("moved-" + at.name).rename(at)
 

@@ -1,27 +1,28 @@
 package main
 
 import (
-	"archive/tar"
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sync/errgroup"
+	"sync"
+	"sync/atomic"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/folder"
 	"github.com/nwt-go/nwt/vision"
+	"github.com/nwt-go/nwt/wds"
 )
 
 const maxFile = 1 << 30 // bytes
@@ -29,32 +30,46 @@ const maxFile = 1 << 30 // bytes
 // A sample is a file or a part of one, and its class.
 type sample struct {
 	path         string
-	offset, size int64 // a whole file has the size maxFile
+	key          string // in a shard
+	offset, size int64  // a whole file has the size maxFile
 	label        int
+	bad          error // why it can't be loaded
 }
 
 // A dataset is what is served: its fields are the data's, "label" if there are classes, and "index".
 type dataset struct {
-	name, print string
-	n           int
-	at          func(i int) sample
-	fields      []nwt.Field
-	fill        func(dst *nwt.Sample, data []byte) error
-	labelled    bool
-	classes     []string
-	files       bool  // a sample is a file
-	sizes       []int // of ragged samples
+	name     string
+	print    string        // what samples depend on, but for the files' sizes and times …
+	marks    func() string // … and these, computed once
+	beside   bool          // the marks aren't part of the fingerprint, but told: a state needs them, and opening doesn't
+	n        int
+	at       func(i int) sample
+	fields   []nwt.Field
+	fill     func(dst *nwt.Sample, data []byte) error
+	labelled bool
+	classes  []string
+	files    bool  // a sample is a file
+	sizes    []int // of ragged samples
 }
 
 func (d *dataset) Len() int            { return d.n }
 func (d *dataset) Fields() []nwt.Field { return d.fields }
-func (d *dataset) Fingerprint() string { return d.print }
+
+func (d *dataset) Fingerprint() string {
+	if d.beside {
+		return d.print
+	}
+	return d.print + " " + d.marks()
+}
 
 func (d *dataset) Load(_ context.Context, i int, dst *nwt.Sample) error {
 	s := d.at(i)
 	data, err := s.read(dst)
 	if err == nil {
 		err = d.fill(dst, data)
+	}
+	if err != nil && s.key != "" {
+		err = fmt.Errorf("%s: %w", s.key, err)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.path, err)
@@ -68,6 +83,9 @@ func (d *dataset) Load(_ context.Context, i int, dst *nwt.Sample) error {
 
 // read reads a sample into memory that its worker keeps.
 func (s sample) read(dst *nwt.Sample) ([]byte, error) {
+	if s.bad != nil {
+		return nil, s.bad
+	}
 	kept, err := nwt.Scratch(dst, func() (*bytes.Buffer, error) { return new(bytes.Buffer), nil })
 	if err != nil {
 		return nil, err
@@ -85,14 +103,18 @@ func (s sample) read(dst *nwt.Sample) ([]byte, error) {
 	return kept.Bytes(), err
 }
 
-// tell writes a line of JSON to stdout, and the path of each sample, with a zero byte. It blocks until they are read.
+// tell writes a line of JSON to stdout; then, each with a zero byte, the path of each sample, and the marks. It
+// blocks until they are read.
 func (d *dataset) tell(about map[string]any) {
+	go d.marks() // ready once they are asked for
 	out := bufio.NewWriter(os.Stdout)
 	_ = json.NewEncoder(out).Encode(about)
 	_ = out.Flush()
 	for i := 0; d.files && i < d.n; i++ {
 		_, _ = out.WriteString(d.at(i).path + "\x00")
 	}
+	_ = out.Flush()
+	_, _ = out.WriteString(d.marks() + "\x00")
 	_ = out.Flush()
 	_ = os.Stdout.Close()
 }
@@ -114,16 +136,20 @@ func (s *settings) open(ctx context.Context) (*dataset, error) {
 	var err error
 	switch about, _ := os.Stat(paths[0]); {
 	case kind == "tokens":
+		d.marked(len(paths), func(i int) string { return paths[i] })
 		return d, s.windows(d, paths)
 	case kind == "shards":
 		err = d.shards(ctx, paths)
 	case len(paths) == 1 && (about == nil || !about.Mode().IsRegular()):
 		err = s.folder(ctx, d, filepath.Clean(paths[0]), kind)
 	default:
-		d.n, d.at, d.files, d.print = len(paths), func(i int) sample { return sample{paths[i], 0, maxFile, -1} }, true, hash(paths)
+		d.n, d.at, d.files, d.print = len(paths), func(i int) sample { return sample{path: paths[i], size: maxFile, label: -1} }, true, hash(paths)
 	}
 	if err != nil {
 		return nil, err
+	}
+	if d.marks == nil {
+		d.marked(d.n, func(i int) string { return d.at(i).path })
 	}
 	if kind == "files" {
 		return d, d.bytes()
@@ -151,7 +177,7 @@ func (s *settings) folder(ctx context.Context, d *dataset, dir, kind string) err
 	if kind == "files" {
 		extensions = strings.FieldsFunc(s.extensions, func(r rune) bool { return r == ',' })
 	}
-	var opts []folder.Option
+	opts := []folder.Option{folder.WithoutStrayFiles()}
 	if len(s.classes) > 0 {
 		opts = append(opts, folder.WithClasses(s.classes))
 	}
@@ -160,8 +186,12 @@ func (s *settings) folder(ctx context.Context, d *dataset, dir, kind string) err
 		return err
 	}
 	d.n, d.files, d.labelled, d.classes = f.Len(), true, true, f.Classes()
-	d.at = func(i int) sample { return sample{f.Path(i), 0, maxFile, f.Class(i)} }
-	d.print = hash(f.Dataset(nil, nil).(nwt.Fingerprinter).Fingerprint(), d.classes)
+	d.at = func(i int) sample { return sample{path: f.Path(i), size: maxFile, label: f.Class(i)} }
+	names := sha256.New()
+	for i := range f.Len() { // wherever the folder is
+		_, _ = fmt.Fprintf(names, "%s\x00%d ", strings.TrimPrefix(f.Path(i), dir), f.Class(i))
+	}
+	d.print = hash(names.Sum(nil), d.classes)
 	return nil
 }
 
@@ -177,17 +207,47 @@ func (s *settings) pipeline() (*vision.Pipeline, error) {
 			transforms = append(transforms, vision.ColorJitter{Brightness: j[0], Contrast: j[1], Saturation: j[2], Hue: j[3]})
 		}
 	}
-	return vision.New(transforms, vision.WithType(nwt.Uint8))
+	kind, known := map[string]nwt.DType{"": nwt.Uint8, "uint8": nwt.Uint8, "float32": nwt.Float32, "float16": nwt.Float16, "bfloat16": nwt.BFloat16}[s.dtype]
+	if !known {
+		return nil, fmt.Errorf("-dtype %s: must be uint8, float32, float16 or bfloat16", s.dtype)
+	}
+	if n := s.normalize; n != nil {
+		transforms = append(transforms, vision.Normalize{Mean: [3]float64(n), Std: [3]float64(n[3:])})
+	}
+	return vision.New(transforms, vision.WithType(kind))
 }
 
-// each calls f for 0 … n−1, some at a time.
-func each(n int, f func(i int) error) error {
-	g := new(errgroup.Group)
-	g.SetLimit(32)
-	for i := range n {
-		g.Go(func() error { return f(i) })
+// marked sets the files whose sizes and times the samples depend on.
+func (d *dataset) marked(n int, path func(i int) string) {
+	d.marks = sync.OnceValue(func() string {
+		marks := make([][2]int64, n)
+		_ = each(n, func(i int) error {
+			if info, err := os.Stat(path(i)); err == nil { // else loading says what is wrong
+				marks[i] = [2]int64{info.Size(), info.ModTime().UnixNano()}
+			}
+			return nil
+		})
+		return hash(marks)
+	})
+}
+
+// each calls f for 0 … n−1, some at a time, until one returns an error.
+func each(n int, f func(i int) error) (err error) {
+	var next atomic.Int64
+	var all sync.WaitGroup
+	var first sync.Once
+	for range min(n, 16) {
+		all.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				if failed := f(i); failed != nil {
+					first.Do(func() { err = failed })
+					next.Store(int64(n))
+				}
+			}
+		})
 	}
-	return g.Wait()
+	all.Wait()
+	return err
 }
 
 // bytes serves the bytes of files, "data", in batches as long as their longest.
@@ -216,73 +276,98 @@ func (d *dataset) bytes() error {
 
 // shards finds the pictures of tar files.
 func (d *dataset) shards(ctx context.Context, names []string) error {
-	of := make([][]sample, len(names))
-	err := each(len(names), func(i int) (err error) {
-		if of[i], err = shard(ctx, names[i]); err != nil {
-			err = fmt.Errorf("%s: %w", names[i], err)
-		}
-		return err
-	})
+	dir, within, err := inOneFolder(names)
 	if err != nil {
 		return err
 	}
-	all := slices.Concat(of...)
+	extensions := make([]string, len(vision.Extensions))
+	for i, extension := range vision.Extensions {
+		extensions[i] = extension[1:]
+	}
+	labels, pictures := false, 0
+	var none error // why a sample has no picture
+	all, err := wds.Locate(ctx, os.DirFS(dir), within, []string{"cls"}, func(r *wds.Record) (s sample, err error) {
+		s = sample{path: filepath.Join(dir, filepath.FromSlash(r.Shard)), key: r.Key}
+		if s.offset, s.size, s.bad = r.Range(extensions...); s.bad == nil && s.size > maxFile {
+			s.bad = fmt.Errorf("a picture of %d bytes: must be at most %d", s.size, maxFile)
+		}
+		text, missing := r.File("cls")
+		if missing != nil {
+			s.label = -1
+			return s, nil
+		}
+		class := strings.TrimSpace(string(text))
+		if s.label, err = strconv.Atoi(class); err != nil || strconv.Itoa(s.label) != class || s.label < 0 {
+			return s, fmt.Errorf("%s: %s.cls: %.20q: must be the number of a class, 0 or more", s.path, r.Key, text)
+		}
+		return s, nil
+	})
+	if of, ok := errors.AsType[*fs.PathError](err); ok && !filepath.IsAbs(of.Path) {
+		of.Path = filepath.Join(dir, of.Path)
+	}
+	if err != nil {
+		return err
+	}
+	parts, files := sha256.New(), []string(nil)
+	for i, s := range all {
+		_, _ = fmt.Fprint(parts, strings.TrimPrefix(s.path, dir), s.offset, s.size, s.label, " ")
+		labels = labels || s.label >= 0
+		if i == 0 || s.path != all[i-1].path {
+			files = append(files, s.path)
+		}
+		if s.bad == nil {
+			pictures++
+		} else if none == nil {
+			none = fmt.Errorf("%s: %s: %w", s.path, s.key, all[i].bad)
+		}
+	}
 	if len(all) == 0 {
-		return fmt.Errorf("no picture in %d shards", len(names))
+		return fmt.Errorf("no sample in %d shards", len(names))
 	}
-	without := slices.IndexFunc(all, func(s sample) bool { return s.label < 0 })
-	d.n, d.at, d.print, d.labelled = len(all), func(i int) sample { return all[i] }, hash(all), without < 0
-	if without >= 0 && slices.ContainsFunc(all, func(s sample) bool { return s.label >= 0 }) {
-		return fmt.Errorf("%s: sample %d has no class, and others have one", all[without].path, without)
+	if pictures == 0 {
+		return fmt.Errorf("no picture in %d shards: %w", len(names), none)
 	}
+	for i := range all {
+		if s := &all[i]; labels && s.label < 0 && s.bad == nil {
+			s.bad = errors.New("no file cls with its class, which other samples have")
+		}
+	}
+	d.n, d.at, d.print, d.labelled = len(all), func(i int) sample { return all[i] }, hash(parts.Sum(nil)), labels
+	d.marked(len(files), func(i int) string { return files[i] })
 	return nil
 }
 
-// shard reads the headers of a tar file. Files that follow each other and have a key are a sample.
-func shard(ctx context.Context, name string) (all []sample, err error) {
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, err
+// inOneFolder returns a folder that contains all of the paths, and their names in it.
+func inOneFolder(paths []string) (dir string, within []string, err error) {
+	whole := make([]string, len(paths))
+	for i, one := range paths {
+		if whole[i], err = filepath.Abs(one); err != nil {
+			return "", nil, err
+		}
 	}
-	defer file.Close()
-	r, key := tar.NewReader(file), ""
-	for ctx.Err() == nil {
-		h, err := r.Next()
-		if err == io.EOF {
-			return slices.DeleteFunc(all, func(s sample) bool { return s.size < 0 }), nil
+	inside := func(one string) bool {
+		return strings.HasPrefix(one, strings.TrimSuffix(dir, string(filepath.Separator))+string(filepath.Separator))
+	}
+	for dir = filepath.Dir(whole[0]); strings.Contains(dir, "{") || slices.ContainsFunc(whole, func(one string) bool { return !inside(one) }); {
+		up := filepath.Dir(dir)
+		if up == dir {
+			return "", nil, errors.New("shards must be on one disk")
 		}
-		if errors.Is(err, tar.ErrHeader) {
-			return nil, errors.New("must be a tar file that isn't compressed")
-		}
+		dir = up
+	}
+	for _, one := range whole {
+		name, err := filepath.Rel(dir, one)
 		if err != nil {
-			return nil, err
+			return "", nil, err
 		}
-		first, ext, found := strings.Cut(path.Base(h.Name), ".")
-		if h.Typeflag != tar.TypeReg || !found || first == "" || strings.HasPrefix(h.Name, "__") {
-			continue
-		}
-		if is := path.Join(path.Dir(h.Name), first); is != key || len(all) == 0 {
-			key, all = is, append(all, sample{name, 0, -1, -1})
-		}
-		s := &all[len(all)-1]
-		switch ext = "." + strings.ToLower(ext); {
-		case ext == ".cls":
-			text, err := io.ReadAll(io.LimitReader(r, 20))
-			if s.label, _ = strconv.Atoi(strings.TrimSpace(string(text))); err != nil || strconv.Itoa(s.label) != strings.TrimSpace(string(text)) || s.label < 0 {
-				return nil, fmt.Errorf("%s: %.20q: must be the number of a class, 0 or more", h.Name, text)
-			}
-		case slices.Contains(vision.Extensions, ext) && s.size < 0:
-			if s.offset, err = file.Seek(0, io.SeekCurrent); err != nil {
-				return nil, err
-			}
-			s.size = h.Size
-		}
+		within = append(within, filepath.ToSlash(name))
 	}
-	return nil, context.Cause(ctx)
+	return dir, within, nil
 }
 
 // windows serves windows of files of tokens.
 func (s *settings) windows(d *dataset, files []string) error {
+	s.dtype = cmp.Or(s.dtype, "uint16")
 	width := map[string]int{"uint8": 1, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8}[s.dtype]
 	if width == 0 || s.length < 1 || s.length > 1<<24 {
 		return fmt.Errorf("-dtype %s, -length %d: must be uint8, uint16, int32, uint32 or int64, and from 1 to %d", s.dtype, s.length, 1<<24)
@@ -293,8 +378,8 @@ func (s *settings) windows(d *dataset, files []string) error {
 		if err != nil {
 			return err
 		}
-		if !info.Mode().IsRegular() || strings.HasSuffix(file, ".npy") {
-			return fmt.Errorf("%s: must be a file of nothing but tokens, as NumPy's tofile writes it", file)
+		if !info.Mode().IsRegular() || begins(file, "\x93NUMPY") {
+			return fmt.Errorf("%s: must be a file of nothing but tokens, as NumPy's tofile writes it (save writes a header)", file)
 		}
 		if info.Size()%int64(width) != 0 {
 			return fmt.Errorf("%s has %d bytes: must be a whole number of tokens of type %s", file, info.Size(), s.dtype)
@@ -310,7 +395,7 @@ func (s *settings) windows(d *dataset, files []string) error {
 		if f, _ = slices.BinarySearch(ends, i+1); f > 0 {
 			begin = ends[f-1]
 		}
-		return sample{files[f], int64((i - begin) * s.length * width), int64((s.length + 1) * width), -1}
+		return sample{path: files[f], offset: int64((i - begin) * s.length * width), size: int64((s.length + 1) * width), label: -1}
 	}
 	d.print = hash(files, ends, s.length, s.dtype)
 	d.with(nwt.Field{Name: "tokens", Type: nwt.Int64, Shape: []int{s.length + 1}}, func(dst *nwt.Sample, data []byte) error {
@@ -326,6 +411,18 @@ func (s *settings) windows(d *dataset, files []string) error {
 		return nil
 	})
 	return nil
+}
+
+// begins reports whether a file begins with text.
+func begins(path, text string) bool {
+	file, err := os.Open(path)
+	if err != nil {
+		return false // reading it says what is wrong
+	}
+	defer file.Close()
+	head := make([]byte, len(text))
+	_, err = io.ReadFull(file, head)
+	return err == nil && string(head) == text
 }
 
 // list returns a name, or the lines of the file @name. A name that begins with @ is written @@.

@@ -34,7 +34,15 @@ const version = "0.1.0"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	own := len(os.Args) == 2 && os.Args[1] == "-"
+	if own {
+		logToProgram()
+	}
 	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		if own {
+			reportEnd(err)
+			os.Exit(1)
+		}
 		fmt.Fprintln(os.Stderr, "nwt-serve:", err)
 		os.Exit(1)
 	}
@@ -46,6 +54,7 @@ type settings struct {
 	classes                          []string
 	extensions, dtype                string
 	size, scale, ratio, jitter       []float64
+	normalize                        []float64
 	flip                             float64
 	batch, length, workers           int
 	seed                             uint64
@@ -90,7 +99,8 @@ func parse(args []string, stdout io.Writer) (s settings, err error) {
 	classes := names("class", "`name` of class 0, then those of the next ones, or @FILE; by default the folders, sorted")
 	flags.StringVar(&s.extensions, "extensions", "", "of -files, such as `.wav,.flac`; by default all")
 	flags.IntVar(&s.length, "length", 1024, "`tokens` from the beginning of a window to that of the next")
-	flags.StringVar(&s.dtype, "dtype", "uint16", "`type` of a token: uint8, uint16, int32, uint32 or int64, little-endian")
+	flags.StringVar(&s.dtype, "dtype", "", "`type` of a token: uint8, uint16 (by default), int32, uint32 or int64, little-endian; or of pixels: uint8 (by default), float32, float16 or bfloat16")
+	numbers(&s.normalize, 6, 6, "normalize", ",", "`means and deviations` of the three channels, 0 … 1, for pixels of a floating-point type; by default they stay 0 … 1")
 	numbers(&s.size, 1, 2, "size", "x", "`pixels` of height and width: 224x320, or one number for both; 224 by default")
 	flags.BoolVar(&s.train, "train", false, "crop and flip at random, as for training; otherwise the middle")
 	numbers(&s.scale, 2, 2, "scale", ",", "with -train: `from,to`: the share of the picture's area that is cropped; 0.08,1 by default")
@@ -170,6 +180,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	ds.beside = beside
 	opts := []nwt.Option{nwt.WithBatchSize(s.batch), nwt.WithSeed(s.seed)}
 	if rank, err := nwt.RankFromEnv(nil); err == nil && rank.LocalWorld > 1 {
 		opts = append(opts, nwt.WithRankFromEnv()) // the ranks of a host share its CPUs
@@ -220,7 +231,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		fmt.Fprintf(stdout, "metrics at http://%s\n", at.Addr())
 	}
 	if beside {
-		go ds.tell(map[string]any{"address": l.Addr().String(), "classes": ds.classes, "result": result})
+		go ds.tell(map[string]any{"address": l.Addr().String(), "classes": ds.classes, "result": result, "workers": server.Workers()})
 	} else {
 		fmt.Fprintf(stdout, "%s\n%d samples at %s, %d workers\n", result, ds.Len(), l.Addr(), server.Workers())
 	}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"syscall"
+
+	"github.com/nwt-go/nwt"
+)
+
+// logToProgram makes log lines JSON, for the program that has started this one and reads stderr.
+func logToProgram() {
+	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, nil)))
+}
+
+// An end says why this program ends, to the one that has started it.
+type end struct {
+	Error string `json:"error"`
+	Code  string `json:"code,omitempty"` // see nwt.ArgumentError; or "missing", "forbidden" or "no-folder", of a file
+	Path  string `json:"path,omitempty"` // of that file
+}
+
+func reportEnd(err error) {
+	e := end{Error: err.Error()}
+	argument, path := (*nwt.ArgumentError)(nil), (*fs.PathError)(nil)
+	if errors.As(err, &path) {
+		e.Path = path.Path
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		e.Code = "missing"
+	case errors.Is(err, fs.ErrPermission):
+		e.Code = "forbidden"
+	case errors.Is(err, syscall.ENOTDIR):
+		e.Code = "no-folder"
+	case errors.As(err, &argument):
+		e.Code = argument.Code
+	}
+	_ = json.NewEncoder(os.Stderr).Encode(e)
+}
