@@ -65,7 +65,7 @@ func TestFilesThatArePassedOverAreCountedInOneLine(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 2, f.Len())
 	})
-	require.Contains(t, said, `msg="folder: files were passed over" folder=`+dir+` files=5 extensions=".avif: 2, .csv: 1, .heic: 1, others: 1"`)
+	require.Contains(t, said, `msg="folder: files were passed over" folder=`+dir+` files=6 extensions=".avif: 2, .csv: 1, .heic: 1, hidden: 1, others: 1"`)
 	require.Equal(t, 1, strings.Count(said, "\n"))
 	require.Empty(t, logged(t, func() {
 		_, err := open(tree(t, "a/1.png"))

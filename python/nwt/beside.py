@@ -12,7 +12,6 @@ import select
 import shutil
 import subprocess
 import sys
-import typing
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict

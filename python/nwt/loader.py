@@ -243,7 +243,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         start, number, take = self._asked[0]
         answer = _answer(take)
         self._asked[0] = start, number, lambda: answer
-        return 1 + answer[1]
+        return 1 + int(answer[1])
 
     def _begin(self, iteration: _Iteration) -> None:
         _known_to_jax()
