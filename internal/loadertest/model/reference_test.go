@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -443,53 +444,58 @@ func (p *plainStreams) pattern(n int) (of []int) {
 		if i == len(p.mix.Phases)-1 { // it never ends
 			length = (max(0, n-len(of))/block + 1) * block
 		}
-		for ; length >= block; length -= block {
-			of = append(of, p.block(phase.Weights, block, number)...)
+		for from := 0; from <= length; from += block {
+			of = append(of, p.block(phase.Weights, from, min(from+block, length), number)...)
 			number++
 		}
-		of = append(of, p.block(phase.Weights, length, number)...)
-		number++
 	}
 	return of[:n]
 }
 
-// block returns the streams of a block's records: so many of each as is its share, shuffled.
-func (p *plainStreams) block(weights []float64, n, number int) []int {
-	if n == 0 {
+// block returns the streams of the records from … to−1 of a phase, shuffled: so many of each as its share
+// grows by.
+func (p *plainStreams) block(weights []float64, from, to, number int) []int {
+	if from == to {
 		return nil
 	}
 	var parts []int
-	for k, share := range sharesOf(weights, n) {
-		parts = append(parts, slices.Repeat([]int{k}, share)...)
+	before := sharesOf(weights, from)
+	for k, share := range sharesOf(weights, to) {
+		parts = append(parts, slices.Repeat([]int{k}, share-before[k])...)
 	}
 	seed := p.mixSeed
 	if p.rank > 0 {
 		seed = mixed64(seed+ratio) + uint64(p.rank-1)*ratio
 	}
-	order, of := nwt.Shuffled(n, seed), make([]int, n)
+	order, of := nwt.Shuffled(to-from, seed), make([]int, to-from)
 	for place := range of {
 		of[place] = parts[order.At(number, place)]
 	}
 	return of
 }
 
-// sharesOf divides n by weights that are multiples of a quarter, by largest remainders.
+// sharesOf divides n by weights that are multiples of a quarter: among the halves of the weights, and
+// each half's share likewise.
 func sharesOf(weights []float64, n int) []int {
-	quarters := 0
-	for _, w := range weights {
-		quarters += int(4 * w)
+	if len(weights) == 1 {
+		return []int{n}
 	}
-	shares, byRest, left := make([]int, len(weights)), make([]int, len(weights)), n
+	mid, below, all := len(weights)/2, uint64(0), uint64(0)
 	for k, w := range weights {
-		shares[k], byRest[k] = int(4*w)*n/quarters, k
-		left -= shares[k]
+		if all += uint64(4 * w); k < mid {
+			below = all
+		}
 	}
-	rest := func(k int) int { return int(4*weights[k]) * n % quarters }
-	slices.SortStableFunc(byRest, func(a, b int) int { return rest(b) - rest(a) })
-	for _, k := range byRest[:left] {
-		shares[k]++
+	half := n
+	if below < all {
+		fraction, rest := bits.Div64(below, 0, all) // in units of 2⁻⁶⁴
+		if 2*rest >= all {
+			fraction++
+		}
+		whole, rest := bits.Mul64(uint64(n), fraction)
+		half = int(whole + rest>>63)
 	}
-	return shares
+	return append(sharesOf(weights[:mid], half), sharesOf(weights[mid:], n-half)...)
 }
 
 // seedOf returns the seed of a stream's shards and window.
