@@ -588,3 +588,62 @@ func TestAWorkerThatCannotStartEndsTheEpochAndTriesAgain(t *testing.T) {
 		}
 	}
 }
+
+// computing returns n samples, each of which takes a CPU for some time; begun counts them.
+func computing(n int, d time.Duration, begun *atomic.Int64) nwt.Dataset {
+	return kit.Loads(n, func(context.Context, int, *nwt.Sample) error {
+		begun.Add(1)
+		for from := time.Now(); time.Since(from) < d; {
+		}
+		return nil
+	})
+}
+
+// On one CPU. A worker that never yielded would keep it for the 10 ms that Go's scheduler allows: 100 samples.
+func TestALoopGetsACPUThoughTheWorkersOfAnotherLoaderCompute(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	var begun atomic.Int64
+	busy := kit.NewLoader(t, computing(1<<30, 100*time.Microsecond, &begun), nwt.WithWorkers(2), kit.Silent)
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() {
+		for _, err := range busy.Epoch(ctx, 0) {
+			if err != nil {
+				return
+			}
+		}
+	})
+	defer done.Wait()
+	defer cancel()
+
+	const steps = 50
+	var first, last int64
+	for b, err := range kit.NewLoader(t, kit.EmptyDataset(1000), nwt.WithBatchSize(1), nwt.WithWorkers(1), kit.Silent).Epoch(ctx, 0) {
+		require.NoError(t, err)
+		if last = begun.Load(); b.Number() == 10 {
+			first = last
+		} else if b.Number() == 10+steps {
+			break
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+	require.Positive(t, last-first, "the other loader loads meanwhile")
+	require.Less(t, last-first, int64(20*steps))
+}
+
+// On one CPU. If the workers kept it, the loop would run once nothing more may be loaded ahead: it would see
+// one batch in 17 before the next one is loaded.
+func TestALoopSeesABatchBeforeTheNextIsLoadedThoughItsWorkersCompute(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const size, prefetch, batches = 4, 16, 1000
+	var begun atomic.Int64
+	l := kit.NewLoader(t, computing(size*batches, 20*time.Microsecond, &begun), nwt.WithBatchSize(size), nwt.WithPrefetch(prefetch), nwt.WithWorkers(2), kit.Silent)
+	atOnce := 0
+	for b, err := range l.Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		if int(begun.Load()) < size*(b.Number()+2) {
+			atOnce++
+		}
+	}
+	require.Greater(t, atOnce, batches/10)
+}
