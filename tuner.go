@@ -24,6 +24,9 @@ import (
 // that training will use. The batches that it loads are dropped. It returns the errors of [NewLoader],
 // of loading, of the step and of ctx, and an error if no count fits into memory. If ctx ends after the
 // result is complete, Tune still returns the result.
+//
+// On Linux, Tune measures peak memory by resetting the process's high-water mark (VmHWM, and the maximum
+// resident set of getrusage): afterwards the mark counts from the last measurement.
 func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	src, err := newSetup(ds, opts)
 	if err != nil {
