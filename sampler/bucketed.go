@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/permute"
@@ -26,15 +27,16 @@ type Buckets struct {
 // unit. It is called by many goroutines, at least once per sample and epoch. It must be quick (a
 // look-up, not a load), and must always return the same length for the same sample.
 //
-// The epoch is shuffled as by [nwt.Shuffled] and cut into windows of Buckets.Window steps. Each window
-// is sorted by length and then cut into steps, and the steps are shuffled. A wider window means less
-// padding and less randomness: if one window holds the whole epoch, a sample shares its batches only
+// The epoch is shuffled as by [nwt.Shuffled] and cut into windows of Buckets.Window steps. In each window,
+// the samples of each rank are sorted by length and cut into batches, and the steps are shuffled, in the
+// same way on all ranks. So the batches of a step have similar lengths on all ranks. A wider window means
+// less padding and less randomness: if one window holds the whole epoch, a sample shares its batches only
 // with its neighbors in length. The samples left over, too few for a step, come last and are not sorted,
 // so a loader that drops them doesn't always drop the longest.
 //
-// A window is sorted when one of its positions is first asked for. This takes about 0.2 µs per sample.
-// Each rank sorts the samples of all ranks. Four windows are kept, which takes 8 bytes for each of their
-// samples.
+// A rank sorts its samples of a window when it first asks for one of them. This takes about 0.2 µs per
+// sample, for its own samples only. Four windows are kept, which takes 8 bytes for each of those samples
+// and about 0.2 kB for each rank.
 func Bucketed(n int, length func(index int) int, b Buckets, seed uint64) (nwt.Sampler, error) {
 	b.World = cmp.Or(b.World, 1)
 	b.Window = cmp.Or(b.Window, 64)
@@ -59,6 +61,7 @@ func Bucketed(n int, length func(index int) int, b Buckets, seed uint64) (nwt.Sa
 		length: length,
 		key:    permute.SeedKey(seed),
 		perm:   permute.New(n),
+		batch:  b.BatchSize,
 		step:   b.BatchSize * b.World,
 		window: b.Window,
 	}
@@ -77,11 +80,12 @@ type bucketed struct {
 	length  func(index int) int
 	key     uint64 // derived from the seed
 	perm    permute.Permutation
+	batch   int // samples in a batch
 	step    int // samples in a step
 	steps   int // full steps per epoch
 	window  int // steps in each window except the last
 	windows int // per epoch
-	orders  *permute.Orders[int]
+	orders  *permute.Orders[func() []int]
 }
 
 func (s *bucketed) Len() int       { return s.n }
@@ -100,19 +104,29 @@ func (s *bucketed) At(epoch, i int) int {
 		return s.perm.At(permute.EpochKey(s.key, epoch), i)
 	}
 	w := min(step/s.window, s.windows-1)
-	return s.orders.Get(epoch, w)[i-w*s.window*s.step]
+	rank, place := i%s.step/s.batch, i%s.batch
+	return s.orders.Get(epoch, w)[rank]()[(step-w*s.window)*s.batch+place]
 }
 
-func (s *bucketed) sorted(epoch, w int) []int {
+// sorted returns, for each rank, its samples of a window; they are sorted when they are first asked for.
+func (s *bucketed) sorted(epoch, w int) []func() []int {
+	ranks := make([]func() []int, s.step/s.batch)
+	for rank := range ranks {
+		ranks[rank] = sync.OnceValue(func() []int { return s.sortedOf(rank, epoch, w) })
+	}
+	return ranks
+}
+
+func (s *bucketed) sortedOf(rank, epoch, w int) []int {
 	key := permute.EpochKey(s.key, epoch)
 	first, steps := w*s.window, s.window
 	if w == s.windows-1 {
 		steps = s.steps - first
 	}
 	type sample struct{ length, position, index int }
-	samples := make([]sample, steps*s.step)
+	samples := make([]sample, steps*s.batch)
 	for k := range samples {
-		index := s.perm.At(key, first*s.step+k)
+		index := s.perm.At(key, (first+k/s.batch)*s.step+rank*s.batch+k%s.batch)
 		samples[k] = sample{length: s.length(index), position: k, index: index}
 	}
 	slices.SortFunc(samples, func(a, b sample) int {
@@ -122,11 +136,11 @@ func (s *bucketed) sorted(epoch, w int) []int {
 		return a.position - b.position // samples of one length stay shuffled
 	})
 	indices := make([]int, len(samples))
-	perm, windowKey := permute.New(steps), permute.Mix64(key+uint64(w)*permute.Golden)
+	perm, windowKey := permute.New(steps), permute.Mix64(key+uint64(w)*permute.Golden) // the same on each rank
 	for from := range steps {
 		to := perm.At(windowKey, from)
-		for k, sample := range samples[from*s.step : (from+1)*s.step] {
-			indices[to*s.step+k] = sample.index
+		for k, sample := range samples[from*s.batch : (from+1)*s.batch] {
+			indices[to*s.batch+k] = sample.index
 		}
 	}
 	return indices

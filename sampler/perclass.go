@@ -28,7 +28,11 @@ const maxClasses = 1 << 24
 // The sampler is a [nwt.BatchSampler]: WithBatchSize must be at least classes × each. If the last step has fewer
 // batches than there are ranks, several ranks share a batch; [nwt.WithDropLast] leaves such a step out.
 // To change a class's weight, call SetSampler between epochs, and save the new weights with the model.
-// Two successive epochs are kept; each takes 4 bytes per sample.
+//
+// Which classes a batch has is computed for a whole epoch, the first before its first batch: for ten
+// million samples in classes of 4, this takes about 0.5 s. The order of the next epoch is computed in the
+// background once half of an epoch is loaded. Two successive epochs are kept; each takes 8 bytes per class
+// of a batch.
 func PerClass(labels []int, classes, each int, weights []float64, seed uint64) (nwt.Sampler, error) {
 	s := &perClass{classes: classes, each: each, seed: seed, last: len(labels) - 1}
 	if err := errors.Join(s.group(labels, weights), s.checkSize(len(labels))); err != nil {
@@ -39,8 +43,8 @@ func PerClass(labels []int, classes, each int, weights []float64, seed uint64) (
 		return nil, err
 	}
 	s.digest = permute.Digest(len(labels), func(i int) uint64 { return uint64(labels[i]) }) ^ permute.Mix64(digestOf(weights))
-	key := permute.OrderKey(seed, len(labels))
-	s.orders = permute.NewOrders(2, 1, func(epoch, _ int) []int32 { return s.order(permute.EpochKey(key, epoch)) })
+	s.key = permute.OrderKey(seed, len(labels))
+	s.orders = permute.NewOrders(2, 1, func(epoch, _ int) []turn { return s.order(permute.EpochKey(s.key, epoch)) })
 	return s, nil
 }
 
@@ -49,6 +53,7 @@ type perClass struct {
 	batches       int // in an epoch
 	last          int
 	seed, digest  uint64
+	key           uint64 // derived from the seed
 
 	members []int32 // all indices, class by class
 	ends    []int   // the end of each class in members
@@ -57,7 +62,7 @@ type perClass struct {
 	shares []float64 // of each class in the turns that are left, below 1
 	left   int       // turns that are left
 
-	orders *permute.Orders[int32]
+	orders *permute.Orders[turn]
 }
 
 func (s *perClass) checkSize(n int) error {
@@ -183,8 +188,11 @@ func share(weights []float64, most, total int) {
 	}
 }
 
-// order computes an epoch.
-func (s *perClass) order(key uint64) []int32 {
+// A turn is a class in a batch, and how often the class has come before in the epoch.
+type turn struct{ class, number int32 }
+
+// order computes the turns of an epoch, batch by batch.
+func (s *perClass) order(key uint64) []turn {
 	draw := func(i, n int) int {
 		at, _ := bits.Mul64(permute.Mix64(key+uint64(i)*permute.Golden), uint64(n))
 		return int(at)
@@ -199,17 +207,10 @@ func (s *perClass) order(key uint64) []int32 {
 			batch[a], batch[b] = batch[b], batch[a]
 		}
 	}
-	order := make([]int32, 0, n*s.each)
-	turns := make([]int, len(s.turns))
-	for _, c := range batch {
-		members := s.of(int(c))
-		perRound := max(1, len(members)/s.each) // turns until too few samples are left
-		round, from := turns[c]/perRound, turns[c]%perRound*s.each
+	order, turns := make([]turn, n), make([]int32, len(s.turns))
+	for i, c := range batch {
+		order[i] = turn{c, turns[c]}
 		turns[c]++
-		perm, own := permute.New(len(members)), permute.Mix64(permute.Mix64(key^uint64(c))+uint64(round)*permute.Golden)
-		for k := range s.each {
-			order = append(order, members[perm.At(own, (from+k)%len(members))])
-		}
 	}
 	return order
 }
@@ -257,6 +258,27 @@ func (s *perClass) String() string {
 func (s *perClass) Fingerprint() string { return fmt.Sprintf("%v, labels and weights %x", s, s.digest) }
 
 func (s *perClass) At(epoch, i int) int {
-	permute.CheckPosition(i, s.Len())
-	return int(s.orders.Get(epoch, 0)[i])
+	var index [1]int
+	s.Fill(epoch, i, index[:])
+	return index[0]
+}
+
+func (s *perClass) Fill(epoch, from int, indices []int) {
+	permute.CheckPosition(from, s.Len())
+	order, key := s.orders.Get(epoch, 0), permute.EpochKey(s.key, epoch)
+	if from >= s.Len()/2 {
+		s.orders.Prepare(epoch+1, 0)
+	}
+	for len(indices) > 0 {
+		t, first := order[from/s.each], from%s.each
+		members := s.of(int(t.class))
+		perRound := max(1, len(members)/s.each) // turns until too few samples are left
+		round, begin := int(t.number)/perRound, int(t.number)%perRound*s.each
+		perm, own := permute.New(len(members)), permute.Mix64(permute.Mix64(key^uint64(t.class))+uint64(round)*permute.Golden)
+		n := min(s.each-first, len(indices))
+		for k := range n {
+			indices[k] = int(members[perm.At(own, (begin+first+k)%len(members))])
+		}
+		indices, from = indices[n:], from+n
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -132,6 +133,28 @@ func TestPerClassIsPureAndDependsOnSeedAndEpoch(t *testing.T) {
 	require.Equal(t, epochOf(1, 2), epochOf(1, 2))
 	require.NotEqual(t, epochOf(1, 2), epochOf(1, 3))
 	require.NotEqual(t, epochOf(1, 2), epochOf(2, 2))
+}
+
+// Otherwise each epoch would begin with a wait for its order.
+func TestTheOrderOfTheNextEpochIsMadeWhileThisOneIsInUse(t *testing.T) {
+	const n = 50_000
+	once, err := sampler.WeightedWithoutReplacement(slices.Repeat([]float64{1, 2}, n/2), n, 1)
+	require.NoError(t, err)
+	byClass, err := sampler.PerClass(someLabels(n, 100, 1), 8, 4, nil, 1)
+	require.NoError(t, err)
+	for _, s := range []nwt.Sampler{once, byClass} {
+		goroutines := runtime.NumGoroutine()
+		s.At(3, 0)
+		s.At(3, s.Len()/2)
+		for runtime.NumGoroutine() > goroutines { // the order is being made
+			runtime.Gosched()
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		s.At(4, 0)
+		runtime.ReadMemStats(&after)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(n), "%v", s)
+	}
 }
 
 func TestAClassWithTooFewSamplesIsTold(t *testing.T) {

@@ -147,9 +147,9 @@ func newAliasTable(weights []float64, heaviest int) []aliasColumn {
 // of the n indices with the smallest keys, in ascending order of the keys (Efraimidis and Spirakis,
 // "Weighted random sampling with a reservoir", 2006).
 //
-// An epoch is therefore computed as a whole, when one of its positions is first asked for. For a million
-// weights this takes about 0.2 s, and 16 MB during that time; all goroutines that ask for this epoch
-// wait. Two successive epochs are kept; each takes 4 bytes per draw, in addition to 16 bytes per weight.
+// An epoch is therefore computed as a whole. For a million weights this takes about 0.2 s, and 16 MB
+// during that time. The first epoch waits for it; the next one is computed in the background once half of
+// an epoch is loaded. Two successive epochs are kept; each takes 4 bytes per draw, in addition to 16 bytes per weight.
 func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (nwt.Sampler, error) {
 	if _, err := checkWeights("WeightedWithoutReplacement", weights, n); err != nil {
 		return nil, err
@@ -187,8 +187,20 @@ func (s *weightedOnce) String() string {
 func (s *weightedOnce) Fingerprint() string { return fmt.Sprintf("%v, weights %x", s, s.digest) }
 
 func (s *weightedOnce) At(epoch, i int) int {
-	permute.CheckPosition(i, s.n)
-	return int(s.orders.Get(epoch, 0)[i])
+	var index [1]int
+	s.Fill(epoch, i, index[:])
+	return index[0]
+}
+
+func (s *weightedOnce) Fill(epoch, from int, indices []int) {
+	permute.CheckPosition(from, s.n)
+	order := s.orders.Get(epoch, 0)
+	if from >= s.n/2 {
+		s.orders.Prepare(epoch+1, 0)
+	}
+	for i, index := range order[from : from+len(indices)] {
+		indices[i] = int(index)
+	}
 }
 
 // candidate is an index and the logarithm of its key; the logarithm doesn't overflow, whatever the

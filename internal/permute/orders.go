@@ -31,15 +31,32 @@ func NewOrders[T any](keep, parts int, compute func(epoch, part int) []T) *Order
 // Get returns the order of a part of an epoch. It may be called from many goroutines at once. If
 // compute panics, so does Get, for as long as the order would be kept.
 func (o *Orders[T]) Get(epoch, part int) []T {
+	kept, _ := o.keep(epoch, part)
+	return kept.indices()
+}
+
+// Prepare begins to compute the order of a part of an epoch, unless that has begun. The goroutine ends
+// with the computation; a Get of this order waits for it.
+func (o *Orders[T]) Prepare(epoch, part int) {
+	if kept, fresh := o.keep(epoch, part); fresh {
+		go func() {
+			defer func() { _ = recover() }() // Get panics too
+			kept.indices()
+		}()
+	}
+}
+
+// keep returns the order that is kept of a part, and whether it wasn't kept before.
+func (o *Orders[T]) keep(epoch, part int) (kept *partOrder[T], fresh bool) {
 	slot := &o.slots[uint(epoch*o.parts+part)%uint(len(o.slots))]
 	for {
 		kept := slot.Load()
 		if kept != nil && kept.epoch == epoch && kept.part == part {
-			return kept.indices()
+			return kept, false
 		}
 		fresh := &partOrder[T]{epoch: epoch, part: part, indices: sync.OnceValue(func() []T { return o.compute(epoch, part) })}
 		if slot.CompareAndSwap(kept, fresh) {
-			return fresh.indices()
+			return fresh, true
 		}
 	}
 }

@@ -97,6 +97,25 @@ func TestAnOrderIsComputedOnceWhileItIsKept(t *testing.T) {
 	require.Equal(t, before+4, calls.Load(), "four successive orders are kept")
 }
 
+func TestAPreparedOrderIsComputedWithoutBeingAskedFor(t *testing.T) {
+	computed := make(chan int, 10)
+	orders := permute.NewOrders(2, 1, func(epoch, _ int) []int {
+		computed <- epoch
+		if epoch == 6 {
+			panic("no order")
+		}
+		return []int{epoch}
+	})
+	orders.Prepare(5, 0)
+	orders.Prepare(5, 0)
+	require.Equal(t, 5, <-computed)
+	require.Equal(t, []int{5}, orders.Get(5, 0))
+	orders.Prepare(6, 0)
+	require.Equal(t, 6, <-computed)
+	require.PanicsWithValue(t, "no order", func() { orders.Get(6, 0) })
+	require.Empty(t, computed)
+}
+
 func TestAnOrderThatPanicsDoesSoForAllWhoAsk(t *testing.T) {
 	orders := permute.NewOrders(2, 1, func(epoch, _ int) []int {
 		if epoch == 1 {
