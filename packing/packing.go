@@ -4,7 +4,7 @@
 //
 // The documents' fields must be ragged in one dimension and, within a document, equally long. A row has
 // the same fields, and two more of type [nwt.Int32]: "segment_ids" numbers the documents of the row from
-// 1, and is 0 where the row is empty; "positions" counts the elements of each document from 0. If a
+// 1, without a gap, and is 0 where the row is empty; "positions" counts the elements of each document from 0. If a
 // document is cut, or continues in the next row, each piece counts as a document, and the whole document
 // is loaded anew for each piece.
 package packing
@@ -13,10 +13,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/permute"
@@ -68,10 +70,31 @@ type rowFields struct {
 	rows   []nwt.Field
 	length int
 	sizes  string // names the function that returns how long a document is
+	room   *room
+}
+
+// A room counts the rows that have more room than their documents' sizes said, and says so once.
+type room struct {
+	rows, mostly atomic.Int64 // mostly: more than half of what the sizes said is room
+	said         atomic.Bool
+}
+
+// fewMostly is how many rows may be mostly room before that is said.
+const fewMostly = 4
+
+// count counts a row that has n elements, where the sizes of its documents promised told.
+func (r *rowFields) count(n, told int) {
+	rows, mostly := r.room.rows.Add(1), r.room.mostly.Load()
+	if 2*n < told {
+		mostly = r.room.mostly.Add(1)
+	}
+	if mostly > fewMostly && mostly > rows/16 && !r.room.said.Swap(true) {
+		slog.Default().Warn("packing: rows are mostly room: "+r.sizes+" returns more than the lengths that Load sets", "rows", rows, "mostly room", mostly)
+	}
 }
 
 func rowsOf(of string, docs []nwt.Field, length int, sizes string) (r rowFields, err error) {
-	r = rowFields{docs: docs, length: length, sizes: sizes}
+	r = rowFields{docs: docs, length: length, sizes: sizes, room: &room{}}
 	if length < 1 || length > math.MaxInt32 {
 		return r, optionError(of, length, "the length of a row must be 1 … %d", math.MaxInt32)
 	}
@@ -94,9 +117,9 @@ func rowsOf(of string, docs []nwt.Field, length int, sizes string) (r rowFields,
 // Fields returns the fields of a row.
 func (r *rowFields) Fields() []nwt.Field { return slices.Clone(r.rows) }
 
-// put copies a piece of a loaded document into a row, as the row's piece number k, beginning at place at.
-// It returns how long the piece is: Load may set a smaller size than told, which the dataset gave before.
-func (r *rowFields) put(dst, doc *nwt.Sample, p piece, told, k, at int) (n int, err error) {
+// put copies a piece of a loaded document into a row, as the row's segment id, beginning at place at. It
+// returns how long the piece is: Load may set a smaller size than told, which the dataset gave before.
+func (r *rowFields) put(dst, doc *nwt.Sample, p piece, told, id, at int) (n int, err error) {
 	from, all := int(p.from), doc.Len(0, 0)
 	if all > told {
 		return 0, fmt.Errorf("its length %d is more than the %d that %s gave", all, told, r.sizes)
@@ -112,7 +135,7 @@ func (r *rowFields) put(dst, doc *nwt.Sample, p piece, told, k, at int) (n int, 
 	}
 	segments, positions := r.numbers(dst)
 	for i := range n {
-		segments[at+i], positions[at+i] = int32(k+1), int32(i)
+		segments[at+i], positions[at+i] = int32(id), int32(i)
 	}
 	return n, nil
 }
@@ -198,15 +221,19 @@ func fingerprint(of any) string {
 }
 
 func (d *dataset) Load(ctx context.Context, index int, dst *nwt.Sample) error {
-	at := 0
-	for k, p := range d.plan.at(index) {
-		n, err := d.loadPiece(ctx, p, dst, k, at)
+	at, id, told := 0, 1, 0
+	for _, p := range d.plan.at(index) {
+		n, err := d.loadPiece(ctx, p, dst, id, at)
 		if err != nil {
 			return fmt.Errorf("document %d: %w", p.doc, err)
 		}
-		at += n
+		at, told = at+n, told+int(p.len)
+		if n > 0 {
+			id++
+		}
 	}
 	d.end(dst, at)
+	d.count(at, told)
 	return nil
 }
 
@@ -214,7 +241,8 @@ func (d *dataset) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 type told []int
 
 // loadPiece loads a piece into a row: see put.
-func (d *dataset) loadPiece(ctx context.Context, p piece, dst *nwt.Sample, k, at int) (n int, err error) {
+func (d *dataset) loadPiece(ctx context.Context, p piece, dst *nwt.Sample, id, at int) (n int, err error) {
+	defer usercall.Naming("document", int(p.doc))
 	doc, err := nwt.LoadPart(ctx, d.docs, int(p.doc), dst)
 	if err != nil {
 		return 0, err
@@ -224,5 +252,5 @@ func (d *dataset) loadPiece(ctx context.Context, p piece, dst *nwt.Sample, k, at
 		return 0, err
 	}
 	d.sized.Sizes(int(p.doc), sizes)
-	return d.put(dst, doc, p, sizes[0], k, at)
+	return d.put(dst, doc, p, sizes[0], id, at)
 }

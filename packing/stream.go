@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // NewStream packs the documents of a stream into rows of the given length, with the same fields as the
@@ -14,7 +15,9 @@ import (
 // A document that doesn't fit continues in the next row.
 //
 // size returns how long a document is, from its record. With [nwt.NewStream], the record has the document
-// in Data or, as a *R, in Value. Load may set a smaller length, which leaves room in the row. Function
+// in Data or, as a *R, in Value. Load may set a smaller length, which leaves room in the row; a log line
+// says so if that leaves rows mostly or wholly empty. So if size can't know the number of tokens, a bound
+// such as the number of bytes isn't enough: tokenise in size, as the recipe tokenise.go does. Function
 // total returns the sum of the lengths of a shard's documents, or −1 if that isn't known. If total isn't
 // nil, the rows are a [nwt.CountedStream]. If total is nil, the rows aren't counted, even if docs is a
 // [nwt.CountedStream]: the number of documents doesn't say how many rows there are. Resume reads the
@@ -101,23 +104,34 @@ func (s *rowStream) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) er
 	if err != nil {
 		return err
 	}
-	at, begin, row := 0, 0, r.Value.(*packedRow)
+	begin, row := 0, r.Value.(*packedRow)
+	at, id, told := 0, 1, 0
 	for k := range row.pieces {
 		p := &row.pieces[k]
 		p.Data, begin = r.Data[begin:p.end:p.end], p.end
 		only.record = &p.Record
-		doc, err := nwt.LoadPart(ctx, only, 0, dst)
-		if err == nil {
-			var n int
-			n, err = s.put(dst, doc, p.piece, p.size, k, at)
-			at += n
-		}
+		n, err := s.loadPiece(ctx, only, p, dst, id, at)
 		if err != nil {
 			return fmt.Errorf("document %d of the shard: %w", p.doc, err)
 		}
+		at, told = at+n, told+int(p.len)
+		if n > 0 {
+			id++
+		}
 	}
 	s.end(dst, at)
+	s.count(at, told)
 	return nil
+}
+
+// loadPiece loads a piece of a document into a row: see put.
+func (s *rowStream) loadPiece(ctx context.Context, only *document, p *packedPiece, dst *nwt.Sample, id, at int) (n int, err error) {
+	defer usercall.Naming("document", int(p.doc))
+	doc, err := nwt.LoadPart(ctx, only, 0, dst)
+	if err != nil {
+		return 0, err
+	}
+	return s.put(dst, doc, p.piece, p.size, id, at)
 }
 
 // A rowReader reads the rows of a shard.
@@ -148,7 +162,7 @@ func (r *rowReader) take(ctx context.Context, n int, each func(from, n int)) (ta
 			return taken, err
 		}
 		r.number++
-		if r.from, r.size = 0, r.rowStream.size(&r.doc); r.size < 0 || r.size > r.longest {
+		if r.from, r.size = 0, r.sizeOf(); r.size < 0 || r.size > r.longest {
 			return taken, fmt.Errorf("document %d: its size is %d: must be 0 … %d", r.number, r.size, r.longest)
 		}
 	}
@@ -156,6 +170,12 @@ func (r *rowReader) take(ctx context.Context, n int, each func(from, n int)) (ta
 		return 0, io.EOF
 	}
 	return taken, nil
+}
+
+// sizeOf returns the size of the document that the rows have reached.
+func (r *rowReader) sizeOf() int {
+	defer usercall.Naming("document", r.number)
+	return r.rowStream.size(&r.doc)
 }
 
 func (r *rowReader) Next(ctx context.Context, row *nwt.Record) error {

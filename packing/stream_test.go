@@ -1,10 +1,14 @@
 package packing_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"iter"
+	"log/slog"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -182,6 +186,85 @@ func TestARestOfAPackedStreamIsTheOneThatWouldHaveCome(t *testing.T) {
 	}
 }
 
+// textStream is a stream of texts, one token for every byte that isn't a space. If a text holds a !, load
+// panics.
+func textStream(texts ...string) nwt.Stream {
+	var schema nwt.Schema
+	tokens := nwt.AddRagged[int32](&schema, "tokens", 1, 120)
+	return nwt.NewStream(schema.Fields(), 1, func(context.Context, int) iter.Seq2[[]byte, error] {
+		return func(yield func([]byte, error) bool) {
+			for _, text := range texts {
+				if !yield([]byte(text), nil) {
+					return
+				}
+			}
+		}
+	}, func(_ context.Context, text []byte, dst *nwt.Sample) error {
+		n := 0
+		tokens.SetLen(dst, 120)
+		for _, b := range text {
+			if b == '!' {
+				panic("not a word")
+			}
+			if b != ' ' {
+				tokens.Of(dst)[n] = int32(b)
+				n++
+			}
+		}
+		tokens.SetLen(dst, n)
+		return nil
+	})
+}
+
+// The size may be a bound, such as the bytes of a text: a document, or the part of it that a row has, may
+// then be empty.
+func TestSegmentsBeginAt1AndHaveNoGapsAlsoIfDocumentsAreShorterThanTold(t *testing.T) {
+	s, err := packing.NewStream(textStream("ab  ", "    ", "c   ", "  ", "de"), 10, func(r *nwt.Record) int { return len(r.Data) }, nil)
+	require.NoError(t, err)
+	var segments []int32
+	for b, err := range newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(8)).Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		segments = append(segments, nwt.Values[int32](b, 1)...)
+	}
+	require.Equal(t, []int32{1, 1, 2, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0}, segments)
+}
+
+func TestRowsThatAreMostlyRoomAreToldOnce(t *testing.T) {
+	for pad, want := range map[string]int{"": 0, "                    ": 1} {
+		var log bytes.Buffer
+		before := slog.Default()
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		t.Cleanup(func() { slog.SetDefault(before) })
+		s, err := packing.NewStream(textStream(slices.Repeat([]string{"word" + pad}, 40)...), 16, func(r *nwt.Record) int { return len(r.Data) }, nil)
+		require.NoError(t, err)
+		for _, err := range newLoader(t, nwt.Streamed(s), nwt.WithBatchSize(8)).Epoch(t.Context(), 0) {
+			require.NoError(t, err)
+		}
+		require.Equal(t, want, strings.Count(log.String(), "rows are mostly room: size returns more"), "%s", log.String())
+	}
+}
+
+func TestAPanicIsToldWithItsDocument(t *testing.T) {
+	s, err := packing.NewStream(textStream("abc", "d", "!"), 2, func(r *nwt.Record) int { return len(r.Data) }, nil)
+	require.NoError(t, err)
+	fields := []nwt.Field{{Name: "tokens", Type: nwt.Int32, Shape: []int{9}, RaggedDims: 1}}
+	docs := nwt.NewDataset(4, fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+		if i == 2 {
+			panic("not a word")
+		}
+		dst.SetLen(0, 9)
+		return nil
+	})
+	rows, err := packing.New(nwt.Sized(docs, func(_ int, sizes []int) { sizes[0] = 9 }), 4, 1)
+	require.NoError(t, err)
+	for _, ds := range []nwt.Dataset{nwt.Streamed(s), rows} {
+		for _, err = range newLoader(t, ds).Epoch(t.Context(), 0) {
+		}
+		require.ErrorContains(t, err, "panic: document 2: not a word")
+		require.Regexp(t, `stream_test.go:\d+\)`, err.Error(), "it names the program's line")
+	}
+}
+
 func TestWhatCannotBePackedInAStreamIsTold(t *testing.T) {
 	shards := [][]written{{{1, 5}, {6, 120}, {126, 3}}}
 	docs := writtenStream(shards, false)
@@ -203,9 +286,9 @@ func TestWhatCannotBePackedInAStreamIsTold(t *testing.T) {
 		"as each field of the documents must be":                                     of(packing.NewStream(nwt.NewStream[int](scalars.Fields(), 1, nil, nil), 8, sizeOfWritten, nil)),
 		"document 0: its size is 121: must be 0 … 120":                               packed(func(*nwt.Record) int { return 121 }, nil),
 		"document 1 of the shard: its length 120 is more than the 60 that size gave": packed(func(r *nwt.Record) int { return min(sizeOfWritten(r), 60) }, nil),
-		"panic: no idea":                                packed(func(*nwt.Record) int { panic("no idea") }, nil),
-		"it has 3 records: its stream said 4":           packed(sizeOfWritten, func(int) int { return 151 }),
-		"it has more than 2 records: its stream said 2": packed(sizeOfWritten, func(int) int { return 100 }),
+		"panic: document 0: no idea":                                                 packed(func(*nwt.Record) int { panic("no idea") }, nil),
+		"it has 3 records: its stream said 4":                                        packed(sizeOfWritten, func(int) int { return 151 }),
+		"it has more than 2 records: its stream said 2":                              packed(sizeOfWritten, func(int) int { return 100 }),
 	} {
 		require.ErrorContains(t, err, want)
 	}

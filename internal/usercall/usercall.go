@@ -45,6 +45,18 @@ func Recovered(p any) (stack []byte, err error) {
 	}
 }
 
+// Naming is deferred around a call of the program. If that panics, the panic goes on, and says in front
+// which thing the call was about: "document 3".
+func Naming(thing string, number int) {
+	switch p := recover().(type) {
+	case nil:
+	case error:
+		panic(fmt.Errorf("%s %d: %w", thing, number, Cause(p)))
+	default:
+		panic(fmt.Sprintf("%s %d: %s", thing, number, withoutPrefix(p)))
+	}
+}
+
 // Cause returns an error for a message that already begins with the module's name: its text is that of
 // err without the name, and it unwraps to err.
 func Cause(err error) error { return cause{err} }
