@@ -356,8 +356,9 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 // length), so that the loader needn't clear the place first. If the promise is broken, elements that
 // aren't written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's
 // Folder make this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets
-// do. Any other dataset makes it by a method WritesAll(used Dataset) bool. It returns whether the
-// dataset in use is the receiver, so that a type that embeds yours makes no promise.
+// do. A dataset of yours makes it by a method WritesAll(used Dataset) bool, which gets the dataset that is
+// loaded from. Return whether that is the receiver: otherwise another type embeds yours, and its Load may
+// write less.
 func WritesAll(ds Dataset) Dataset {
 	if ds == nil || overwrites(ds) {
 		return ds

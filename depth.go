@@ -199,10 +199,10 @@ func (r *run) hasBegun() bool { return r.taken >= r.l.leastDepth() }
 // isLate reports whether the next batch isn't loaded.
 func (r *run) isLate() bool { return !r.l.ring.Loaded(r.ahead[0]) }
 
-// isDrained reports whether at most half of the batches that may be open are ready. When a run begins,
-// nothing is ready yet: until half has been ready once (wasHalfReady), only waiting counts. At the end of a
-// run, all batches that are left must be ready. For a stream the end isn't known in advance; once it has
-// ended, only waiting counts.
+// isDrained reports whether at most half of the batches that may be open are ready. If the run has fewer
+// batches left, it reports whether one of them isn't ready. In two cases it reports only whether training
+// waits: until half were ready once (wasHalfReady), since a run begins with none, and after the end of a
+// stream, which isn't known in advance.
 func (r *run) isDrained() bool {
 	waits := r.hasBegun() && r.isLate()
 	switch {
@@ -229,12 +229,12 @@ func (l *engine) claimSize() int {
 	return l.pace.Claim()
 }
 
-// lanes returns how many parts a batch is divided into.
-func (l *engine) lanes() int {
+// sections returns how many sections a batch is divided into.
+func (l *engine) sections() int {
 	if l.how.together != nil {
 		return 1
 	}
-	return l.pace.Lanes(min(l.Workers(), ring.MaxLanes))
+	return l.pace.Sections(min(l.Workers(), ring.MaxSections))
 }
 
 // makesWay reports whether a worker that has loaded n places should let other goroutines run: the consumer

@@ -370,9 +370,9 @@ func WithDevice(d Device) Option {
 	return option("WithDevice", everywhere, func(o *options) error { o.device = d; return errorIf(d == nil, "WithDevice", nil, "the device is nil") })
 }
 
-// WithAlpha sets alpha, at least 0. [Tune] treats two worker counts as equally fast if the times that
-// they take for the iterations of [WithIterations] differ by less than alpha. The default is 0.5 s, but
-// never below 1 % or above 2 % of the fastest count's time, nor below 5 µs per batch.
+// WithAlpha sets alpha, the difference in time that [Tune] ignores. It must be at least 0. Two worker counts
+// are equally fast if their times for the iterations of [WithIterations] differ by less. By default alpha is
+// 0.5 s, but at least 1 % and at most 2 % of the fastest count's time, and at least 5 µs per batch.
 func WithAlpha(d time.Duration) Option {
 	return option("WithAlpha", inTune|inAuto, func(o *options) error {
 		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}

@@ -16,11 +16,11 @@ type Pace struct {
 }
 
 const (
-	claimTime  = 20 * time.Microsecond // a claim costs about 0.1 µs
-	timingCost = 2 * time.Microsecond  // if loading takes less, only some claims are timed
-	timeOneIn  = 32
-	switching  = 10 * time.Microsecond // many times the cost of a switch between goroutines
-	laneTime   = 5 * time.Microsecond  // the least work in a lane
+	claimTime   = 20 * time.Microsecond // a claim costs about 0.1 µs
+	timingCost  = 2 * time.Microsecond  // if loading takes less, only some claims are timed
+	timeOneIn   = 32
+	switching   = 10 * time.Microsecond // many times the cost of a switch between goroutines
+	sectionTime = 5 * time.Microsecond  // the least work in a section
 	// Samples that take longer either come from a file, not from memory, or take so long to compute that
 	// it hardly matters where their bytes go.
 	fromMemory = 50 * time.Microsecond
@@ -53,14 +53,14 @@ func (p *Pace) Claim() int {
 	return int(max(1, min(int64(claimTime)/per, int64(p.Batch))))
 }
 
-// Lanes returns how many parts a batch is divided into; most is the limit. While workers keep pace with
+// Sections returns how many parts a batch is divided into; most is the limit. While workers keep pace with
 // each other, each loads the same part in batch after batch. A batch whose samples come from a file has
-// one lane: its samples are begun in order, because files are read ahead in order.
-func (p *Pace) Lanes(most int) int {
+// one section: its samples are begun in order, because files are read ahead in order.
+func (p *Pace) Sections(most int) int {
 	if !p.inMemory() {
 		return 1
 	}
-	n := min(most, int(p.PerBatch()/laneTime))
+	n := min(most, int(p.PerBatch()/sectionTime))
 	if n <= 1 {
 		return 1
 	}

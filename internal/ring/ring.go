@@ -1,7 +1,7 @@
 // Package ring hands the places of batches to many workers, and hands the finished batches, in order, to
 // one consumer.
 //
-// A batch has a sequence number and a number of places, which lie in one lane or several. The owner
+// A batch has a sequence number and a number of places, which lie in one section or several. The owner
 // opens batches. Workers claim runs of places, batch by batch, and report them as done; several workers
 // may share one batch. The owner awaits the batch it wants.
 //
@@ -9,7 +9,7 @@
 //	                    │ claimable: cursor … limit     │
 //	workers             └─► Claim ──► … load … ──► Done ┘      Park
 //
-// A worker takes places from its own lane while there are any, then from the other lanes. So, batch
+// A worker takes places from its own section while there are any, then from the other sections. So, batch
 // after batch, a worker writes to the part of the batch's memory that is in its CPU's cache. No worker
 // goes on to the next batch before every place of the current one is claimed.
 //
@@ -20,11 +20,11 @@ package ring
 const (
 	// MaxPlaces bounds the places of one batch.
 	MaxPlaces = 1<<posBits - 1
-	// MaxLanes bounds the lanes of one batch.
-	MaxLanes = 8
+	// MaxSections bounds the sections of one batch.
+	MaxSections = 8
 
 	posBits = 24
-	halted  = ^uint64(0) // as a cursor: no limit is above it; as a lane's value: it belongs to no batch
+	halted  = ^uint64(0) // as a cursor: no limit is above it; as a section's value: it belongs to no batch
 )
 
 // A Ring holds batches whose content is a T.
@@ -36,11 +36,10 @@ type Ring[T any] struct {
 	// by the goroutine that claims the last of these places or finds none left. Halt stores halted, so
 	// that nobody looks for a batch; Reset stores the first batch of the next run.
 	//
-	// A claim reads limit before cursor. A limit from before Reset is at most the
-	// first batch of the next run, and a cursor from after Reset isn't below that
-	// batch. If a claim read cursor first, a cursor from before Halt would be below
-	// the new limit, and a batch that was announced and never offered would look like
-	// an open one.
+	// A claim reads limit before cursor, and takes places only if cursor is below limit. So it takes none if
+	// Halt and Reset run in between: the old limit is at most the first batch of the next run, and the new
+	// cursor is at least that. In the other order, the old cursor would be below the new limit. The claim
+	// could then take places of the old run's last batch, if that was announced but not yet offered.
 	cursor atomicUint64
 	_      [56]byte
 
@@ -73,23 +72,23 @@ type Ring[T any] struct {
 type entry[T any] struct {
 	item *T
 	// size and used are atomic because a worker with an outdated cursor may read them while the owner
-	// reuses the entry. The owner stores lanes[0] before them. Such a worker reads lanes[0] after them,
+	// reuses the entry. The owner stores sections[0] before them. Such a worker reads sections[0] after them,
 	// and sees that it belongs to another batch.
 	size atomicInt32 // places
-	used atomicInt32 // lanes
+	used atomicInt32 // sections
 	// pending is the number of places that aren't done, plus one if there is a stage. The goroutine that
 	// brings it to goal announces the batch.
 	pending atomicInt32
 	goal    atomicInt32 // 0, except in Halt: the number of places that will never be claimed
 	_       [32]byte
 
-	// lanes holds the first unclaimed place of each lane: pack(seq, place). Workers advance it by
+	// sections holds the first unclaimed place of each section: pack(seq, place). Workers advance it by
 	// compare-and-swap. The owner swaps it to halted.
-	lanes [MaxLanes]atomicUint64
+	sections [MaxSections]atomicUint64
 }
 
-// lane returns the places from … to−1 of lane i in a batch with used lanes and size places.
-func lane(i, used, size int) (from, to int) { return size * i / used, size * (i + 1) / used }
+// section returns the places from … to−1 of section i in a batch with used sections and size places.
+func section(i, used, size int) (from, to int) { return size * i / used, size * (i + 1) / used }
 
 // New makes a ring for workers with ids 0 … maxWorkers−1. With a stage, a batch whose places are done is
 // announced to AwaitLoaded; it is announced to Await once Staged has been called for it.
@@ -113,11 +112,11 @@ func placeOf(packed uint64) int { return int(packed & MaxPlaces) }
 
 func (r *Ring[T]) at(seq uint64) *entry[T] { return &r.entries[seq%Capacity] }
 
-// Open lets workers claim the places of batch seq, in the given number of lanes. The
+// Open lets workers claim the places of batch seq, in the given number of sections. The
 // owner opens sequence numbers one after the other, at most Capacity of them ahead
 // of the oldest it still needs.
-func (r *Ring[T]) Open(seq uint64, item *T, places, lanes int) {
-	r.prepare(seq, item, places, lanes)
+func (r *Ring[T]) Open(seq uint64, item *T, places, sections int) {
+	r.prepare(seq, item, places, sections)
 	r.limit.Store(pack(seq+1, 0))
 	r.wakeOne()
 }
@@ -127,14 +126,14 @@ func (r *Ring[T]) Open(seq uint64, item *T, places, lanes int) {
 // happens before the reader's first Offer.
 func (r *Ring[T]) Announce(seq uint64, item *T, places int) { r.prepare(seq, item, places, 1) }
 
-func (r *Ring[T]) prepare(seq uint64, item *T, places, lanes int) {
+func (r *Ring[T]) prepare(seq uint64, item *T, places, sections int) {
 	e := r.at(seq)
 	e.item = item
-	for i := range lanes {
-		from, _ := lane(i, lanes, places)
-		e.lanes[i].Store(pack(seq, from))
+	for i := range sections {
+		from, _ := section(i, sections, places)
+		e.sections[i].Store(pack(seq, from))
 	}
-	set(&e.used, int32(lanes))
+	set(&e.used, int32(sections))
 	set(&e.size, int32(places))
 	set(&e.goal, 0)
 	e.pending.Store(int32(places) + r.stage)
@@ -193,7 +192,7 @@ type Claim[T any] struct {
 }
 
 // Claim takes up to most places for a worker, at least 1, from the first batch that has any: the next
-// places in the worker's lane or, if there are none, in another lane.
+// places in the worker's section or, if there are none, in another section.
 func (r *Ring[T]) Claim(worker, most int) (c Claim[T], ok bool) {
 	if int32(worker) >= r.quota.Load() {
 		return c, false
@@ -232,32 +231,32 @@ func (r *Ring[T]) claim(worker, most int, below uint64) (c Claim[T], ok bool) {
 	}
 }
 
-// claim takes places of batch seq below limit, from one lane. spent reports that no more of them can be
+// claim takes places of batch seq below limit, from one section. spent reports that no more of them can be
 // claimed. If claim took none and spent is false, others were faster: the caller must look at the ring
 // again.
 func (e *entry[T]) claim(seq uint64, worker, most int, limit uint64) (from, to int, spent bool) {
 	used, size := int(e.used.Load()), int(e.size.Load())
-	if seqOf(e.lanes[0].Load()) != seq {
+	if seqOf(e.sections[0].Load()) != seq {
 		return 0, 0, false // the ring was halted, or the entry belongs to another batch by now
 	}
 	for k := range used {
 		i := (worker + k) % used
-		_, end := lane(i, used, size)
+		_, end := section(i, used, size)
 		if seqOf(limit) == seq { // the rest of the batch isn't offered yet
 			end = min(end, placeOf(limit))
 		}
-		next := e.lanes[i].Load()
+		next := e.sections[i].Load()
 		place, claimed := placeOf(next), from < to
 		switch {
 		case seqOf(next) != seq: // as above
 			return from, to, false
-		case place >= end: // this lane has no place left
+		case place >= end: // this section has no place left
 			continue
-		case claimed: // the places came from an earlier lane, and this one has some left
+		case claimed: // the places came from an earlier section, and this one has some left
 			return from, to, false
 		}
 		upto := min(place+most, end)
-		if !e.lanes[i].CompareAndSwap(next, pack(seq, upto)) {
+		if !e.sections[i].CompareAndSwap(next, pack(seq, upto)) {
 			return 0, 0, false
 		}
 		if from, to = place, upto; to < end {
@@ -273,7 +272,7 @@ func (r *Ring[T]) claimable() bool {
 	if cursor >= limit || cursor>>posBits < limit>>posBits { // seqOf would keep claimable from being inlined
 		return cursor < limit
 	}
-	return r.at(cursor >> posBits).lanes[0].Load() < limit // for a stream, which has one lane
+	return r.at(cursor >> posBits).sections[0].Load() < limit // for a stream, which has one section
 }
 
 // Done reports n claimed places of batch seq as loaded. It returns whether this has woken a goroutine
@@ -428,8 +427,8 @@ func (r *Ring[T]) Halt(oldest uint64) {
 		var unclaimed int32
 		used, size := int(e.used.Load()), int(e.size.Load())
 		for i := range used {
-			_, end := lane(i, used, size)
-			unclaimed += int32(end - placeOf(e.lanes[i].Swap(halted)))
+			_, end := section(i, used, size)
+			unclaimed += int32(end - placeOf(e.sections[i].Swap(halted)))
 		}
 		e.goal.Store(unclaimed)
 		for e.pending.Load() > unclaimed+r.stage {

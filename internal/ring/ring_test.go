@@ -49,31 +49,31 @@ type model struct {
 }
 
 type modelBatch struct {
-	size  int
-	done  int
-	lanes [][]int // the places that nobody has claimed
+	size     int
+	done     int
+	sections [][]int // the places that nobody has claimed
 }
 
-func (m *model) open(places, lanes int) {
-	m.r.Open(m.first+uint64(len(m.batches)), newParcel(places), places, lanes)
-	b := modelBatch{size: places, lanes: make([][]int, lanes)}
+func (m *model) open(places, sections int) {
+	m.r.Open(m.first+uint64(len(m.batches)), newParcel(places), places, sections)
+	b := modelBatch{size: places, sections: make([][]int, sections)}
 	for p := range places {
 		i := 0
-		for (i+1)*places/lanes <= p {
+		for (i+1)*places/sections <= p {
 			i++
 		}
-		b.lanes[i] = append(b.lanes[i], p)
+		b.sections[i] = append(b.sections[i], p)
 	}
 	m.batches = append(m.batches, b)
 }
 
-// next returns the batch of which a worker's next claim is, and the lane; false where
+// next returns the batch of which a worker's next claim is, and the section; false where
 // nothing is left.
-func (m *model) next(worker int) (batch int, lane *[]int, ok bool) {
+func (m *model) next(worker int) (batch int, section *[]int, ok bool) {
 	for i, b := range m.batches {
-		for k := range b.lanes {
-			if lane := &b.lanes[(worker+k)%len(b.lanes)]; len(*lane) > 0 {
-				return i, lane, true
+		for k := range b.sections {
+			if section := &b.sections[(worker+k)%len(b.sections)]; len(*section) > 0 {
+				return i, section, true
 			}
 		}
 	}
@@ -82,17 +82,17 @@ func (m *model) next(worker int) (batch int, lane *[]int, ok bool) {
 
 func (m *model) claim(worker, most int) bool {
 	c, got := m.r.Claim(worker, most)
-	batch, lane, ok := m.next(worker)
+	batch, section, ok := m.next(worker)
 	require.Equal(m.t, ok && worker < m.quota, got)
 	if !got {
 		return false
 	}
 	require.Equal(m.t, m.first+uint64(batch), c.Seq)
 	require.Same(m.t, m.r.Item(c.Seq), c.Item)
-	n := min(most, len(*lane))
-	require.Equal(m.t, (*lane)[0], c.From)
+	n := min(most, len(*section))
+	require.Equal(m.t, (*section)[0], c.From)
 	require.Equal(m.t, c.From+n, c.To)
-	*lane = (*lane)[n:]
+	*section = (*section)[n:]
 	m.out = append(m.out, c)
 	return true
 }
@@ -175,11 +175,11 @@ func TestEverySmallSequenceOfCallsBehavesAsThePlainModel(t *testing.T) {
 	t.Logf("%d sequences", sequences)
 }
 
-func (m *model) grow(places, lanes int) bool {
+func (m *model) grow(places, sections int) bool {
 	if len(m.batches) == 2 {
 		return false
 	}
-	m.open(places, lanes)
+	m.open(places, sections)
 	return true
 }
 
@@ -196,7 +196,7 @@ func TestAnOwnerWithoutWorkersClaimsOneBatchAtATime(t *testing.T) {
 		require.False(t, await(r, 7))
 		c, ok := r.ClaimOf(7, 10)
 		require.True(t, ok)
-		require.Equal(t, n, c.To-c.From, "a lane at a time")
+		require.Equal(t, n, c.To-c.From, "a section at a time")
 		r.Done(7, n)
 	}
 	_, ok = r.ClaimOf(7, 10)
@@ -280,7 +280,7 @@ func (c *crew) run(rng *rand.Rand, seq uint64, n, ahead int) uint64 {
 	for next < end {
 		for opened < min(next+uint64(ahead), end) {
 			places := 1 + rng.IntN(9)
-			c.r.Open(opened, newParcel(places), places, 1+rng.IntN(MaxLanes))
+			c.r.Open(opened, newParcel(places), places, 1+rng.IntN(MaxSections))
 			if stage != nil {
 				stage <- opened
 			}
