@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // A Dataset loads samples by their index. Many goroutines call Load at once, even for places in the same
@@ -152,9 +153,16 @@ type composed interface {
 	parts() []Dataset
 }
 
-// origin returns the name of a sample in the datasets that ds was made of, or "" if ds was made of none.
-func origin(ds Dataset, index int) (name string) {
+// origin returns the name of a sample in the datasets that ds was made of, and its file, unless the error
+// names that. It returns "" if neither is known.
+func origin(ds Dataset, index int, err error) (name string) {
 	defer func() { _ = recover() }() // index may be out of range
+	add := func(part string) {
+		if name != "" {
+			name += ", "
+		}
+		name += part
+	}
 	for {
 		if b, ok := ds.(interface{ made() composed }); ok {
 			ds = b.made()
@@ -165,15 +173,17 @@ func origin(ds Dataset, index int) (name string) {
 		}:
 			in := ""
 			ds, index, in = d.locate(index)
-			if name != "" {
-				name += ", "
-			}
-			name += fmt.Sprintf("sample %d of %s", index, in)
+			add(fmt.Sprintf("sample %d of %s", index, in))
 		case composed:
 			if len(d.parts()) > 1 {
 				return name
 			}
 			ds = d.parts()[0]
+		case interface{ Path(index int) string }: // of a dataset of files, whose Load may have panicked or hung
+			if file := d.Path(index); !strings.Contains(err.Error(), file) {
+				add(file)
+			}
+			return name
 		default:
 			return name
 		}

@@ -237,7 +237,7 @@ func (t *tally) applyBudget(b *batch) error {
 	budget := b.l.setup.opts.maxBad
 	for _, f := range list {
 		bad := t.count(b.span.epoch)
-		f.err.origin = origin(b.l.setup.ds, f.err.Index)
+		f.err.origin = origin(b.l.setup.ds, f.err.Index, f.err.Err)
 		if endsEpoch(f.err) {
 			return f.err
 		}

@@ -180,7 +180,7 @@ func (h *loadLoop) untilPanic(ctx context.Context, end int) {
 		s.setPlace(h.next, index)
 		if uint(index) >= n {
 			if index != noIndex || !h.bad.has(h.next) {
-				h.bad.add(h.next, s.failure(fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d", index, s.Position(), n-1), nil))
+				h.bad.add(h.next, s.failure(fmt.Errorf("the sampler's index %d for position %d is out of range 0 … %d, the samples that there were when the epoch began", index, s.Position(), n-1), nil))
 			}
 			continue
 		}
@@ -350,7 +350,7 @@ func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	h.singly(ctx, 1)
 	if len(h.bad.list) > 0 {
 		bad := h.bad.list[0].err
-		bad.origin = origin(ds, index)
+		bad.origin = origin(ds, index, bad.Err)
 		return nil, bad
 	}
 	return &h.sample, nil

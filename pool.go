@@ -362,7 +362,11 @@ type slowCallLog struct {
 func (s *slowCallLog) arm(r *run) {
 	s.armed.Do(func() {
 		s.timer = time.AfterFunc(patience, func() {
-			r.l.setup.opts.log.Warn("nwt: the epoch is over, but a call of Load is still running, and is waited for: Load should return when its context ends, or WithTimeout should bound it", "epoch", r.yielded.Load())
+			waits := "the epoch is over"
+			if context.Cause(r.ctx) == ErrClosed {
+				waits = "Close was called (if Load called it, it waits for ever: Load must not call Close)"
+			}
+			r.l.setup.opts.log.Warn("nwt: "+waits+", but a call of Load is still running, and is waited for: Load should return when its context ends, or WithTimeout should bound it", "epoch", r.yielded.Load())
 		})
 	})
 }

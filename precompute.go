@@ -52,12 +52,7 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 		return nil, err
 	}
 	p := &Precomputed{ds: ds, path: path, n: n, layout: l, drawn: warnOfDraws("Precompute")}
-	spec := samplefile.Spec{Description: description, Difference: made.difference, Samples: n, Longest: l.Packed()}
-	for _, c := range l.Columns {
-		if c.Free == 0 {
-			spec.Shortest += c.Full
-		}
-	}
+	spec := samplefile.Spec{Description: description, Difference: made.difference, Samples: n, Longest: l.Packed(), Shortest: l.Shortest()}
 	p.file, err = samplefile.Open(ctx, path, spec, o.log, func(w *samplefile.Writer) error { return p.fill(ctx, w, o, opts) })
 	if err != nil {
 		return nil, p.within(err)

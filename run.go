@@ -549,6 +549,7 @@ func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Bat
 			t.asked++
 		}
 	}
+	l.tellIfGrown(r)
 	if t != nil {
 		t.tuner.Pause(t.delivered - t.before)
 	}

@@ -293,7 +293,7 @@ func (r *run) answer(b *batch) {
 	q, list, err := b.request, b.bad.sorted(), b.transformErr
 	a := served{b: b.delivered()}
 	for _, f := range list {
-		f.err.origin = origin(r.l.setup.ds, f.err.Index)
+		f.err.origin = origin(r.l.setup.ds, f.err.Index, f.err.Err)
 		a.bad = append(a.bad, f.err)
 	}
 	if err == nil {

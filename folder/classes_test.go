@@ -2,6 +2,7 @@ package folder_test
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -113,5 +114,39 @@ func TestACopyOfAFolderHasTheSameContentFingerprint(t *testing.T) {
 				require.NotEqual(t, bytes, tells(dir, folder.WithContentFingerprint()), "byte %d of %d", i, size)
 			}
 		}
+	}
+}
+
+func TestAFolderAboveTheFoldersOfTrainingAndValidationIsToldOnce(t *testing.T) {
+	const line = "folder: the classes are called like splits"
+	for _, c := range []struct {
+		files []string
+		opts  []folder.Option
+		told  bool
+	}{
+		{[]string{"train/cat/1.wav", "train/dog/1.wav", "val/cat/2.wav"}, nil, true},
+		{[]string{"Test/cat/1.wav"}, nil, true},
+		{[]string{"train/cat/1.wav", "val/cat/2.wav"}, []folder.Option{folder.WithClasses([]string{"train", "val"})}, false},
+		{[]string{"train/1.wav", "bus/1.wav"}, nil, false},
+	} {
+		dir := tree(t, c.files...)
+		said := logged(t, func() {
+			_, err := folder.Open(t.Context(), dir, nil, c.opts...)
+			require.NoError(t, err)
+		})
+		require.Equal(t, c.told, strings.Contains(said, line), "%v: %s", c.files, said)
+	}
+}
+
+func TestAClassWhoseAccentsAreWrittenOtherwiseIsToldSo(t *testing.T) {
+	const nfc, nfd = "caf\u00e9", "cafe\u0301"
+	for _, c := range [][2]string{{nfc, nfd}, {nfd, nfc}} {
+		_, err := folder.Open(t.Context(), tree(t, "tea/1.wav", c[0]+"/1.wav"), nil, folder.WithClasses([]string{"tea", c[1]}))
+		require.ErrorContains(t, err, fmt.Sprintf("has the class %+q, and the class given is %+q", c[0], c[1]))
+		require.ErrorContains(t, err, "NFD")
+	}
+	for _, other := range []string{"cafe", "caf", "cafeu", "kafe\u0301", "cafe\u0301\u0301s"} {
+		_, err := folder.Open(t.Context(), tree(t, "tea/1.wav", other+"/1.wav"), nil, folder.WithClasses([]string{"tea", nfc}))
+		require.ErrorContains(t, err, "has classes that aren't among the classes given: "+other)
 	}
 }

@@ -3,8 +3,10 @@ package folder_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -42,6 +44,36 @@ func sounds(f *folder.Folder) nwt.Dataset {
 		copy(dst.Bytes(0), data)
 		return nil
 	})
+}
+
+func TestASampleOfAFolderThatPanicsOrHangsNamesItsFile(t *testing.T) {
+	f, err := folder.Open(t.Context(), tree(t, "cat/1.wav", "cat/2.wav", "dog/3.wav"), nil)
+	require.NoError(t, err)
+	file := f.Path(1)
+	for name, load := range map[string]func(context.Context) error{
+		"a panic":  func(context.Context) error { panic("odd") },
+		"an error": func(context.Context) error { return errors.New("odd") },
+		"a hang":   func(ctx context.Context) error { <-ctx.Done(); return nil },
+	} {
+		ds := f.Dataset(nil, func(ctx context.Context, path string, _ *nwt.Sample) error {
+			if path == file {
+				return load(ctx)
+			}
+			return nil
+		})
+		subset, err := nwt.Subset(ds, []int{2, 1})
+		require.NoError(t, err)
+		for _, ds := range []nwt.Dataset{ds, subset, nwt.Cached(ds, 1<<20)} {
+			l, err := nwt.NewLoader(ds, nwt.WithTimeout(10*time.Millisecond), nwt.WithWorkers(1), nwt.WithErrorBudget(1), nwt.WithLogger(slog.New(slog.DiscardHandler)))
+			require.NoError(t, err)
+			for _, err := range l.Epoch(t.Context(), 0) {
+				require.NoError(t, err)
+			}
+			require.Len(t, l.BadSamples(), 1)
+			require.Equal(t, 1, strings.Count(l.BadSamples()[0].Error(), file), "%s: %v", name, l.BadSamples()[0])
+			require.NoError(t, l.Close())
+		}
+	}
 }
 
 func TestAFolderOfAnyFilesIsADatasetWithClasses(t *testing.T) {

@@ -50,6 +50,9 @@ func New(n int, most, maxBytes int64) *Cache {
 	return c
 }
 
+// Fits reports whether an item fits that has size bytes, as long as no other is kept.
+func (c *Cache) Fits(size int) bool { return len(c.states) > 0 && int64(size) <= c.maxBytes-c.used }
+
 // Get passes to take the bytes of an item that is kept, and whatever follows them. If it isn't kept, Get
 // calls load, which returns how many bytes the item has, and, if the item fits, keep, which writes them.
 // If another goroutine is loading the item, Get waits for it, or until ctx ends. full says why no more

@@ -19,6 +19,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Files are the files of all classes: sorted by class, within a class by folder, and within a folder by
@@ -83,6 +85,11 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 		number[class] = i
 	}
 	if unknown := slices.DeleteFunc(slices.Clone(folders), func(class string) bool { _, known := number[class]; return known }); len(unknown) > 0 {
+		for _, class := range f.Classes {
+			if i := slices.IndexFunc(unknown, func(name string) bool { return composed(name, class) || composed(class, name) }); i >= 0 {
+				return nil, fmt.Errorf("%s has the class %+q, and the class given is %+q: both look like %s, but one has accents as characters of their own (NFD, as on macOS). Rename the folder, or give the name as it is there", dir, unknown[i], class, class)
+			}
+		}
 		return nil, fmt.Errorf("%s has classes that aren't among the classes given: %s", dir, some(unknown))
 	}
 	slices.SortFunc(folders, func(a, b string) int { return number[a] - number[b] })
@@ -98,7 +105,7 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 		f.add(number[class], l.files)
 	}
 	l.log(o.Package)
-	if len(folders) > 1 && !slices.ContainsFunc(folders, func(class string) bool { return !slices.Contains(splits, strings.ToLower(class)) }) {
+	if o.Classes == nil && len(folders) > 1 && !slices.ContainsFunc(folders, func(class string) bool { return !slices.Contains(splits, strings.ToLower(class)) }) {
 		slog.WarnContext(ctx, o.Package+": the classes are called like splits: to load one of them, open its folder", "folder", dir, "classes", strings.Join(folders, ", "))
 	}
 	if len(f.ends) == 0 {
@@ -114,6 +121,23 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 
 // splits are the names, in lower case, that people give to the parts of a dataset.
 var splits = []string{"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation"}
+
+// composed reports whether nfc may be nfd with accents and their letters composed: one character that isn't
+// ASCII stands for each letter that is followed by combining marks.
+func composed(nfc, nfd string) bool {
+	rest, marks := []rune(nfd), false
+	for _, c := range nfc {
+		n := 1
+		for n < len(rest) && unicode.Is(unicode.Mn, rest[n]) {
+			n++
+		}
+		if len(rest) == 0 || n == 1 && c != rest[0] || n > 1 && c < utf8.RuneSelf {
+			return false
+		}
+		rest, marks = rest[n:], marks || n > 1
+	}
+	return marks && len(rest) == 0
+}
 
 // pass counts a file that is passed over.
 func (l *listing) pass(name string) {

@@ -12,6 +12,16 @@ import (
 // Packed returns the size of the longest packed sample, in bytes.
 func (l *Layout) Packed() int { return l.Ragged*4 + l.Size }
 
+// Shortest returns the size of a packed sample whose ragged columns are empty, without their lengths.
+func (l *Layout) Shortest() (size int) {
+	for _, c := range l.Columns {
+		if c.Free == 0 {
+			size += c.Full
+		}
+	}
+	return size
+}
+
 // PackedSize returns the size of a packed sample, in bytes.
 func (m *Memory) PackedSize(place int) int {
 	size := m.Ragged * 4

@@ -109,6 +109,17 @@ func TestACacheTooSmallForItsBookkeepingStillLoads(t *testing.T) {
 	require.Equal(t, slices.Repeat([]int{2}, 50), counts(loads))
 }
 
+func TestACacheTooSmallForAnySampleSaysSoOnce(t *testing.T) {
+	for maxBytes, lines := range map[int64]int{1: 1, 8: 1, 15: 1, 16: 0, 1 << 20: 0} { // a number takes 8 bytes, and so does its bookkeeping
+		var log kit.Journal
+		l := kit.NewLoader(t, nwt.Cached(kit.Numbers(0, 50), maxBytes), nwt.WithWorkers(4), log.Option())
+		for _, err := range l.Epochs(t.Context(), 0, 2) {
+			require.NoError(t, err)
+		}
+		require.Equal(t, lines, strings.Count(log.String(), "nwt: Cached keeps nothing: its maxBytes are fewer than a sample takes"), "%d: %s", maxBytes, &log)
+	}
+}
+
 func TestACachedSampleIsThatOfLoadSampleWhetherItFitsOrNot(t *testing.T) {
 	source, _ := counted(60)
 	for _, size := range []int64{1, countedBytes(30), 1 << 20} {

@@ -267,7 +267,7 @@ func TestTheFieldsOfASchemaAreACopy(t *testing.T) {
 func TestTheNumberOfRaggedDimensionsIsOneOrMoreOfTheShape(t *testing.T) {
 	for _, dims := range []int{-1, 0, 3} {
 		var s nwt.Schema
-		require.PanicsWithValue(t, fmt.Sprintf(`nwt: AddRagged: field "picture": dims is %d: must be 1 … 2, the dimensions of shape [4 5]`, dims),
+		require.PanicsWithValue(t, fmt.Sprintf(`nwt: AddRagged: field "picture": dims is %d: must be 1 … 2, the dimensions of shape [4 5], which comes after dims`, dims),
 			func() { nwt.AddRagged[uint8](&s, "picture", dims, 4, 5) })
 		require.Empty(t, s.Fields())
 	}

@@ -713,6 +713,32 @@ func TestWhatHangsAfterAPauseIsGivenUpToo(t *testing.T) {
 	})
 }
 
+func TestACloseWithinLoadIsNamedAfterFiveSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log kit.Journal
+		var l *nwt.Loader
+		closes := kit.Loads(64, func(ctx context.Context, i int, _ *nwt.Sample) error {
+			if i == 13 {
+				closed := make(chan struct{})
+				go func() { _ = l.Close(); close(closed) }() // so that the test can end
+				select {
+				case <-closed:
+				case <-time.After(time.Minute):
+				}
+			}
+			return nil
+		})
+		l = kit.NewLoader(t, closes, nwt.WithBatchSize(4), nwt.WithWorkers(2), log.Option())
+		var last error
+		for _, err := range l.Epoch(t.Context(), 0) {
+			last = err
+			time.Sleep(2 * time.Minute)
+		}
+		require.ErrorIs(t, last, nwt.ErrClosed)
+		require.Contains(t, log.String(), "Load must not call Close")
+	})
+}
+
 func TestALoadThatIgnoresItsContextIsToldOfAfterFiveSeconds(t *testing.T) {
 	for name, end := range map[string]func(l *nwt.Loader, cancel func()) (leave bool){
 		"break":  func(*nwt.Loader, func()) bool { return true },
