@@ -274,6 +274,28 @@ func (l *Loader) Len() int {
 	return perRank.Steps(0)
 }
 
+// Indices returns the dataset indices of a batch of an epoch on this rank, without loading it: say, of the
+// batch at which the loss jumped. Step s of a training that began with epoch 0 is batch s % Len of epoch
+// s / Len. Bad samples that were left out of the batch are among the indices. The order is that of
+// [Loader.Epoch] now: for an epoch that was resumed, count with the batch size and the ranks that the
+// batch had. The errors are *[ArgumentError] and *[LoadError]. A stream has no indices.
+func (l *Loader) Indices(epoch, number int) (indices []int, err error) {
+	defer runtime.KeepAlive(l)
+	if l.engine.setup.streams() {
+		return nil, optionError("Indices", nil, "a stream has no sample by index")
+	}
+	at, err := l.engine.beginning(State{Epoch: epoch})
+	if err != nil {
+		return nil, err
+	}
+	o := &at.epochOrder.order
+	if n := o.Steps(0); number < 0 || number >= n {
+		return nil, optionError("Indices: number", number, "must be 0 … %d, the batches of an epoch", n-1)
+	}
+	_, err = at.each(o, number, func(_, index int) { indices = append(indices, index) })
+	return indices, err
+}
+
 // BadSamples returns the samples that were left out under [WithErrorBudget] in all epochs so far, at most
 // the first 10 000.
 func (l *Loader) BadSamples() []*LoadError {

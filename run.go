@@ -312,12 +312,8 @@ func (r *run) openOne() (opened bool, err error) {
 func (r *run) place(b *batch, i int) (err error) {
 	epoch, base, k, number := r.schedule.At(i)
 	var from, to int
-	if r.schedule.Batches > 0 {
-		if from, to, b.reached, err = r.schedule.PartOf(epoch, base, k); err != nil {
-			return orderError(err)
-		}
-	} else {
-		from, to, b.reached = r.schedule.Part(base, k)
+	if from, to, b.reached, err = r.schedule.Positions(epoch, base, k); err != nil {
+		return orderError(err)
 	}
 	b.span.epoch, b.number, b.span.from, b.span.key = epoch, number, from, r.l.seedKey
 	b.final = number == r.schedule.Whole-1
@@ -645,6 +641,25 @@ func (l *engine) beginning(s State) (at beginning, err error) {
 		err = orderError(err)
 	}
 	return at, err
+}
+
+// each calls f for the samples of a batch, which has this number from the beginning on, in the order of one
+// rank. It returns the position after those that all ranks get in this step.
+func (at *beginning) each(o *order.Order, number int, f func(position, index int)) (after int, err error) {
+	from, to, after, err := o.Positions(at.epoch, at.base, number)
+	if err != nil {
+		return after, orderError(err)
+	}
+	position := from
+	usercall.Call(func() error {
+		for ; position < to; position++ {
+			f(position, at.epochOrder.sampler.At(at.epoch, position))
+		}
+		return nil
+	}, func(stack []byte, cause error) {
+		err = &LoadError{Index: -1, Position: position, Epoch: at.epoch, Err: cause, Stack: stack}
+	})
+	return after, err
 }
 
 // baseOfStream returns at which position of a stream's epoch a state is.

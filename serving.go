@@ -10,7 +10,6 @@ import (
 	"github.com/nwt-go/nwt/driver"
 	"github.com/nwt-go/nwt/internal/launch"
 	"github.com/nwt-go/nwt/internal/order"
-	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // Place identifies the sample for a dataset whose Load asks a server for it: see package driver.
@@ -111,21 +110,9 @@ func (s *serving) Places(dst []driver.Place, rank, world int, from driver.State,
 	if uint(number) >= uint(steps) {
 		return dst, after, 0, optionError("Places", number, "the batch must be 0 … %d", steps-1)
 	}
-	begin, end := 0, 0
 	after = driver.State{Epoch: at.epoch, Order: uint64(s.l.setup.identity(at.epochOrder.sampler, o.N))}
-	if o.Batches == 0 {
-		begin, end, after.Samples = o.Part(at.base, number)
-	} else if begin, end, after.Samples, err = o.PartOf(at.epoch, at.base, number); err != nil {
-		return dst, after, 0, orderError(err)
-	}
-	ask := func() error {
-		for i := begin; i < end; i++ {
-			dst = append(dst, driver.Place{Index: at.epochOrder.sampler.At(at.epoch, i), Position: i, Epoch: at.epoch, Key: s.l.seedKey})
-		}
-		return nil
-	}
-	usercall.Call(ask, func(stack []byte, cause error) {
-		err = &LoadError{Index: -1, Position: begin, Epoch: at.epoch, Err: cause, Stack: stack}
+	after.Samples, err = at.each(&o, number, func(position, index int) {
+		dst = append(dst, driver.Place{Index: index, Position: position, Epoch: at.epoch, Key: s.l.seedKey})
 	})
 	return dst, after, steps - 1 - number, err
 }

@@ -69,6 +69,16 @@ func (o *Order) BatchAt(epoch, position int) (batch int, err error) {
 	return below, err
 }
 
+// Positions returns the positions of this rank in step k from base, and the position after those of all
+// ranks. The error comes from a BatchSampler.
+func (o *Order) Positions(epoch, base, k int) (from, to, after int, err error) {
+	if o.Batches > 0 {
+		return o.PartOf(epoch, base, k)
+	}
+	from, to, after = o.Part(base, k)
+	return from, to, after, nil
+}
+
 // PartOf does what Part and Bounds do, for a BatchSampler: it returns the positions of this rank in step
 // k from batch base, and the position after those of all ranks. If fewer batches than ranks are left for
 // the last step, several ranks share a batch, so that each has some of its samples. If the batch has
