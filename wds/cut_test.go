@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
@@ -204,4 +206,62 @@ func TestAShardThatIsReplacedWhileItsReadingBreaksOffIsAnError(t *testing.T) {
 	got, _, err := epoch(t, nwt.Streamed(s), nwt.WithRetry(2, 0))
 	require.NoError(t, err)
 	require.Equal(t, upTo(100), got)
+}
+
+// A copy that was interrupted is as short on the next attempt: waiting for it would only cost time.
+func TestAFileThatIsCutIsNoTemporaryErrorUnlikeAReadThatIs(t *testing.T) {
+	plain := shard(t, 0, 300)
+	var packed bytes.Buffer
+	z, err := zstd.NewWriter(&packed)
+	require.NoError(t, err)
+	_, err = z.Write(plain)
+	require.NoError(t, err)
+	require.NoError(t, z.Close())
+	for name, data := range map[string][]byte{"plain": plain, "gzip": compressed(t, plain), "zstd": packed.Bytes()} {
+		for _, at := range []int{5, len(data) / 2, len(data) - 5} {
+			t.Run(fmt.Sprint(name, " at ", at), func(t *testing.T) {
+				of := func(fsys fs.FS) error {
+					s, err := wds.New(fsys, []string{"a.tar"}, fields, load)
+					require.NoError(t, err)
+					_, _, err = epoch(t, nwt.Streamed(s), nwt.WithWorkers(0))
+					require.Error(t, err)
+					require.NotContains(t, err.Error(), "can't be opened")
+					return err
+				}
+				dir := t.TempDir()
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "a.tar"), data[:at], 0o600))
+				temporary, _ := nwt.Temporary(of(os.DirFS(dir)))
+				require.False(t, temporary, "the file is as short as that")
+
+				whole := fstest.MapFS{"a.tar": {Data: data, ModTime: time.Unix(1, 0)}}
+				temporary, _ = nwt.Temporary(of(hangingUp{whole, at}))
+				require.True(t, temporary, "the rest of the file wasn't read")
+			})
+		}
+	}
+}
+
+// hangingUp is a file system whose server hangs up after some bytes of a file, which it says is longer.
+type hangingUp struct {
+	fs.FS
+	after int
+}
+
+func (h hangingUp) Open(name string) (fs.File, error) {
+	file, err := h.FS.Open(name)
+	return &cutFile{File: file, left: h.after}, err
+}
+
+type cutFile struct {
+	fs.File
+	left int
+}
+
+func (f *cutFile) Read(p []byte) (int, error) {
+	if f.left == 0 {
+		return 0, io.EOF
+	}
+	n, err := f.File.Read(p[:min(len(p), f.left)])
+	f.left -= n
+	return n, err
 }

@@ -32,9 +32,9 @@ type grouper struct {
 	key, ext string
 }
 
-func (s *stream) newGrouper(shard string, r *source) (grouper, error) {
+func (s *stream) newGrouper(shard string, r *source) (*grouper, error) {
 	in, err := s.newEnded(shard, r)
-	return grouper{of: s, shard: shard, in: in, tar: tar.NewReader(in), seen: map[uint64]struct{}{}}, err
+	return &grouper{of: s, shard: shard, in: in, tar: tar.NewReader(in), seen: map[uint64]struct{}{}}, err
 }
 
 // next reads the next record into r, and reuses r's memory. After the last record it returns io.EOF if

@@ -20,7 +20,7 @@ import (
 	"github.com/nwt-go/nwt/internal/files"
 )
 
-func newTestGrouper(t *testing.T, data []byte, limits Limits) grouper {
+func newTestGrouper(t *testing.T, data []byte, limits Limits) *grouper {
 	t.Helper()
 	s := &stream{seed: maphash.MakeSeed()}
 	WithLimits(limits)(s)

@@ -35,10 +35,13 @@ func Locate[T any](ctx context.Context, fsys fs.FS, shards, read []string, f fun
 				return err
 			}
 			r := opened.(*shardReader)
-			if r.in.packed != nil {
-				return errors.Join(fmt.Errorf("%s: is compressed: its samples can't be loaded by number", s.shards[i]), r.Close())
-			}
 			r.source.use(ctx)
+			if err = r.begin(); err == nil && r.in.packed != nil {
+				err = fmt.Errorf("%s: is compressed: its samples can't be loaded by number", s.shards[i])
+			}
+			if err != nil {
+				return errors.Join(err, r.Close())
+			}
 			r.source.skipping(true)
 			r.located = func(ext string) bool { return !slices.Contains(read, ext) }
 			for record := new(Record); err == nil; {

@@ -122,6 +122,15 @@ func (s *source) again() bool {
 	return true
 }
 
+// judged returns err. If err says that the data ends too early, although all of the file was read, reading
+// again would find the same: the error isn't temporary.
+func (s *source) judged(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) && s.left == nil && s.err == io.EOF && s.info != nil && s.at >= s.info.Size() {
+		return retry.As(err, false)
+	}
+	return err
+}
+
 // use sets the context that ends the following calls. A decompressor may be reading ahead meanwhile.
 func (s *source) use(ctx context.Context) {
 	s.mu.Lock()

@@ -148,16 +148,11 @@ func (s *stream) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
 		}
 		return nil, noEnd(err)
 	}
-	r := &shardReader{source: src}
 	if err := s.fresh(shard, src.file); err != nil {
 		src.Close()
 		return nil, err
 	}
-	if r.grouper, err = s.newGrouper(name, src); err != nil {
-		r.Close()
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return r, nil
+	return &shardReader{stream: s, name: name, source: src}, nil
 }
 
 func (s *stream) Load(ctx context.Context, nr *nwt.Record, dst *nwt.Sample) error {
@@ -173,8 +168,24 @@ func (s *stream) Load(ctx context.Context, nr *nwt.Record, dst *nwt.Sample) erro
 }
 
 type shardReader struct {
-	grouper
+	stream *stream
+	name   string
 	source *source
+
+	*grouper       // nil until a record is read or passed over
+	wrong    error // why the file can't be unpacked
+}
+
+// begin finds out how the file is packed. Open doesn't do that: the file can be opened, even if what it
+// begins with is damaged.
+func (r *shardReader) begin() error {
+	if r.grouper == nil {
+		var err error
+		if r.grouper, err = r.stream.newGrouper(r.name, r.source); err != nil {
+			r.wrong = fmt.Errorf("%s: %w", r.name, err)
+		}
+	}
+	return r.wrong
 }
 
 func (r *shardReader) Next(ctx context.Context, nr *nwt.Record) error {
@@ -184,28 +195,39 @@ func (r *shardReader) Next(ctx context.Context, nr *nwt.Record) error {
 		nr.Value = rec
 	}
 	r.source.use(ctx)
-	rec.data = nr.Data
-	err := r.next(rec)
-	nr.Data = rec.data // tells the loader how much it has read ahead
-	return err
+	err := r.begin()
+	if err == nil {
+		rec.data = nr.Data
+		err = r.next(rec)
+		nr.Data = rec.data // tells the loader how much it has read ahead
+	}
+	return r.source.judged(err)
 }
 
 // Skip passes over records without keeping the contents of their files. It seeks over large files of a
 // local tar file.
 func (r *shardReader) Skip(ctx context.Context, n int) (skipped int, err error) {
 	r.source.use(ctx)
+	if err := r.begin(); err != nil {
+		return 0, r.source.judged(err)
+	}
 	r.source.skipping(true)
 	defer r.source.skipping(false)
 	for skipped < n {
 		if err := r.skip(); err != nil {
-			return skipped, err
+			return skipped, r.source.judged(err)
 		}
 		skipped++
 	}
 	return skipped, nil
 }
 
-func (r *shardReader) Close() error { return errors.Join(r.in.Close(), r.source.Close()) }
+func (r *shardReader) Close() (err error) {
+	if r.grouper != nil {
+		err = r.in.Close()
+	}
+	return errors.Join(err, r.source.Close())
+}
 
 // A Record holds the files of a sample.
 type Record struct {
