@@ -2,6 +2,7 @@
 // [nwt.Loader.SetSampler]:
 //
 //   - [Weighted] and [WeightedWithoutReplacement] draw samples by weights.
+//   - [Prioritized] draws by weights that change while training.
 //   - [Bucketed] and [TokenBatches] bring samples of similar lengths together, in batches of
 //     a number of samples or of tokens.
 //   - [PerClass] makes batches of P classes × K samples.
@@ -10,7 +11,8 @@
 //   - [Computed] uses the order that a function computes for an epoch.
 //   - [Select] applies any order to part of a dataset.
 //
-// Like every [nwt.Sampler] they are pure: an index depends only on the seed, the epoch and the position.
+// Like every [nwt.Sampler] they are pure: an index depends only on the seed, the epoch and the position,
+// and with a Prioritized on the weights at its Draw.
 // If arguments are bad, the error is an *[nwt.ArgumentError], or joins several. At panics if a position
 // is outside the epoch.
 package sampler
