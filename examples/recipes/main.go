@@ -1,8 +1,5 @@
-// Recipes are the loading parts of training programs, each in its own file: pretraining of a language
-// model, pictures with mixup and repeated augmentation, detection, segmentation, pictures of different
-// shapes, text, P × K batches with mining, windows over time series, audio, files of row groups, JSON lines
-// with Zstandard, TFRecord, and Megatron's token files. They contain or make their data, run in a second, and print what
-// a training step would get.
+// Recipes are the loading parts of training programs, each in its own file; docs/recipes.md says which is
+// for what. They contain or make their data, run in a second, and print what a training step would get.
 //
 //	go run ./examples/recipes            # all
 //	go run ./examples/recipes pretrain   # one
@@ -32,6 +29,10 @@ var recipes = map[string]func(ctx context.Context, dir string, out io.Writer) er
 	"jsonl":        jsonLines,
 	"tfrecord":     tfRecordFiles,
 	"tokens":       tokenFile,
+	"checkpoint":   checkpoints,
+	"replay":       replays,
+	"negatives":    negatives,
+	"tokenise":     packTexts,
 }
 
 func main() {

@@ -180,8 +180,12 @@ func TestTheRecipesRun(t *testing.T) {
 	require.Contains(t, out.String(), "40 photographs; boxes kept:")
 	require.Contains(t, out.String(), "12 photographs; pixels of a class:")
 	require.Contains(t, out.String(), "windows before hour 1000, drawn per sensor: map[0:")
+	require.Contains(t, out.String(), "saved: epoch 1, 100 samples")
+	require.Contains(t, out.String(), "900 transitions, 300 kept; 120 batches")
+	require.Contains(t, out.String(), "epoch 1: negatives share 2.")
+	require.Contains(t, out.String(), "11 batches, known before the first one; 10664 tokens in 10816 places")
 	require.Contains(t, out.String(), "680 rows of 14 groups; groups decoded: 14")
-	require.ErrorContains(t, run(t.Context(), []string{"cake"}, &out), `"cake": must be one of ["audio" "detection" "forecasting" "jsonl" "metric" "pictures" "pretrain" "rowgroups" "segmentation" "shapes" "text" "tfrecord" "tokens"]`)
+	require.ErrorContains(t, run(t.Context(), []string{"cake"}, &out), `"cake": must be one of ["audio" "checkpoint" "detection" "forecasting" "jsonl" "metric" "negatives" "pictures" "pretrain" "replay" "rowgroups" "segmentation" "shapes" "text" "tfrecord" "tokenise" "tokens"]`)
 }
 
 // Repeated augmentation makes a list for each epoch, before its first batch.
