@@ -73,6 +73,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self._length = self._told = self._count + self.loader._rest()
         return len(self.loader) if self._length is None else self._length
 
+    def remaining(self, epochs: int) -> int:
+        """The number of batches until the end of so many epochs: of the rest of a resumed one, and of those after it."""
+        state = self.state_dict()
+        epochs = check.integer("epochs", epochs, 0)
+        if state["epoch"] >= epochs:
+            return 0
+        return len(self) - state["batches"] + (epochs - 1 - state["epoch"]) * len(self.loader)
+
     def set_epoch(self, epoch: int) -> None:
         """Sets the next epoch. After load_state_dict it does nothing: the state's epoch is next."""
         if not self._resumed:
@@ -112,8 +120,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if self._length is not None and loader._left and self._count == len(loader) and not self._resumed:
             loader.load_state_dict(loader.state_dict())  # a trainer that has counted a whole epoch's: the rest goes on
         if not self._resumed:
-            if self._told not in (None, len(loader)) and loader._left and self._count == self._told:
-                self._warn(f"ended after {self._count} of {len(loader)} batches")
+            if loader._left and self._count == self._told:
+                logger.warning(
+                    "an epoch was ended after %d of %d batches, as many as the resumed one had: this trainer has asked for their number once, and loses samples "
+                    "(Lightning: Trainer(reload_dataloaders_every_n_epochs=1); transformers: docs/python.md)",
+                    self._count, len(loader),
+                )  # fmt: skip
             self._count, self._length = 0, None
         elif self._length is None:
             len(self)
@@ -126,20 +138,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 if memory:
                     memory.hold(batch)
                 del batch
-            if self._told is not None and self._length is None and self._count < self._told:
-                self._warn(f"has {self._count} batches, and not {self._told}")
             self._length = None
         finally:
             if memory:
                 memory.close()
-
-    def _warn(self, how: str) -> None:
-        logger.warning(
-            "this epoch %s, as the resumed one had: a trainer that asks for the length once is wrong in later epochs "
-            "(Lightning: Trainer(reload_dataloaders_every_n_epochs=1); transformers: max_steps)",
-            how,
-        )
-        self._told = None
 
     def _of(self, batch: Batch, memory: _Registered | None) -> Any:
         tensors: Any = Batch()

@@ -297,6 +297,33 @@ class Programs(unittest.TestCase):
         del loader
         self.assertIsNotNone(process.returncode)
 
+    def test_a_traceback_doesnt_keep_it(self):
+        """A notebook's, whose cells are code of a module."""
+        gc.disable()
+        self.addCleanup(gc.enable)
+        names = {"pictures": pictures}
+        kept = None
+        try:
+            exec("loader = pictures()\nloader.load_state_dict({'epoch': 0, 'samples': 99})\nfor batch in loader: pass", names)
+        except nwt.Error as error:
+            kept = error
+        process = names["loader"]._program.process
+        names.clear()
+        self.assertTrue(kept.__traceback__)
+        self.assertIsNotNone(process.returncode)
+
+    def test_nothing_is_said_while_python_ends(self):
+        for end in ("", "raise RuntimeError('mine')", "os.kill(os.getpid(), signal.SIGINT)"):
+            text = (
+                "import os, signal, nwt\n"
+                f"loader = nwt.ImageFolder({str(program.pictures())!r}, batch_size=4, size=32, program={program.program()!r})\n"
+                f"class Model:\n    def __init__(self): self.loader, self.me = loader, self\nmodel = Model()\nfor batch in loader:\n    {end or 'break'}"
+            )
+            env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            said = subprocess.run([sys.executable, "-c", text], stderr=subprocess.PIPE, text=True, env=env).stderr
+            self.assertNotIn("Exception ignored", said)
+            self.assertEqual(said.count("Traceback"), 1 if end else 0, said)
+
     def test_closing_it_ends_a_thread_that_waits(self):
         loader, got = pictures(batch_size=1), []
         batches = iter(loader)

@@ -1,4 +1,4 @@
-"""Trainers take nwt.torch.DataLoader as it is: stopped in mid-epoch on 1 rank, resumed on 2, each sample once."""
+"""Trainers take nwt.torch.DataLoader as it is: four epochs, stopped in mid-epoch and resumed on other ranks, each sample once in each."""
 
 import importlib.util
 import json
@@ -11,8 +11,8 @@ import unittest
 import program
 
 
-def run(trainer, folder, ranks, *more):
-    """Trains on some ranks, each in a process, as torchrun starts them."""
+def run(trainer, folder, number, ranks, *more):
+    """Trains on some ranks, each in a process, as torchrun starts them. Returns what they say."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
@@ -33,36 +33,48 @@ def run(trainer, folder, ranks, *more):
                 "TORCHELASTIC_RUN_ID": "nwt",
             }
             env.update({name: str(value) for name, value in names.items()})
-        args = [sys.executable, script, trainer, str(folder), str(program.pictures(each=17)), program.program(), *more]
+        args = [sys.executable, script, trainer, str(folder), str(program.pictures(each=17)), program.program(), str(number), *more]
         processes.append(subprocess.Popen(args, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    all_said = ""
     for process in processes:
         said, _ = process.communicate(timeout=300)
         if process.returncode:
             raise AssertionError(said[-5000:])
+        all_said += said
+    return all_said
 
 
 @unittest.skipUnless(importlib.util.find_spec("torch") and "NWT_TEST" not in os.environ, "PyTorch isn't installed, or pytest runs them")
 class Trainers(unittest.TestCase):
-    def trains(self, trainer, *more):
-        folder = program.folder()
-        for ranks in (1, 2):
-            run(trainer, folder, ranks, *more)
-        parts = [json.loads(file.read_text()) for file in sorted(folder.glob("seen-*.json"))]
-        self.assertEqual(len(parts), 3)
-        self.assertEqual(len(parts[0]), 12)
-        self.assertTrue(parts[1] and parts[2])
-        self.assertEqual(sorted(i for part in parts for i in part), list(range(34)))
+    def trains(self, trainer):
+        for before, after in ((1, 2), (2, 1)):
+            with self.subTest(f"{before} → {after}"):
+                folder = program.folder()
+                run(trainer, folder, 0, before)
+                self.assertNotIn("WARNING", run(trainer, folder, 1, after))
+                seen, validated = [], []
+                for number, ranks in ((0, before), (1, after)):
+                    parts = [json.loads((folder / f"seen-{number}-{rank}.json").read_text()) for rank in range(ranks)]
+                    seen += [[i for batch in part[0] for i in batch] for part in parts]
+                    validated.append(sorted(i for part in parts for batch in part[1] for i in batch))
+                first, rest = seen[:before], seen[before:]
+                self.assertEqual(sum(map(len, first)), 34 + 3 * 4 * before)
+                self.assertTrue(all(rest))
+                self.assertEqual(sorted(i for part in seen for i in part), sorted(list(range(34)) * 4), "each sample in each of four epochs")
+                self.assertEqual(validated, [list(range(34)), sorted(list(range(34)) * 3)], "after each epoch")
 
     def test_a_loop(self):
         self.trains("plain")
 
     @unittest.skipUnless(importlib.util.find_spec("lightning"), "Lightning isn't installed")
     def test_lightning(self):
-        self.trains("lightning", "callback")
+        self.trains("lightning")
 
     @unittest.skipUnless(importlib.util.find_spec("lightning"), "Lightning isn't installed")
-    def test_lightning_that_counts_another_number_of_ranks_batches(self):
-        self.trains("lightning")
+    def test_lightning_that_counts_once_is_told(self):
+        folder = program.folder()
+        run("lightning", folder, 0, 2)
+        self.assertIn("reload_dataloaders_every_n_epochs=1", run("lightning", folder, 1, 1, "stale"))
 
     @unittest.skipUnless(importlib.util.find_spec("lightning"), "Lightning isn't installed")
     def test_fabric(self):

@@ -1,6 +1,6 @@
-"""Training on some ranks that ends in mid-epoch, or goes on: trainers.py TRAINER FOLDER, with RANK and WORLD_SIZE for two.
+"""Four epochs of training on some ranks that end in mid-epoch, or go on: trainers.py TRAINER FOLDER, with RANK and WORLD_SIZE for two.
 
-The samples that were trained on come into FOLDER/seen-RANKS-RANK.json; the model and the loader's state, into FOLDER too.
+The samples that were trained on and validated come into FOLDER/seen-RUN-RANK.json; the model and the loader's state, into FOLDER too.
 """
 
 import contextlib
@@ -13,58 +13,75 @@ import torch
 
 import nwt.torch
 
-STOP = 3  # batches of the first run
+EPOCHS, STOP = 4, (1, 3)  # the first run ends in epoch 1, after 3 batches
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
 RANK = int(os.environ.get("RANK", "0"))
 
 
 class Model(torch.nn.Module):
-    def __init__(self, seen=None):
+    def __init__(self):
         super().__init__()
-        self.layer, self.seen = torch.nn.Linear(3, 2), [] if seen is None else seen
+        self.layer, self.seen, self.validated = torch.nn.Linear(3, 2), [], []
 
     def forward(self, image, label, index):
-        self.seen += index.tolist()
+        (self.seen if self.training else self.validated).append(index.tolist())
         logits = self.layer(image.float().mean((2, 3)) / 255)
         return {"loss": torch.nn.functional.cross_entropy(logits, label), "logits": logits}
 
 
-def loop(folder, loader, model, prepared, backward, step):
+class Stopped(Exception):
+    """What ends a run."""
+
+
+def loop(first, loader, model, prepared, validate, backward, step, save):
     """A loop as Fabric's and Accelerate's users write it."""
-    state = folder / "state.json"
-    if state.exists():
-        loader.load_state_dict(json.loads(state.read_text()))
-    for n, batch in enumerate(prepared, 1):
-        backward(model(**batch)["loss"])
-        step()
-        if RANKS == 1 and n == STOP:
-            state.write_text(json.dumps(loader.state_dict()))
-            break
+    while (epoch := loader.state_dict()["epoch"]) < EPOCHS:
+        for n, batch in enumerate(prepared, 1):
+            backward(model(**batch)["loss"])
+            step()
+            if first and (epoch, n) == STOP:
+                save()
+                return
+        model.eval()
+        for batch in validate:
+            with torch.no_grad():
+                model(**batch)
+        model.train()
 
 
-def plain(folder, loader, model):
+def plain(folder, first, loader, val, model):
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    loop(folder, loader, model, loader, lambda loss: loss.backward(), optimizer.step)
+    state = folder / "state.json"
+    if not first:
+        loader.load_state_dict(json.loads(state.read_text()))
+    loop(first, loader, model, loader, val, lambda loss: loss.backward(), optimizer.step, lambda: state.write_text(json.dumps(loader.state_dict())))
 
 
-def fabric(folder, loader, model):
+def fabric(folder, first, loader, val, model):
     from lightning.fabric import Fabric
 
     fabric = Fabric(accelerator="cpu", devices=RANKS, strategy="ddp" if RANKS > 1 else "auto")
     fabric.launch()
     prepared, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), 0.1))
-    loop(folder, loader, prepared, fabric.setup_dataloaders(loader), fabric.backward, optimizer.step)
+    state = folder / "state.json"
+    if not first:
+        loader.load_state_dict(json.loads(state.read_text()))
+    train, validate = fabric.setup_dataloaders(loader, val)
+    loop(first, loader, prepared, train, validate, fabric.backward, optimizer.step, lambda: state.write_text(json.dumps(loader.state_dict())))
 
 
-def accelerate(folder, loader, model):
+def accelerate(folder, first, loader, val, model):
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
-    prepared, optimizer, batches = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1), loader)
-    loop(folder, loader, prepared, batches, accelerator.backward, optimizer.step)
+    prepared, optimizer, train, validate = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1), loader, val)
+    accelerator.register_for_checkpointing(loader)
+    if not first:
+        accelerator.load_state(str(folder / "accelerate"))
+    loop(first, loader, prepared, train, validate, accelerator.backward, optimizer.step, lambda: accelerator.save_state(str(folder / "accelerate")))
 
 
-def lightning(folder, loader, model):
+def lightning(folder, first, loader, val, model):
     import lightning
 
     class Module(lightning.LightningModule):
@@ -74,6 +91,11 @@ def lightning(folder, loader, model):
 
         def training_step(self, batch):
             return self.model(**batch)["loss"]
+
+        def validation_step(self, batch):
+            if self.trainer.sanity_checking:
+                return
+            self.model(**batch)
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), 0.1)
@@ -86,55 +108,64 @@ def lightning(folder, loader, model):
 
     class Stop(lightning.Callback):
         def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-            if RANKS == 1 and batch_idx == STOP - 1:
+            if first and (trainer.current_epoch, batch_idx + 1) == STOP:
                 trainer.save_checkpoint(kept)
                 raise Stopped
 
-    callbacks = [Stop()] + ([Resume()] if "callback" in sys.argv else [])
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=RANKS, strategy="ddp" if RANKS > 1 else "auto", callbacks=callbacks,
-        max_epochs=1 if "callback" in sys.argv else 2,  # without it, Lightning ends the first too early
+        accelerator="cpu", devices=RANKS, strategy="ddp" if RANKS > 1 else "auto", callbacks=[Stop(), Resume()],
+        max_epochs=EPOCHS, reload_dataloaders_every_n_epochs=0 if "stale" in sys.argv else 1,
         logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
     )  # fmt: skip
     kept = folder / "lightning.ckpt"
     with contextlib.suppress(Stopped):
-        trainer.fit(Module(), loader, ckpt_path=str(kept) if kept.exists() else None, weights_only=False)
+        trainer.fit(Module(), loader, val, ckpt_path=None if first else str(kept), weights_only=False)
 
 
-class Stopped(Exception):
-    """What ends a run."""
-
-
-def transformers(folder, loader, model):
+def transformers(folder, first, loader, val, model):
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    state = folder / "state.json"
+    state, steps = folder / "state.json", STOP[0] * len(loader) + STOP[1]
 
     class Keep(TrainerCallback):
         def on_save(self, args, state_of_trainer, control, **kwargs):
             state.write_text(json.dumps(loader.state_dict()))
 
+    class Batches:
+        """The batches without their number, which a resumed epoch has another one of."""
+
+        def __iter__(self):
+            return iter(loader)
+
     class Trains(Trainer):
         def get_train_dataloader(self):
-            return loader
+            return Batches()
 
-    resume = state.exists()
-    if resume:
+        def get_eval_dataloader(self, dataset=None):
+            return val
+
+    done = 0
+    if not first:
         loader.load_state_dict(json.loads(state.read_text()))
-    limit = {"max_steps": STOP + 3} if resume else {"max_steps": STOP, "save_steps": STOP}
+        done = json.loads((sorted((folder / "trainer").glob("checkpoint-*"))[-1] / "trainer_state.json").read_text())["global_step"]
     args = TrainingArguments(
-        str(folder / "trainer"), use_cpu=True, report_to=[], disable_tqdm=True, remove_unused_columns=False,
-        ignore_data_skip=True, save_strategy="no" if resume else "steps", **limit,
+        str(folder / "trainer"), use_cpu=True, report_to=[], disable_tqdm=True, remove_unused_columns=False, ignore_data_skip=True, eval_strategy="epoch",
+        max_steps=steps if first else done + loader.remaining(EPOCHS), save_strategy="steps" if first else "no", save_steps=steps,
     )  # fmt: skip
-    trainer = Trains(model, args, callbacks=[Keep()])
-    trainer.train(resume_from_checkpoint=resume)
+    trainer = Trains(model, args, eval_dataset=val.dataset, callbacks=[Keep()])
+    trainer.train(resume_from_checkpoint=not first)
+    if first:
+        model.validated = model.validated[: len(val)]  # it validates where max_steps ends it, too
 
 
 if __name__ == "__main__":
-    name, folder, pictures, program = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3], sys.argv[4]
+    name, folder, pictures, program, run = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    with nwt.ImageFolder(pictures, batch_size=4, size=32, shuffle=True, seed=7, train=True, num_workers=1, program=program) as inner:
+    with (
+        nwt.ImageFolder(pictures, batch_size=4, size=32, shuffle=True, seed=7, train=True, num_workers=1, program=program) as inner,
+        nwt.ImageFolder(pictures, batch_size=8, size=32, num_workers=1, program=program) as validation,
+    ):
         model = Model()
-        globals()[name](folder, nwt.torch.DataLoader(inner), model)
-    (folder / f"seen-{RANKS}-{RANK}.json").write_text(json.dumps(model.seen))
+        globals()[name](folder, run == 0, nwt.torch.DataLoader(inner), nwt.torch.DataLoader(validation), model)
+    (folder / f"seen-{run}-{RANK}.json").write_text(json.dumps([model.seen, model.validated]))
