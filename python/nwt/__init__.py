@@ -13,9 +13,9 @@ hosts.
 import importlib as _importlib
 import typing as _typing
 
-from .beside import Files, ImageFolder, Images, Tokens, WebDataset
-from .loader import Batch, Loader
-from .wire import Error
+from ._beside import Files, ImageFolder, Images, Tokens, WebDataset
+from ._loader import Batch, Loader
+from ._wire import Error
 
 __version__ = "0.1.0"
 __all__ = ["Batch", "Error", "Files", "ImageFolder", "Images", "Loader", "Tokens", "WebDataset"]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .wire import VERSION, Error, described, dtype_of, fits
+from ._wire import VERSION, Error, described, dtype_of, fits
 
 LARGEST = 2**31 - 2**20  # bytes of a message of gRPC
 

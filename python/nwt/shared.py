@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .wire import VERSION, Error, described, dtype_of, fits, speaks
+from ._wire import VERSION, Error, described, dtype_of, fits, speaks
 
 HEAD = struct.Struct("<III")  # length of the body, kind, number
 HELLO, CHALLENGE, PROOF, ABOUT, ASK, BATCH, ERROR, RELEASE, WAITING, ALIVE = range(1, 11)

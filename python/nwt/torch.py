@@ -13,8 +13,8 @@ import torch
 import torch.distributed
 import torch.utils.data
 
-from . import check
-from .loader import Apart, Batch, Loader
+from . import _check as check
+from ._loader import Apart, Batch, Loader
 
 logger = logging.getLogger("nwt")
 
@@ -75,11 +75,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def remaining(self, epochs: int) -> int:
         """The number of batches until the end of so many epochs: of the rest of a resumed one, and of those after it."""
-        state = self.state_dict()
-        epochs = check.integer("epochs", epochs, 0)
-        if state["epoch"] >= epochs:
-            return 0
-        return len(self) - state["batches"] + (epochs - 1 - state["epoch"]) * len(self.loader)
+        state, epochs = self.state_dict(), check.integer("epochs", epochs, 0)
+        left = epochs - int(state["epoch"])
+        return len(self) - int(state["batches"]) + (left - 1) * len(self.loader) if left > 0 else 0
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the next epoch. After load_state_dict it does nothing: the state's epoch is next."""

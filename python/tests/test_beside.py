@@ -1,6 +1,7 @@
 """What loaders with a server of their own promise."""
 
 import gc
+import inspect
 import io
 import json
 import os
@@ -22,7 +23,7 @@ import program
 from digests import digest, epoch
 
 import nwt
-from nwt import beside
+from nwt import _beside as beside
 
 
 def pictures(**kwargs):
@@ -304,7 +305,7 @@ class Programs(unittest.TestCase):
         names = {"pictures": pictures}
         kept = None
         try:
-            exec("loader = pictures()\nloader.load_state_dict({'epoch': 0, 'samples': 99})\nfor batch in loader: pass", names)
+            exec("loader = pictures()\nloader.load_state_dict({'epoch': 0, 'samples': 99})\nfor batch in loader: pass", names)  # noqa: S102
         except nwt.Error as error:
             kept = error
         process = names["loader"]._program.process
@@ -320,7 +321,7 @@ class Programs(unittest.TestCase):
                 f"class Model:\n    def __init__(self): self.loader, self.me = loader, self\nmodel = Model()\nfor batch in loader:\n    {end or 'break'}"
             )
             env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-            said = subprocess.run([sys.executable, "-c", text], stderr=subprocess.PIPE, text=True, env=env).stderr
+            said = subprocess.run([sys.executable, "-c", text], check=False, stderr=subprocess.PIPE, text=True, env=env).stderr
             self.assertNotIn("Exception ignored", said)
             self.assertEqual(said.count("Traceback"), 1 if end else 0, said)
 
@@ -377,6 +378,38 @@ class Programs(unittest.TestCase):
                 with self.assertRaisesRegex(nwt.Error, "by signal 9 .it was started 3 times without loading a batch"):
                     list(batches)
                 self.assertEqual(len(starts), 3 if taken else 2)
+
+    def test_any_batch_can_be_loaded_again(self):
+        with pictures(shuffle=True, train=True, seed=3) as loader:
+            whole = [[(digest(batch), batch["index"].tolist()) for batch in epoch(loader, e)] for e in (0, 7)]
+            batches = iter(loader)
+            next(batches)
+            for e, one in zip((0, 7), whole, strict=True):
+                for number, (of, index) in enumerate(one):
+                    self.assertEqual((digest(loader.batch(e, number)), loader.indices(e, number)), (of, index))
+            self.assertEqual(len(list(batches)), 4, "the iteration goes on")
+            with self.assertRaisesRegex(ValueError, "number=5: must be from 0 to 4"):
+                loader.indices(0, 5)
+        listed = sorted(program.pictures().glob("*/*.png"))
+        with nwt.Images(listed, labels=range(100, 120), batch_size=4, size=32, shuffle=True, program=program.program()) as loader:
+            self.assertEqual(loader.batch(1, 2)["label"].tolist(), [100 + i for i in loader.indices(1, 2)])
+
+    def test_a_loader_says_what_it_is(self):
+        with pictures() as loader:
+            self.assertEqual(
+                repr(loader),
+                f"nwt.ImageFolder({str(program.pictures())!r}: 20 samples, 5 batches of 4, 2 workers)".replace("'/", "PosixPath('/", 1).replace("':", "'):"),
+            )
+        for workers, many in ((None, len(os.sched_getaffinity(0))), (0, 1), (3, 3)):
+            with pictures(num_workers=workers) as loader:
+                self.assertEqual(loader._program.told["workers"], many)
+        names = inspect.signature(nwt.ImageFolder).parameters
+        self.assertEqual((list(names)[:2], names["batch_size"].default, names["normalize"].default), (["path", "classes"], 64, None))
+        self.assertNotIn("normalize", inspect.signature(nwt.Tokens).parameters)
+        self.assertEqual((nwt.ImageFolder.__module__, repr(nwt.Error)), ("nwt", "<class 'nwt.Error'>"))
+        self.assertEqual({name for name in vars(nwt) if not name.startswith("_")} - set(nwt.__all__), {"torch", "shared", "servers"} & set(vars(nwt)))
+        with self.assertRaisesRegex(TypeError, "no argument 'batchsize': did you mean 'batch_size'?"):
+            pictures(batchsize=3)
 
     def test_a_pickled_loader_opens_anew_in_another_process(self):
         with pictures(shuffle=True) as loader:

@@ -16,7 +16,8 @@ import numpy as np
 from digests import epoch
 
 import nwt
-from nwt import check, ranks
+from nwt import _check as check
+from nwt import _ranks as ranks
 
 WHOLE = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 

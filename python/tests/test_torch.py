@@ -53,6 +53,12 @@ class Tensors(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "a batch has image, label, index"):
                 next(iter(nwt.torch.DataLoader(loader, fields=("class",))))
 
+    def test_bits_of_bfloat16_are_tensors_of_it(self):
+        with pictures(dtype="bfloat16") as bits, pictures(dtype="float32") as floats:
+            image, want = (next(iter(nwt.torch.DataLoader(loader)))["image"] for loader in (bits, floats))
+            self.assertEqual(image.dtype, torch.bfloat16)
+            torch.testing.assert_close(image.float(), want, atol=0.003, rtol=0.01)
+
     def test_it_is_a_data_loader_of_torch(self):
         loader = nwt.torch.DataLoader(fake.loader(), pin_memory=True)
         self.assertIsInstance(loader, torch.utils.data.DataLoader)
@@ -106,6 +112,28 @@ class States(unittest.TestCase):
             other.set_epoch(7)  # of a trainer that counts steps
             self.assertEqual(indices(other), [[8, 9][: 3 - world]])
             self.assertEqual((len(other), other.state_dict()), (-(-10 // (4 * world)), {"epoch": 1, "samples": 0, "batches": 0}))
+
+    def test_a_pickled_one_keeps_its_number_of_batches(self):
+        loader = nwt.torch.DataLoader(fake.loader(), fields=("index",))
+        batches = iter(loader)
+        with mock.patch.object(nwt.Loader, "_open", lambda self: fake.Transport()):
+            for n in range(1, 4):
+                next(batches)
+                other = pickle.loads(pickle.dumps(loader))
+                self.assertEqual((other.state_dict(), len(other)), (loader.state_dict(), 3))
+                next(iter(other))
+                self.assertEqual(other.state_dict()["batches"], (2, 0, 1)[n - 1])
+
+    def test_the_number_of_batches_that_remain_is_told(self):
+        loader = nwt.torch.DataLoader(fake.loader())
+        self.assertEqual(loader.remaining(2), 6)
+        next(iter(loader))
+        self.assertEqual(loader.remaining(2), 5)
+        other = nwt.torch.DataLoader(fake.loader(rank=0, world_size=2))
+        other.load_state_dict(loader.state_dict())
+        self.assertEqual((other.remaining(2), other.remaining(0)), (1 + 2, 0))
+        self.assertEqual(len(list(other)), 1)
+        self.assertEqual((len(other), other.remaining(2)), (2, 2))
 
     def test_set_epoch_chooses_and_each_iteration_is_the_next(self):
         loader = nwt.torch.DataLoader(fake.loader())

@@ -147,7 +147,7 @@ def transformers(folder, first, loader, val, model):
     done = 0
     if not first:
         loader.load_state_dict(json.loads(state.read_text()))
-        done = json.loads((sorted((folder / "trainer").glob("checkpoint-*"))[-1] / "trainer_state.json").read_text())["global_step"]
+        done = json.loads((next((folder / "trainer").glob("checkpoint-*")) / "trainer_state.json").read_text())["global_step"]
     args = TrainingArguments(
         str(folder / "trainer"), use_cpu=True, report_to=[], disable_tqdm=True, remove_unused_columns=False, ignore_data_skip=True, eval_strategy="epoch",
         max_steps=steps if first else done + loader.remaining(EPOCHS), save_strategy="steps" if first else "no", save_steps=steps,

@@ -9,7 +9,7 @@ import os
 import tempfile
 from typing import Any
 
-from .wire import Error, reworded
+from ._wire import Error, reworded
 
 logger = logging.getLogger("nwt")
 

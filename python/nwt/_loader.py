@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy.typing as npt
 
-from . import check, ranks
-from .wire import Error, reworded
+from . import _check as check
+from . import _ranks as ranks
+from ._wire import Error, reworded
 
 logger = logging.getLogger("nwt")
 
@@ -227,11 +228,38 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             iteration.left = self._left = left
             self._state, self._came = after, self._came + 1
             if not bad or any(len(array) for array in arrays.values()):
-                return Batch(arrays)
+                return self._made(arrays)
             if self.world_size > 1:
                 iteration.left = 0
                 raise Error("no sample of a batch could be loaded: the other ranks would wait for this one")
         raise StopIteration
+
+    def _made(self, arrays: dict[str, npt.NDArray[Any]]) -> Batch:
+        return Batch(arrays)
+
+    def batch(self, epoch: int, number: int) -> Batch:
+        """Loads batch `number`, from 0, of an epoch, as this rank got or will get it. The iteration isn't changed.
+
+        Bad samples are left out.
+        """
+        return self._made(self._load(epoch, number)[0])
+
+    def indices(self, epoch: int, number: int) -> list[int]:
+        """The samples of batch `number`, from 0, of an epoch on this rank; bad ones last. It loads the batch."""
+        arrays, bad = self._load(epoch, number)
+        if "index" not in arrays:
+            raise TypeError(f"the servers' samples have no index, but {', '.join(arrays)}")
+        return [*arrays["index"].tolist(), *(one["index"] for one in bad)]
+
+    def _load(self, epoch: int, number: int) -> tuple[dict[str, npt.NDArray[Any]], list[dict[str, Any]]]:
+        self._check()
+        state = {"epoch": check.integer("epoch", epoch, 0), "samples": 0}
+        asking = self._transport.asking(self.rank, self.world_size, 1)
+        try:
+            arrays, _, _, bad = _answer(asking.ask(state, check.integer("number", number, 0, len(self) - 1)))
+        finally:
+            asking.close()
+        return arrays, bad
 
     def _rest(self) -> int:
         """The number of batches in the next iteration."""

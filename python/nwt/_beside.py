@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from . import check, ranks
-from .loader import CLOSED, Batch, Loader, State
-from .said import Said
-from .wire import Error
+from . import _check as check
+from . import _ranks as ranks
+from ._loader import CLOSED, Batch, Loader, State
+from ._said import Said
+from ._wire import Error
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -173,9 +174,13 @@ class Local(Loader):
 
     def _next(self, iteration: Any) -> Batch:
         batch = super()._next(iteration)
+        self._program.said.pass_on()
+        return batch
+
+    def _made(self, arrays: dict[str, npt.NDArray[Any]]) -> Batch:
+        batch = super()._made(arrays)
         if self._labels is not None:
             batch["label"] = self._labels[batch["index"]]
-        self._program.said.pass_on()
         return batch
 
     def _ended(self) -> str | None:
