@@ -105,7 +105,7 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 		f.add(number[class], l.files)
 	}
 	l.log(o.Package)
-	if o.Classes == nil && len(folders) > 1 && !slices.ContainsFunc(folders, func(class string) bool { return !slices.Contains(splits, strings.ToLower(class)) }) {
+	if o.Classes == nil && len(folders) > 0 && !slices.ContainsFunc(folders, func(class string) bool { return !slices.Contains(splits, strings.ToLower(class)) }) {
 		slog.WarnContext(ctx, o.Package+": the classes are called like splits: to load one of them, open its folder", "folder", dir, "classes", strings.Join(folders, ", "))
 	}
 	if len(f.ends) == 0 {
