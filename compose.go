@@ -89,7 +89,8 @@ func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 }
 
 // Concat returns the samples of several datasets, one after the other. Their fields, names included,
-// must be the same; otherwise the error names the first difference. Some of the datasets may be empty,
+// must be the same; otherwise the error names the first difference. So must the classes of folders (by
+// their method Classes() []string), unless a [Map] lies over them, which may number them anew. Some of the datasets may be empty,
 // but not all. If a dataset grows later, Concat still uses its earlier length.
 func Concat(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
@@ -105,7 +106,11 @@ func Concat(ds ...Dataset) (Dataset, error) {
 		if i == 0 {
 			c.layout = l
 		}
-		if diff := difference(c.layout.fields, l.fields); diff != "" {
+		diff := difference(c.layout.fields, l.fields)
+		if diff == "" {
+			diff = differentClass(classesOf(ds[0]), classesOf(d))
+		}
+		if diff != "" {
 			return nil, optionError(fmt.Sprintf("Concat: dataset %d", i), nil, "differs from dataset 0: %s", diff)
 		}
 		if n > math.MaxInt-end {
@@ -119,6 +124,35 @@ func Concat(ds ...Dataset) (Dataset, error) {
 	}
 	c.writesAll = overwrites(ds...)
 	return offer{load: ifBatched(c.loadBatch, ds...), sizes: c.sizesOfAll()}.by(c), nil
+}
+
+// classesOf returns the names of a dataset's classes, nil if they aren't known.
+func classesOf(ds Dataset) []string {
+	for {
+		if b, ok := ds.(interface{ made() composed }); ok {
+			ds = b.made()
+		}
+		switch d := ds.(type) {
+		case interface{ Classes() []string }:
+			return d.Classes()
+		case *mapped, *zipped:
+			return nil
+		case composed:
+			ds = d.parts()[0]
+		default:
+			return nil
+		}
+	}
+}
+
+// differentClass returns the first difference between two datasets' classes, "" if there is none.
+func differentClass(want, got []string) string {
+	for i := range min(len(want), len(got)) {
+		if want[i] != got[i] {
+			return fmt.Sprintf("class %d is %q, not %q: open both folders WithClasses, so that a class has one number", i, got[i], want[i])
+		}
+	}
+	return ""
 }
 
 type concat struct {

@@ -2,6 +2,7 @@ package folder_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -148,5 +149,31 @@ func TestAClassWhoseAccentsAreWrittenOtherwiseIsToldSo(t *testing.T) {
 	for _, other := range []string{"cafe", "caf", "cafeu", "kafe\u0301", "cafe\u0301\u0301s"} {
 		_, err := folder.Open(t.Context(), tree(t, "tea/1.wav", other+"/1.wav"), nil, folder.WithClasses([]string{"tea", nfc}))
 		require.ErrorContains(t, err, "has classes that aren't among the classes given: "+other)
+	}
+}
+
+func TestFoldersWhoseClassesDifferAreNotPutTogether(t *testing.T) {
+	open := func(dir string, opts ...folder.Option) nwt.Dataset {
+		f, err := folder.Open(t.Context(), dir, nil, opts...)
+		require.NoError(t, err)
+		return sounds(f)
+	}
+	farm, house, zoo := tree(t, "cow/1.wav", "dog/1.wav"), tree(t, "cat/2.wav", "dog/2.wav"), tree(t, "cow/3.wav", "dog/3.wav", "lion/3.wav")
+	half := func(ds nwt.Dataset) nwt.Dataset {
+		part, err := nwt.Subset(ds, []int{0})
+		require.NoError(t, err)
+		return nwt.Cached(part, 1<<20)
+	}
+	for _, ds := range []nwt.Dataset{open(house), half(open(house)), nwt.WritesAll(open(house))} {
+		_, err := nwt.Concat(open(farm), open(zoo), ds)
+		require.EqualError(t, err, `nwt: Concat: dataset 2: differs from dataset 0: class 0 is "cat", not "cow": open both folders WithClasses, so that a class has one number`)
+	}
+	classes := folder.WithClasses([]string{"cat", "cow", "dog", "lion"})
+	renumbered := nwt.Map(open(house), open(house).Fields(), func(_ context.Context, src, dst *nwt.Sample) error { return nil })
+	for _, parts := range [][]nwt.Dataset{
+		{open(farm, classes), open(house, classes)}, {open(farm), open(zoo)}, {open(farm), renumbered}, {open(farm), nwt.NewDataset(1, open(farm).Fields(), sounds(nil).Load)},
+	} {
+		_, err := nwt.Concat(parts...)
+		require.NoError(t, err)
 	}
 }
