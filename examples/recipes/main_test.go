@@ -5,7 +5,9 @@ import (
 	"io"
 	"iter"
 	"maps"
+	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -77,7 +79,12 @@ var made = map[string]func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, err
 		order, err := balanced(labels, []int{3, 6, 9, 0})
 		return ds, []nwt.Option{nwt.WithSampler(order), nwt.WithBatchSize(perBatch * ofEach)}, err
 	},
-	"audio":  func(_ testing.TB, n int) (nwt.Dataset, []nwt.Option, error) { return recordings(n) },
+	"audio": func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, error) {
+		file := filepath.Join(tb.TempDir(), "recordings.wav")
+		all, err := writeRecordings(file, n)
+		require.NoError(tb, err)
+		return recordings(file, all)
+	},
 	"text":   func(_ testing.TB, n int) (nwt.Dataset, []nwt.Option, error) { return sentences(n) },
 	"shapes": func(_ testing.TB, n int) (nwt.Dataset, []nwt.Option, error) { return scenes(n) },
 	"detection": func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, error) {
@@ -238,6 +245,56 @@ func TestATableThatWasCutIsAnErrorUntilItIsWholeAgain(t *testing.T) {
 	}
 }
 
+// A tone of a frequency is loudest in the band of that frequency, wherever its clip begins.
+func TestALogMelSpectrumIsLoudestAtItsTone(t *testing.T) {
+	ds, _, err := made["audio"](t, 30)
+	require.NoError(t, err)
+	for i := range 30 {
+		s, err := nwt.LoadSample(t.Context(), ds, i)
+		require.NoError(t, err)
+		require.Equal(t, framesOf(min(lengthOfRecording(i), mostClip)), spectrum.Len(s, 0))
+		for frame := range slices.Chunk(spectrum.Of(s)[:spectrum.Len(s, 0)*bands], bands) {
+			loudest := 0
+			for band, loud := range frame {
+				if loud > frame[loudest] {
+					loudest = band
+				}
+			}
+			low, _, high := bandEdges(loudest)
+			require.True(t, low <= toneOf(i) && toneOf(i) <= high, "%d Hz in band %.0f … %.0f", int(toneOf(i)), low, high)
+		}
+	}
+}
+
+func TestGapsAreMaskedAndEachSensorHasItsScale(t *testing.T) {
+	train, _, _, err := forecasts()
+	require.NoError(t, err)
+	all, gaps := sensors(), 0
+	for i := range train.Len() {
+		s, err := nwt.LoadSample(t.Context(), train, i)
+		require.NoError(t, err)
+		of := all[sensorNumber.Of(s)[0]]
+		at, scale := int(firstHour.Of(s)[0])-of.begin, scaleUsed.Of(s)
+		require.Zero(t, at%stride)
+		for k := range history + horizon {
+			value, known := past.Of(s)[min(k, history-1)], pastKnown.Of(s)[min(k, history-1)]
+			if k >= history {
+				value, known = future.Of(s)[k-history], futureKnown.Of(s)[k-history]
+			}
+			if raw := of.values[at+k]; !math.IsNaN(float64(raw)) {
+				require.True(t, known)
+				require.InEpsilon(t, raw, value*scale[1]+scale[0], 1e-3)
+				require.Less(t, math.Abs(float64(value)), 3.0)
+			} else {
+				require.False(t, known)
+				require.Zero(t, value)
+				gaps++
+			}
+		}
+	}
+	require.Positive(t, gaps)
+}
+
 func TestNoValueThatValidationForecastsIsSeenInTraining(t *testing.T) {
 	train, validation, order, err := forecasts()
 	require.NoError(t, err)
@@ -252,16 +309,23 @@ func TestNoValueThatValidationForecastsIsSeenInTraining(t *testing.T) {
 		return least, most
 	}
 	_, last := firsts(train)
-	require.EqualValues(t, cut-1, last+history+horizon-1, "the last value of training")
+	require.Less(t, last+history+horizon-1, int64(cut), "the last value of training")
+	require.GreaterOrEqual(t, last+history+horizon-1, int64(cut-stride))
 	first, _ := firsts(validation)
 	require.EqualValues(t, cut, first+history, "the first target of validation")
 	all := sensors()
-	mean, deviation := scale(all, cut)
-	for i := range all { // what comes after the cut changes nothing
+	for i := range all { // what comes after the cut changes nothing, the scale neither
 		all[i].values = all[i].values[:max(0, min(len(all[i].values), cut-all[i].begin))]
 	}
-	again, _, err := windows(all, 0, 1<<30, mean, deviation)
+	again, _, err := windows(all, 0, 1<<30)
 	require.NoError(t, err)
 	require.Equal(t, train.Len(), again.Len())
+	for i := range train.Len() {
+		a, err := nwt.LoadSample(t.Context(), train, i)
+		require.NoError(t, err)
+		b, err := nwt.LoadSample(t.Context(), again, i)
+		require.NoError(t, err)
+		require.Equal(t, past.Of(a), past.Of(b))
+	}
 	require.Equal(t, train.Len(), order.Len())
 }
