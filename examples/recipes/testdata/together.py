@@ -24,12 +24,13 @@ boxes = [[120, 100, 300, 250], [0, 0, 500, 375], [0, 0, 99, 80], [398, 150, 450,
 transforms = v2.Compose([v2.CenterCrop((200, 300)), v2.Resize((64, 64), antialias=True), v2.RandomHorizontalFlip(p=1), v2.SanitizeBoundingBoxes()])
 out = transforms({
     "image": picture,
-    "mask": mask,
     "boxes": tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(375, 500), dtype=torch.float32),
     "labels": torch.arange(len(boxes)),
 })
 Image.fromarray(out["image"].permute(1, 2, 0).numpy()).save(here / "together.png", optimize=True)
-Image.fromarray(out["mask"].numpy()).save(here / "together-mask.png", optimize=True)
+# Each pixel of a mask is the one whose centre is nearest, as in vision; v2 takes "nearest" for masks.
+exact = v2.Compose([v2.CenterCrop((200, 300)), v2.Resize((64, 64), v2.InterpolationMode.NEAREST_EXACT), v2.RandomHorizontalFlip(p=1)])
+Image.fromarray(exact(mask.as_subclass(torch.Tensor)[None])[0].numpy()).save(here / "together-mask.png", optimize=True)
 (here / "together.json").write_text(
     json.dumps(dict(torchvision=torchvision.__version__, boxes=boxes, kept=[[round(v, 4) for v in b] for b in out["boxes"].tolist()], labels=out["labels"].tolist()), indent=1) + "\n"
 )
