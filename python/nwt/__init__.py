@@ -1,9 +1,9 @@
 """Batches of nwt as NumPy arrays, each sample exactly once and in order.
 
     import nwt
-    train = nwt.ImageFolder("data/train", batch_size=256, size=224, train=True, shuffle=True, seed=42)
+    train = nwt.ImageFolder("data/train", batch_size=256, size=224, train=True, normalize=True, shuffle=True, seed=42)
     for batch in train:
-        batch["image"], batch["label"], batch["index"]  # uint8 [256, 3, 224, 224], int64 [256], int64 [256]
+        batch["image"], batch["label"], batch["index"]  # float32 [256, 3, 224, 224], int64 [256], int64 [256]
 
 nwt.torch.DataLoader(train) is a torch.utils.data.DataLoader of these batches. nwt.Images,
 nwt.Files, nwt.WebDataset and nwt.Tokens load other data, and nwt.Loader asks servers on other
