@@ -101,6 +101,9 @@ func (l *engine) close() {
 		r.lockAndHalt()
 	}
 	l.pool.dismiss()
+	if l.tuning != nil {
+		l.tuning.tuner.Stop()
+	}
 	l.closing.Do(func() {
 		if l.stage != nil {
 			l.stage.Close()

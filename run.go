@@ -383,7 +383,7 @@ func (r *run) awaitOne(orLater bool) (seq uint64, ok bool) {
 			}
 			if tuning != nil {
 				r.show()
-				tuning.look()
+				tuning.look(false)
 			}
 		}
 	}
@@ -532,6 +532,9 @@ func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Bat
 			return
 		}
 		if b == nil {
+			if t != nil {
+				t.ended()
+			}
 			break
 		}
 		if t != nil {
@@ -546,9 +549,6 @@ func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Bat
 		}
 	}
 	l.tellIfGrown(r)
-	if t != nil {
-		t.tuner.Pause(t.delivered - t.before)
-	}
 }
 
 // start starts a run at a beginning.

@@ -63,20 +63,20 @@ func (s *setup) tune(ctx context.Context) (*Result, error) {
 	return t.remembered(ctx)
 }
 
-// A tuneCall is one call of Tune. Its loop is that of measure. The loop goes through an ordinary run, whose
-// iterate calls tuning.took for each batch; took calls Tuner.Observe. That calls back: tuneCall.next for what to
-// measure next, tuning.SetWorkers before each window, and tuning.Begin and End around it. When next has nothing
-// more to ask for, Observe calls tuning.Settle, and took calls stop, which ends the loop; tune then chooses.
+// A tuneCall is one call of Tune. It trains in measure, on an ordinary run. Beside that goes tuning.search, which
+// asks next what to measure, and has a turn whenever a batch is delivered (see package tune). When next has nothing
+// more to ask for, measure ends; tune then chooses.
 type tuneCall struct {
 	setup  *setup
 	began  time.Time
 	limit  memlimit.Limit
 	before uint64 // bytes that the process needed when tuning began
 
-	deadline *time.Timer // fires when loading must end
-	told     time.Time   // when progress was last logged
-	done     float64     // share done, as last shown
-	shapes   shapes      // shapes that the step has been called with
+	deadline *time.Timer    // fires when loading must end
+	shown    search.Request // for which progress was shown
+	told     time.Time      // when progress was last logged
+	done     float64        // share done, as last shown
+	shapes   shapes         // shapes that the step has been called with
 }
 
 // space is that of a search for which the program waits: it has a shortest and a longest time.
@@ -99,11 +99,11 @@ func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 	sp := t.space()
 	busy := t.setup.opts.machine.StartCPU()
 	m := t.measured(sp)
-	m.tuner.Next = func(seen []search.Series) (search.Request, bool) { return t.next(m, seen) }
-	if err := t.measure(ctx, m); err != nil {
+	done, err := t.measure(ctx, m, func() (search.Request, bool) { return t.next(m) })
+	if err != nil {
 		return nil, err
 	}
-	if !m.tuner.Settled() { // the deadline came before next was asked again
+	if !done { // the deadline came before next was asked again
 		m.sp.Left = 0
 	}
 	if !m.fits() {
@@ -113,7 +113,7 @@ func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 	if used.OthersKnown {
 		others, unseen = t.setup.opts.machine.CPUs().OthersShare(used.Others, t.setup.opts.ranks(), t.setup.opts.cpus()), ""
 	}
-	r := m.result(search.Choose(m.sp, m.tuner.Seen()), t.setup.opts.strategy.String(), others, unseen)
+	r := m.result(search.Choose(m.sp, m.seen), t.setup.opts.strategy.String(), others, unseen)
 	r.Elapsed = time.Since(t.began)
 	t.show(m, "done", r.Workers)
 	return r, nil
@@ -163,41 +163,43 @@ func (t *tuneCall) measured(sp search.Space) *tuning {
 	m := t.setup.newTuning(sp, t.limit)
 	m.exact = true
 	m.attach(newEngine(t.setup, m.sp.Start))
-	m.tuner.Run = m // whose Settle ends tuning; that of auto goes on
 	return m
 }
 
 // next returns what Tune's search asks for next.
-func (t *tuneCall) next(m *tuning, seen []search.Series) (search.Request, bool) {
-	if len(seen) > 0 {
+func (t *tuneCall) next(m *tuning) (search.Request, bool) {
+	if len(m.seen) > 0 {
 		if !m.descend() {
 			return search.Request{}, false
 		}
 		m.inline = m.inline || m.sp.Start == 0 // no other count is left
 	}
-	m.sp.Left = m.tuner.Left(time.Now())
-	req, more := t.setup.opts.strategy.Next(m.sp, seen)
-	if more {
-		t.bound(m)
-		t.show(m, "measuring", req.Workers)
-	}
-	return req, more
+	m.sp.Left = m.tuner.Left()
+	return t.setup.opts.strategy.Next(m.sp, m.seen)
 }
 
 // errOver ends loading when tuning is over.
 var errOver = errors.New("nwt: tuning is over")
 
-// measure runs a simulated training loop, and measures it until m.Next asks for nothing more.
-func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
+// measure runs a simulated training loop, and measures it until next asks for nothing more: then it is done.
+func (t *tuneCall) measure(ctx context.Context, m *tuning, next func() (search.Request, bool)) (done bool, err error) {
 	loading, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	m.stop = func() { end(errOver) }
-	t.deadline = time.AfterFunc(math.MaxInt64, m.stop)
+	t.deadline = time.AfterFunc(math.MaxInt64, func() { end(errOver) })
 	defer t.deadline.Stop()
 	defer m.release()
 	defer m.l.close()
+	m.tuner.Loop = func() { done = m.search(next) }
+	m.looked = func() {
+		if m.tuner.Over() {
+			end(errOver)
+		} else if m.req != t.shown && m.req.Iterations > 0 {
+			t.shown = m.req
+			t.bound(m)
+			t.show(m, "measuring", m.req.Workers)
+		}
+	}
 	m.tuner.Start(m.sp.Time)
-	var err error
 	delivers := false
 	at, round, since := State{}, 0, time.Now()
 	for more := true; more && err == nil; {
@@ -205,7 +207,7 @@ func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
 		m.l.iterate(loading, at, math.MaxInt32, func(b *Batch, failed error) bool {
 			switch over := context.Cause(loading) == errOver; {
 			case over && failed != nil:
-				m.look() // counts what was loaded by the deadline
+				m.look(false) // counts what was loaded by the deadline
 				return false
 			case over:
 				return false
@@ -220,16 +222,16 @@ func (t *tuneCall) measure(ctx context.Context, m *tuning) error {
 			if err = t.train(ctx, m, b); err != nil {
 				return false
 			}
-			if r := m.tuner.Round(); r != round && time.Since(since) > seldom*time.Duration(m.l.depth())*m.quickest() {
+			if r := m.req.Round; r != round && time.Since(since) > seldom*time.Duration(m.l.depth())*m.quickest() {
 				at, round, since, more = t.startOfRound(r, b.Epoch()), r, time.Now(), true
 			}
 			return !more
 		})
 	}
 	if err == nil && !delivers {
-		return errors.New("nwt: the dataset yields no batch")
+		err = errors.New("nwt: the dataset yields no batch")
 	}
-	return err
+	return done, err
 }
 
 // seldom is the factor by which a round must have taken longer than filling the loader, for the next
@@ -314,7 +316,7 @@ func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *B
 // measured.
 func (t *tuneCall) bound(m *tuning) {
 	if m.sp.Time > 0 && len(m.trials) > 0 {
-		t.deadline.Reset(m.tuner.Left(time.Now()))
+		t.deadline.Reset(m.tuner.Left())
 	}
 }
 
@@ -326,7 +328,7 @@ func (t *tuneCall) show(m *tuning, phase string, workers int) {
 		usual := float64(m.trials.windows()) / ordinary
 		t.done = max(t.done, usual/(1+usual))
 		if m.sp.Time > 0 {
-			p.Left = m.tuner.Left(time.Now())
+			p.Left = m.tuner.Left()
 			t.done = max(t.done, 1-float64(p.Left)/float64(m.sp.Time))
 		}
 		p.Done = t.done
@@ -362,10 +364,9 @@ func (t *tuneCall) confirm(ctx context.Context, file resultfile.File, r *Result)
 	sp.Start = r.Workers
 	m := t.measured(sp)
 	m.inline = true
-	m.tuner.Next = func(seen []search.Series) (search.Request, bool) {
-		return search.Request{Workers: r.Workers, Iterations: confirmOver}, len(seen) == 0
-	}
-	if err := t.measure(ctx, m); err != nil {
+	req := search.Request{Workers: r.Workers, Iterations: confirmOver}
+	t.shown = req // no progress is shown of it
+	if _, err := t.measure(ctx, m, func() (search.Request, bool) { return req, len(m.seen) == 0 }); err != nil {
 		return false, err
 	}
 	then, now := r.trial(r.Workers).Mean, m.trials[0].told.Mean

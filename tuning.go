@@ -2,10 +2,13 @@ package nwt
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"runtime/debug"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/durations"
@@ -16,19 +19,21 @@ import (
 	"github.com/nwt-go/nwt/internal/tune"
 )
 
-// A tuning is a tuner's view of a loader, and what was measured of it. It belongs to the goroutine that
-// iterates.
+// A tuning is a tuner's view of a loader, and what was measured of it. It belongs to whoever has the turn: the
+// goroutine that iterates, or the tuner's loop.
 type tuning struct {
 	tuner  tune.Tuner
 	l      *engine
 	sp     search.Space
 	limit  memlimit.Limit
 	inline bool   // 0 workers may be tried
-	stop   func() // ends Tune's loading; nil while training
+	looked func() // called after each look, by the goroutine that iterates; nil while training
 	exact  bool   // peaks of memory are measured, not just sampled
 	fewer  bool   // workers have left, and what they have allocated may still be in the heap
 
 	// What was found out.
+	seen    []search.Series
+	req     search.Request // what is measured
 	trials  trials
 	last    *trial         // the one that was measured last
 	refused map[int]string // worker counts that may not be chosen, and why
@@ -60,6 +65,7 @@ const (
 	leastWindow = 5 * time.Millisecond // because a thread may wait some milliseconds for a CPU
 	probeSteps  = 20                   // a window takes at least this many steps of a coarse clock
 	wakeEvery   = 10 * time.Millisecond
+	wakeSettled = time.Second // once the loader has settled
 )
 
 // newTuning returns the tuning of a loader, which is attached later.
@@ -77,6 +83,7 @@ func (s *setup) newTuning(sp search.Space, limit memlimit.Limit) *tuning {
 
 func (t *tuning) attach(l *engine) {
 	t.l, l.tuning = l, t
+	t.tuner.Target = t
 	t.tuner.Least = max(leastWindow, probeSteps*l.setup.opts.machine.ClockStep())
 	t.wake = time.AfterFunc(time.Hour, l.ring.Interrupt)
 	t.wake.Stop()
@@ -89,7 +96,19 @@ func (t *tuning) resume() {
 	t.l.counters.loaded.Store(int64(t.before) * wholeBatch) // what was left of the last run is gone
 	t.at, t.start = 0, time.Now()
 	t.tuner.Resume()
+	t.wake.Reset(wakeSettled)
 }
+
+// ended is called when a run has ended by itself.
+func (t *tuning) ended() {
+	l := t.l
+	if n := t.delivered - t.before; n < leastRun && t.looked == nil && t.tuner.Measures() && l.setup.once.First("WithAutoWorkers") {
+		l.setup.opts.log.Info("nwt: so short a run can't be tuned while training: the worker count stays; Tune measures it, and Epochs makes one run of many epochs", "batches", n, "at least", leastRun)
+	}
+}
+
+// leastRun is how many batches a run must have: those of a shorter one are nearly all at its beginning or its end.
+const leastRun = 5
 
 // took is called when a run delivers a batch, which is its taken-th. show shows which batches are ahead.
 func (t *tuning) took(taken int, show func()) {
@@ -107,9 +126,7 @@ func (t *tuning) took(taken int, show func()) {
 	}
 	t.at = now
 	show()
-	if t.tuner.Observe() && t.stop != nil {
-		t.stop()
-	}
+	t.look(true)
 }
 
 // allowed reports whether a worker count may be tried and chosen, as far as is known.
@@ -149,22 +166,57 @@ func (t *tuning) descend() bool {
 
 // awaits is called when training begins to wait for a batch.
 func (t *tuning) awaits(since int64) {
-	if t.waits = since; !t.tuner.Settled() {
+	if t.waits = since; t.tuner.Measures() {
 		t.wake.Reset(wakeEvery)
 	}
 }
 
-// look is called now and then while training waits, which may take minutes.
-func (t *tuning) look() {
-	if t.tuner.Tick() && t.stop != nil {
-		t.stop()
+// look lets the tuner's loop go on. It is called when a batch is delivered, and now and then while training waits,
+// which may take minutes.
+func (t *tuning) look(delivered bool) {
+	t.tuner.Look(delivered)
+	if t.looked != nil {
+		t.looked()
 	}
-	if !t.tuner.Settled() {
+	switch {
+	case delivered || t.tuner.Over():
+	case t.tuner.Measures():
 		t.wake.Reset(wakeEvery)
+	default:
+		t.wake.Reset(wakeSettled)
 	}
 }
 
-// Figures implements tune.Run.
+// search measures what next asks for, until it asks for nothing more. It returns false if it must end before:
+// the program has set the count, or closed the loader.
+func (t *tuning) search(next func() (search.Request, bool)) bool {
+	for req, more := next(); more; req, more = next() {
+		t.req = req
+		if !t.tuner.Resize(req.Workers) {
+			return false
+		}
+		t.begin()
+		w, ok := t.tuner.Measure(req)
+		if !ok {
+			return false
+		}
+		if w.Weight > 0 {
+			t.end(w)
+		}
+	}
+	return true
+}
+
+// saw adds what was measured of a count.
+func (t *tuning) saw(workers int, b search.Block) {
+	i := slices.IndexFunc(t.seen, func(s search.Series) bool { return s.Workers == workers })
+	if i < 0 {
+		i, t.seen = len(t.seen), append(t.seen, search.Series{Workers: workers})
+	}
+	t.seen[i].Blocks = append(t.seen[i].Blocks, b)
+}
+
+// Figures implements tune.Target.
 func (t *tuning) Figures() tune.Figures {
 	c := &t.l.counters
 	f := tune.Figures{
@@ -181,25 +233,25 @@ func (t *tuning) Figures() tune.Figures {
 	return f
 }
 
-// SetWorkers implements tune.Run.
+// SetWorkers implements tune.Target.
 func (t *tuning) SetWorkers(n int) bool {
 	t.l.extra.policy.Forget()
 	t.fewer = t.fewer || n < t.l.Workers()
 	return t.l.resize(n, false)
 }
 
-// Cold implements tune.Run.
+// Cold implements tune.Target.
 func (t *tuning) Cold() (samples int, beginning bool) { return t.l.pool.cold() }
 
-// InHand implements tune.Run.
+// InHand implements tune.Target.
 func (t *tuning) InHand() float64 {
 	l := t.l
 	per := float64(l.epochOrder.Load().perBatch)
 	return float64(max(1, l.Workers())) * min(float64(l.claimSize()), per) / per
 }
 
-// Begin implements tune.Run.
-func (t *tuning) Begin() {
+// begin begins a window.
+func (t *tuning) begin() {
 	t.release()
 	if t.fewer { // else it would be charged to this count, and memory would seem not to grow with workers
 		debug.FreeOSMemory()
@@ -208,8 +260,8 @@ func (t *tuning) Begin() {
 	if t.exact {
 		t.peak = host.StartPeak()
 	}
-	if t.trial = t.trials.at(t.l.Workers()); t.trial == nil {
-		t.trial = &trial{told: Trial{Workers: t.l.Workers(), PeakExact: t.exact, OtherCPU: -1}}
+	if t.trial = t.trials.at(t.req.Workers); t.trial == nil {
+		t.trial = &trial{told: Trial{Workers: t.req.Workers, PeakExact: t.exact, OtherCPU: -1}}
 	}
 	t.cpu, t.began, t.read = t.l.setup.opts.machine.StartCPU(), time.Now(), t.l.counters.reading.Shown()
 }
@@ -222,12 +274,12 @@ func (t *tuning) release() {
 	}
 }
 
-// End implements tune.Run.
-func (t *tuning) End(w tune.Window) (cpu, queued float64) {
-	tr, l := t.trial, t.l
+// end ends a window.
+func (t *tuning) end(w tune.Window) {
+	tr, l, b := t.trial, t.l, w.Block(t.req.Round)
 	t.trial = nil
 	use, took := t.cpu.Used(), time.Since(t.began)
-	cpu, queued = tr.used(use, took, l.setup.opts, float64(l.counters.reading.Shown()-t.read)/float64(max(1, took)))
+	b.CPU, b.Queued = tr.used(use, took, l.setup.opts, float64(l.counters.reading.Shown()-t.read)/float64(max(1, took)))
 	rss, exact := host.Memory().RSS, false
 	if t.peak != nil {
 		if rss, exact = t.peak.Stop(); !exact {
@@ -251,14 +303,8 @@ func (t *tuning) End(w tune.Window) (cpu, queued float64) {
 		t.trials = append(t.trials, tr)
 	}
 	t.last = tr
-	return cpu, queued
+	t.saw(w.Workers, b)
 }
-
-// Settle implements tune.Run: Tune ends here.
-func (t *tuning) Settle([]search.Series, bool) (c tune.Choice, goesOn bool) { return c, false }
-
-// Doubt implements tune.Run.
-func (t *tuning) Doubt(string) {}
 
 // quickest returns the shortest time per batch so far.
 func (t *tuning) quickest() time.Duration {
@@ -306,7 +352,7 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 	about := report.Circumstances{
 		CPUs: cpus, Mine: cpus.Mine(o.ranks(), o.cpus()), Limit: t.limit, Most: o.most, Timeout: o.timeout > 0,
 		Others: others, Unseen: unseen, Late: t.sp.Time > 0 && t.sp.Left == 0,
-		Again: t.again, Drift: report.Drift(t.tuner.Seen()), Peaks: t.noted,
+		Again: t.again, Drift: report.Drift(t.seen), Peaks: t.noted,
 	}
 	if t.l.setup.streams() {
 		about.Shards, about.AtOnce = t.l.setup.shardsOfRank(), o.shardsAtOnce()
@@ -397,14 +443,30 @@ func (t trials) peaks() []memlimit.Peak {
 
 // auto tunes a loader while it feeds training: it measures the training loop that takes the batches.
 type auto struct {
-	*tuning
-	since   time.Time     // since when it has measured
-	settled time.Duration // how long it took to settle
-	earlier int           // windows of earlier searches
+	tuning   *tuning
+	since    time.Time     // since when it has measured
+	settled  time.Duration // how long it took to settle
+	earlier  int           // windows of earlier searches
+	patience int           // successive windows in which training waits more, or less, that let it search again
+	latest   []ending      // of searches that ended differently, each soon after the one before
 }
 
-// mostLooks is the number of windows after which a loader settles on the choice, sure or not.
-const mostLooks = 48
+// An ending is what a search has ended with.
+type ending struct {
+	workers int
+	tune.Choice
+	result *Result
+	at     time.Time
+}
+
+const (
+	mostLooks  = 48              // the number of windows after which a loader settles on the choice, sure or not
+	oddWindows = 3               // the first patience …
+	oddMost    = 48              // … and the largest, after searching again and again has changed nothing
+	weighFirst = 256             // batches after which what they show is weighed, at first
+	flaps      = 3               // so many searches that end differently …
+	flapsIn    = 2 * time.Minute // … each so soon after the one before, show that the source's speed changes
+)
 
 func newAuto(l *engine) {
 	o := l.setup.opts
@@ -414,69 +476,122 @@ func newAuto(l *engine) {
 		t.sp.Allowed = func(workers int) bool { return workers == start || t.allowed(workers) }
 	}
 	t.attach(l)
-	a := &auto{tuning: t}
-	t.tuner.Run = a
-	t.tuner.Next = a.next
+	t.tuner.Loop = (&auto{tuning: t}).run
 	t.tuner.Start(0)
 }
 
-func (a *auto) next(seen []search.Series) (search.Request, bool) {
-	if len(seen) == 0 {
-		a.since, a.trials, a.earlier = time.Now(), nil, 0
-	}
-	if a.trials.windows()-a.earlier >= mostLooks {
-		return search.Request{}, false
-	}
-	if len(seen) > 0 && !a.descend() {
-		return search.Request{}, false
-	}
-	a.sp.Left = math.MaxInt64
-	return search.Greedy{}.Next(a.sp, seen)
-}
-
-// Settle implements tune.Run.
-func (a *auto) Settle(seen []search.Series, again bool) (c tune.Choice, goesOn bool) {
-	if len(seen) == 0 {
-		return c, false // memory allows no other count
-	}
-	sp, over := a.sp, ""
-	if !slices.ContainsFunc(seen, func(s search.Series) bool { return sp.Allowed(s.Workers) }) {
-		fewest := slices.MinFunc(seen, func(a, b search.Series) int { return cmp.Compare(uint(a.Workers-1), uint(b.Workers-1)) }).Workers // 0 is last
-		sp.Allowed = func(workers int) bool { return workers == fewest }
-		over = a.refused[fewest]
-		delete(a.refused, fewest)
-		if a.l.setup.once.First("WithMemoryLimit") {
-			a.l.setup.opts.log.Warn("nwt: no worker count fits into memory: the loader keeps the fewest workers", "workers", fewest, "why", over)
+// run searches, settles, and watches the loader until it has to search again.
+func (a *auto) run() {
+	t := a.tuning
+	for weighAt := weighFirst; ; {
+		a.since, a.earlier = time.Now(), t.trials.windows()
+		if !t.search(a.next) {
+			return
+		}
+		e, ok := a.settle(false)
+		if !ok {
+			return
+		}
+		e, flapping := a.steady(e)
+		if !t.tuner.Resize(e.workers) {
+			return
+		}
+		for why := ""; why == ""; {
+			at := weighAt
+			if flapping {
+				at = math.MaxInt
+			}
+			b, odd, ok := t.tuner.Watch(e.Choice, a.patience, at)
+			switch {
+			case !ok:
+				return
+			case odd:
+				why, t.seen, t.trials = "training waits for data more or less than it did", nil, nil
+			default:
+				t.saw(e.workers, b)
+				later, ok := a.settle(true)
+				if !ok {
+					return
+				}
+				if weighAt, e.Choice = 2*weighAt, later.Choice; later.workers != e.workers {
+					why, t.seen = "another worker count may be faster", []search.Series{{Workers: e.workers, Blocks: []search.Block{b}}}
+				}
+			}
+			if why != "" {
+				t.l.setup.opts.log.Info("nwt: tuning the worker count again", "workers", e.workers, "why", why)
+			}
 		}
 	}
-	choice := search.Choose(sp, seen)
-	chosen, fastest := a.trials.at(choice.Workers), a.trials.at(choice.Fastest)
-	if chosen == nil || fastest == nil {
-		return c, false // the program has called SetWorkers while these were measured
-	}
-	best := float64(max(fastest.told.Mean, 1))
-	c = tune.Choice{
-		Workers: choice.Workers, Body: chosen.told.Step,
-		Waits: float64(chosen.told.Wait+chosen.told.Transfer) / float64(max(chosen.told.Mean, 1)), Ignored: a.sp.Alpha.Of(best, a.sp.Iterations) / best,
-	}
-	if again && c.Workers != a.l.Workers() {
-		return c, true // it will be looked at again later
-	}
-	r := a.result(choice, report.Live, chosen.told.OtherCPU, "")
-	if !again {
-		a.settled = time.Since(a.since)
-		a.l.setup.opts.log.Info("nwt: worker count settled while training", "workers", r.Workers, "reason", r.Reason)
-	}
-	r.Elapsed = a.settled
-	if over != "" {
-		r.Warnings = append(r.Warnings, "no worker count fits into memory: "+over)
-	}
-	a.l.found.Store(r)
-	return c, true
 }
 
-// Doubt implements tune.Run.
-func (a *auto) Doubt(why string) {
-	a.since, a.earlier = time.Now(), a.trials.windows()
-	a.l.setup.opts.log.Info("nwt: tuning the worker count again", "workers", a.l.Workers(), "why", why)
+// steady returns what the loader stays with: what the search has ended with or, if searches soon after each other
+// end differently, the ending with the most workers.
+func (a *auto) steady(e ending) (_ ending, flapping bool) {
+	if last := len(a.latest) - 1; last >= 0 && a.latest[last].workers == e.workers {
+		a.patience, a.latest = min(2*a.patience, oddMost), []ending{e}
+		return e, false
+	} else if last >= 0 && e.at.Sub(a.latest[last].at) > flapsIn {
+		a.latest = nil
+	}
+	if a.latest = append(a.latest, e); len(a.latest) < flaps {
+		a.patience = oddWindows
+		return e, false
+	}
+	var counts []string
+	for _, one := range a.latest {
+		counts = append(counts, strconv.Itoa(one.workers))
+	}
+	e = slices.MaxFunc(a.latest, func(a, b ending) int { return cmp.Compare(a.workers, b.workers) })
+	a.patience, a.latest = oddMost, a.latest[1:]
+	r := *e.result
+	r.Warnings = append(slices.Clip(r.Warnings), fmt.Sprintf("%d searches in a row ended differently (%s workers), because the speed of the source or of the step changes: the loader stays with the most workers, and the figures are those of that search", flaps, strings.Join(counts, ", ")))
+	a.tuning.l.found.Store(&r)
+	return e, true
+}
+
+func (a *auto) next() (search.Request, bool) {
+	t := a.tuning
+	if t.trials.windows()-a.earlier >= mostLooks || len(t.seen) > 0 && !t.descend() {
+		return search.Request{}, false
+	}
+	t.sp.Left = math.MaxInt64
+	return search.Greedy{}.Next(t.sp, t.seen)
+}
+
+// settle chooses, when there is nothing more to measure, and again when a loader that has settled has been measured
+// further. The result is published unless the choice has changed meanwhile.
+func (a *auto) settle(again bool) (e ending, ok bool) {
+	t, l := a.tuning, a.tuning.l
+	if len(t.seen) == 0 {
+		return e, false // memory allows no other count
+	}
+	sp, over := t.sp, ""
+	if !slices.ContainsFunc(t.seen, func(s search.Series) bool { return sp.Allowed(s.Workers) }) {
+		fewest := slices.MinFunc(t.seen, func(a, b search.Series) int { return cmp.Compare(uint(a.Workers-1), uint(b.Workers-1)) }).Workers // 0 is last
+		sp.Allowed = func(workers int) bool { return workers == fewest }
+		over = t.refused[fewest]
+		delete(t.refused, fewest)
+		if l.setup.once.First("WithMemoryLimit") {
+			l.setup.opts.log.Warn("nwt: no worker count fits into memory: the loader keeps the fewest workers", "workers", fewest, "why", over)
+		}
+	}
+	choice := search.Choose(sp, t.seen)
+	chosen, fastest := t.trials.at(choice.Workers).told, float64(max(t.trials.at(choice.Fastest).told.Mean, 1))
+	e = ending{workers: choice.Workers, at: time.Now(), Choice: tune.Choice{
+		Mean: chosen.Mean, Wait: chosen.Wait + chosen.Transfer, Body: chosen.Step, Ignored: t.sp.Alpha.Of(fastest, t.sp.Iterations) / fastest,
+	}}
+	if again && e.workers != l.found.Load().Workers {
+		return e, true
+	}
+	e.result = t.result(choice, report.Live, chosen.OtherCPU, "")
+	if !again {
+		a.settled = time.Since(a.since)
+		l.setup.opts.log.Info("nwt: worker count settled while training", "workers", e.workers, "reason", e.result.Reason)
+	}
+	e.result.Elapsed = a.settled
+	if over != "" {
+		e.result.Warnings = append(e.result.Warnings, "no worker count fits into memory: "+over)
+	}
+	l.found.Store(e.result)
+	return e, true
 }

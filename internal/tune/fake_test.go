@@ -2,6 +2,7 @@ package tune
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -28,7 +29,9 @@ type loader struct {
 	cold        int                             // samples of a new worker that take five times as long
 	start, stop int                             // workers before tuning sets their number; batches until the program ends
 	taken       bool                            // the count is no longer the tuner's
-	settle      func(seen []search.Series, again bool) (Choice, bool)
+	asking      func(seen []search.Series) (search.Request, bool)
+	settled     Choice // watched after the search, on two workers
+	patience    int    // 0: the loader isn't watched
 
 	rng   *rand.Rand
 	group sync.WaitGroup
@@ -51,8 +54,10 @@ type loader struct {
 	sets    []set // calls of SetWorkers
 	begun   []int // batches delivered when a window began …
 	doubts  []int // … and when the choice was doubted
+	weighed []search.Block
 	windows []Window
-	looks   int // calls of Observe
+	seen    []search.Series
+	looks   int // calls of Look
 }
 
 type set struct{ workers, delivered int }
@@ -66,9 +71,43 @@ type worker struct {
 func made() *loader {
 	l := &loader{per: 8, stop: 1e6, left: map[int]int{}, ready: map[int]bool{}, load: steady(5 * ms), body: steady(5 * ms)}
 	l.cond, l.rng, l.after = sync.NewCond(&l.mu), rand.New(rand.NewPCG(1, 1)), func(int) {}
-	l.settle = func([]search.Series, bool) (Choice, bool) { return Choice{}, false }
-	l.Run, l.Least = l, 5*ms
+	l.Target, l.Loop, l.Least = l, l.search, 5*ms
 	return l
+}
+
+// search measures what next asks for, and then watches.
+func (l *loader) search() {
+	for req, more := l.asking(l.seen); more; req, more = l.asking(l.seen) {
+		if !l.Resize(req.Workers) {
+			return
+		}
+		l.begun = append(l.begun, l.delivered)
+		w, ok := l.Measure(req)
+		if !ok {
+			return
+		}
+		if w.Weight > 0 {
+			l.windows = append(l.windows, w)
+			i := slices.IndexFunc(l.seen, func(s search.Series) bool { return s.Workers == w.Workers })
+			if i < 0 {
+				i, l.seen = len(l.seen), append(l.seen, search.Series{Workers: w.Workers})
+			}
+			b := w.Block(req.Round)
+			b.CPU = 0.1
+			l.seen[i].Blocks = append(l.seen[i].Blocks, b)
+		}
+	}
+	for weighAt := 256; l.patience > 0 && l.Resize(2); {
+		b, odd, ok := l.Watch(l.settled, l.patience, weighAt)
+		switch {
+		case !ok:
+			return
+		case odd:
+			l.doubts = append(l.doubts, l.delivered)
+		default:
+			l.weighed, weighAt = append(l.weighed, b), 2*weighAt
+		}
+	}
 }
 
 func steady(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
@@ -93,7 +132,7 @@ func (l *loader) truth(workers int) time.Duration {
 // asks has the tuner measure these counts in turn, so many iterations each.
 func (l *loader) asks(iterations int, workers ...int) {
 	n := 0
-	l.Next = func([]search.Series) (search.Request, bool) {
+	l.asking = func([]search.Series) (search.Request, bool) {
 		if n == len(workers) {
 			return search.Request{}, false
 		}
@@ -106,12 +145,12 @@ func (l *loader) asks(iterations int, workers ...int) {
 func (l *loader) greedy(t *testing.T, sp search.Space) (c search.Choice, took time.Duration) {
 	sp.Alpha, sp.Iterations, sp.Least = search.DefaultAlpha, 100, search.LeastTime
 	l.start = sp.Start
-	l.Next = func(seen []search.Series) (search.Request, bool) {
-		sp.Left = l.Left(time.Now())
+	l.asking = func(seen []search.Series) (search.Request, bool) {
+		sp.Left = l.Left()
 		return search.Greedy{}.Next(sp, seen)
 	}
 	took = l.train(t, sp.Time)
-	return search.Choose(sp, l.Seen()), took
+	return search.Choose(sp, l.seen), took
 }
 
 // train runs the program in virtual time until tuning is over or it ends, and returns how long
@@ -129,6 +168,7 @@ func (l *loader) train(t *testing.T, limit time.Duration) (took time.Duration) {
 			time.Sleep(l.gap)
 		}
 		took = time.Since(began)
+		l.Stop()
 		l.end()
 		l.group.Wait()
 	})
@@ -157,7 +197,8 @@ func (l *loader) runOnce() (over bool) {
 		ended := l.deliver()
 		if !l.Skips() {
 			l.looks++
-			over = l.Observe()
+			l.Look(true)
+			over = l.Over()
 		}
 		if over || ended || l.delivered == l.stop {
 			return true
@@ -168,7 +209,6 @@ func (l *loader) runOnce() (over bool) {
 		l.asked++
 		l.mu.Unlock()
 	}
-	l.Pause(l.epoch)
 	return false
 }
 
@@ -184,9 +224,9 @@ func (l *loader) deliver() (ended bool) {
 		case l.woken:
 			l.woken = false
 			l.mu.Unlock()
-			over := l.Tick()
+			l.Look(false)
 			l.mu.Lock()
-			l.ended = l.ended || over
+			l.ended = l.ended || l.Over()
 		default:
 			l.cond.Wait()
 		}
@@ -262,7 +302,9 @@ func (l *loader) ticks() {
 	defer l.mu.Unlock()
 	for !l.ended {
 		l.mu.Unlock()
-		time.Sleep(10 * ms)
+		if time.Sleep(10 * ms); l.patience > 0 {
+			time.Sleep(time.Second) // once it has settled
+		}
 		l.mu.Lock()
 		l.woken = true
 		l.cond.Broadcast()
@@ -311,16 +353,3 @@ func (l *loader) Cold() (samples int, beginning bool) {
 }
 
 func (l *loader) InHand() float64 { return float64(max(1, l.workers)) / float64(l.per) }
-
-func (l *loader) Begin() { l.begun = append(l.begun, l.delivered) }
-
-func (l *loader) End(w Window) (cpu, queued float64) {
-	l.windows = append(l.windows, w)
-	return 0.1, 0
-}
-
-func (l *loader) Settle(seen []search.Series, again bool) (Choice, bool) {
-	return l.settle(seen, again)
-}
-
-func (l *loader) Doubt(string) { l.doubts = append(l.doubts, l.delivered) }

@@ -1,9 +1,12 @@
-// Package tune measures worker counts during one run: while something iterates over batches, a Tuner
-// changes the worker count and measures windows of the run. The package doesn't know about loaders.
+// Package tune measures worker counts during one run. Something iterates over batches: training, or a loop of
+// Tune's own. Beside it goes a function that reads as a loop, which changes the worker count and measures
+// windows of the run. The two take turns: the function goes on whenever the run is looked at, when a batch is
+// delivered and now and then while one is waited for. The package doesn't know about loaders.
 //
-//	warming ──► measuring ──► warming … ──► over
-//	  │            └ a window               └ or watching, see runs.go
-//	  └ until the new workers have begun
+//	for req, more := next(); more; req, more = next() {
+//		tuner.Resize(req.Workers)
+//		window := tuner.Measure(req)
+//	}
 package tune
 
 import (
@@ -28,21 +31,14 @@ type Figures struct {
 	Dry       bool          // workers find nothing more to begin, because the run is about to end
 }
 
-// A Run is a loader as a Tuner sees it.
+// A Target is a loader as a Tuner sees it.
 type Target interface {
 	Figures() Figures
 	SetWorkers(n int) bool // false: the tuner may no longer set the count
 	// Cold returns how many samples new workers must still load, and whether one of them is preparing
 	// itself or loads its first sample.
 	Cold() (samples int, beginning bool)
-	InHand() float64                    // batches that the workers are loading at a time
-	Begin()                             // called when a window begins
-	End(w Window) (cpu, queued float64) // called when it has ended; returns the shares of the CPUs that were in use, and waited for, during the window
-	// Settle is called when there is nothing more to measure, and again when a loader that has settled
-	// has been measured further. If it returns false, tuning is over; otherwise the loader continues with
-	// the choice, and is watched.
-	Settle(seen []search.Series, again bool) (c Choice, goesOn bool)
-	Doubt(why string) // called when the choice is in doubt: tuning begins again
+	InHand() float64 // batches that the workers are loading at a time
 }
 
 // A Window holds what was measured between two moments of a run.
@@ -55,53 +51,31 @@ type Window struct {
 	Mean, Wait, Transfer, Body time.Duration
 
 	Parts  []stat.Part // Wait + Transfer of a few batches each
-	Weight float64     // how many batches Mean represents
+	Weight float64     // how many batches Mean represents; 0: the window shows nothing
 }
 
-// A Tuner measures what Next asks for. It belongs to the goroutine that iterates.
+// A Tuner lets a loop measure a run. Its fields belong to whoever has the turn: the goroutine that iterates,
+// or the loop while that goroutine waits in Look.
 type Tuner struct {
-	Run   Target
-	Next  func(seen []search.Series) (search.Request, bool)
-	Least time.Duration // shortest time of a window
+	Target Target
+	Loop   func()        // what goes on whenever the run is looked at; it calls Resize, Measure and Watch
+	Least  time.Duration // shortest time of a window
 
-	ends    time.Time // when tuning ends; zero: there is no limit
-	phase   phase
-	skip    int // batches that Observe needn't look at
-	seen    []search.Series
-	req     search.Request
-	workers int     // as set last
-	resync  bool    // a run has begun: the next figures are compared with the next look
-	short   short   // whether runs are measured whole
-	watched watched // used while watching
+	turns    *turns
+	ends     time.Time // when tuning ends; zero: there is no limit
+	skip     int       // batches that needn't be looked at
+	workers  int       // as set last; −1: not yet
+	measured bool      // there is a window that shows something
+	watching bool      // the loader has settled
 
-	// These are values at the beginning of the phase, or of its part in this run.
-	since  time.Time
-	base   Figures
-	latest look
+	resync bool    // what was done since the latest look doesn't count
+	now    look    // the latest look
+	from   look    // the latest delivery that was looked at
+	kept   span    // what was done up to from …
+	sum    span    // … and up to now, without pauses and the ends of runs
 	atTick float64 // Loaded at the last Tick
-
-	// These are used while warming.
-	ahead  float64 // batches that were loaded ahead when the count changed
-	hand   float64 // batches that leaving workers were loading at that time
-	cold   int     // samples that new workers must load …
-	atCold float64 // … and Loaded when that last changed
-
-	// These are used while measuring.
-	sum    span // over earlier runs
-	parts  []stat.Part
-	cut    span // where the next part begins
 	bodies bodies
 }
-
-type phase int
-
-const (
-	starting phase = iota
-	warming
-	measuring
-	watching
-	over
-)
 
 // A look holds the Figures at a time.
 type look struct {
@@ -181,233 +155,199 @@ const (
 	mostParts   = 12      // of a window
 )
 
-// Start begins tuning. It ends after limit; if limit is 0, there is no limit.
+// Start sets how long tuning may take; if limit is 0, there is no limit. The first look begins it.
 func (t *Tuner) Start(limit time.Duration) {
-	if t.seen, t.workers = nil, -1; limit > 0 {
+	if t.workers, t.turns = -1, newTurns(); limit > 0 {
 		t.ends = time.Now().Add(limit)
 	}
 }
 
-// Left returns how much time is left. Run and Next may call it.
-func (t *Tuner) Left(now time.Time) time.Duration {
+// Stop ends the loop at its next look, and waits until it has ended. Any goroutine may call it.
+func (t *Tuner) Stop() { t.turns.stop() }
+
+// Left returns how much time is left.
+func (t *Tuner) Left() time.Duration {
 	if t.ends.IsZero() {
 		return math.MaxInt64
 	}
-	return max(0, t.ends.Sub(now))
+	return max(0, time.Until(t.ends))
 }
 
-// LeaveOut makes the window begin again, and gives tuning back the time of something that won't happen
-// again.
+// LeaveOut gives tuning back the time of something that won't happen again. What was done since the latest
+// look doesn't count.
 func (t *Tuner) LeaveOut(took time.Duration) {
 	t.resync = true
-	if t.phase == measuring {
-		t.sum, t.cut, t.parts = span{}, span{}, t.parts[:0]
-	}
 	if !t.ends.IsZero() {
 		t.ends = t.ends.Add(took)
 	}
 }
 
-// Seen returns everything that was measured.
-func (t *Tuner) Seen() []search.Series { return t.seen }
+// Over reports whether the loop has ended.
+func (t *Tuner) Over() bool { return t.turns.over() }
 
-// Round returns the round of the current window.
-func (t *Tuner) Round() int { return t.req.Round }
+// Measures reports whether something is being measured.
+func (t *Tuner) Measures() bool { return !t.watching && !t.Over() }
 
-// Settled reports whether nothing is being measured.
-func (t *Tuner) Settled() bool { return t.phase >= watching }
+// Resume is called when a run has begun, before its first batch is delivered.
+func (t *Tuner) Resume() { t.skip, t.resync = 0, true }
 
-// Skips reports whether the delivery of a batch needn't be observed.
+// Skips reports whether the delivery of a batch needn't be looked at.
 func (t *Tuner) Skips() bool {
 	t.skip--
 	return t.skip > 0
 }
 
-// Observe is called when a batch was delivered. It returns true once tuning is over.
-func (t *Tuner) Observe() (done bool) {
+// Look lets the loop go on. It is called when a batch was delivered, and now and then while the program waits
+// for one: that may take minutes, and its samples show the speed earlier.
+func (t *Tuner) Look(delivered bool) {
+	if !delivered {
+		if t.watching { // the next delivery is looked at
+			t.skip = 0
+		}
+		// Without workers, the time of a batch is known only when it comes.
+		if t.resync || t.watching || t.workers == 0 && (t.Left() > 0 || !t.measured) {
+			return
+		}
+		// Looks are taken right after samples have come, because the time between two samples shows nothing.
+		loaded := t.Target.Figures().Loaded
+		if came := loaded != t.atTick; !came && t.Left() > 0 {
+			return
+		}
+		t.atTick = loaded
+	}
 	t.skip = 1
-	if t.short.whole {
-		t.observeWhole()
-	} else {
-		t.look(time.Now(), true)
-	}
-	return t.phase == over
+	t.turns.give(delivered, func() {
+		if t.look() {
+			t.Loop()
+		}
+	})
 }
 
-// Tick looks at the run while the program waits for a batch: a batch may take minutes, and its samples
-// show the speed earlier. It returns true once tuning is over.
-func (t *Tuner) Tick() (done bool) {
-	now := time.Now()
-	// Without workers, the time of a batch is known only when it comes.
-	if t.short.whole || t.resync || t.phase >= watching || t.workers == 0 && (t.Left(now) > 0 || len(t.seen) == 0) {
-		return t.phase == over
+// look waits for the next look, and counts what was done since the latest one. It returns false if the loop
+// must end.
+func (t *Tuner) look() bool {
+	delivered, ok := t.turns.take()
+	if !ok {
+		return false
 	}
-	// Looks are taken right after samples have come, because the time between two samples shows nothing.
-	loaded := t.Run.Figures().Loaded
-	if loaded != t.atTick || t.Left(now) == 0 {
-		t.look(now, false)
-	}
-	t.atTick = loaded
-	return t.phase == over
-}
-
-// look reads how far the run has come.
-func (t *Tuner) look(now time.Time, delivered bool) {
-	f := t.Run.Figures()
-	if !t.resync && !f.Dry {
-		t.short.useful++
-	}
+	now := look{time.Now(), t.Target.Figures()}
+	done := t.kept.plus(span{now.at.Sub(t.from.at), now.Figures}, 1).plus(span{0, t.from.Figures}, -1)
 	switch {
-	case t.resync:
-		t.resync = f.Dry
-		t.since, t.base = now, f
-		t.ahead = f.Loaded - float64(f.Delivered)
-		t.bodies.began(now, f)
-		if t.phase == starting {
-			t.advance()
+	case t.resync, now.Dry: // workers may have found nothing more to begin since the latest look
+		t.resync = now.Dry
+		t.bodies.began(now)
+		t.from, t.kept = now, t.sum
+	case delivered:
+		if !t.bodies.pauses(now) {
+			t.sum = done
 		}
-	case f.Dry:
-		t.pause()
-	case t.phase == warming:
-		if t.warm(now, f) {
-			t.begin()
-		}
-	case t.phase == measuring:
-		if before := t.bodies.look; delivered && t.bodies.pause(now, f) > 0 { // the pause isn't measured
-			t.sum = t.done(before.at, before.Figures)
-			t.since, t.base = now, f
-		} else {
-			t.measure(now, f)
-		}
-	case t.phase == watching:
-		t.watch(now, f)
+		t.from, t.kept = now, t.sum
+	default:
+		t.sum = done
 	}
-	t.latest = look{now, f}
+	t.now, t.sum.Missing, t.kept.Missing = now, now.Missing, now.Missing
+	return true
 }
 
-// done returns what was done in the phase.
-func (t *Tuner) done(now time.Time, f Figures) span {
-	s := t.sum.plus(span{now.Sub(t.since), f}, 1).plus(span{0, t.base}, -1)
-	s.Missing = f.Missing
+// begins returns what was done up to now, and leaves out what the loop itself took since the latest look.
+func (t *Tuner) begins() span {
+	if !t.resync {
+		t.from, t.kept = look{time.Now(), t.Target.Figures()}, t.sum
+		t.bodies.began(t.from)
+	}
+	return t.sum
+}
+
+// since returns what was done since a moment.
+func (t *Tuner) since(then span) span {
+	s := t.sum.plus(then, -1)
+	s.Missing = t.sum.Missing
 	return s
 }
 
-// pause keeps, until the next run, what was measured up to the latest look: since then workers may have
-// found nothing more to begin, or the program may have paused.
-func (t *Tuner) pause() {
-	if !t.latest.at.Before(t.since) {
-		t.sum = t.done(t.latest.at, t.latest.Figures)
+// Resize sets the worker count, and waits until new workers are warm. It returns false if the loop must end.
+func (t *Tuner) Resize(workers int) bool {
+	if workers == t.workers {
+		return true
 	}
-	t.resync = true
-}
-
-// advance moves to the count that is measured next.
-func (t *Tuner) advance() {
-	req, more := t.Next(t.seen)
-	if !more {
-		t.settle()
-		return
-	}
-	if t.req = req; req.Workers == t.workers {
-		t.begin()
-	} else {
-		t.change(req.Workers)
-	}
-}
-
-// change sets the worker count.
-func (t *Tuner) change(workers int) {
-	now, f := time.Now(), t.Run.Figures() // Next may have taken a while
-	t.hand = 0
+	hand := 0. // batches that leaving workers are loading
 	if workers < t.workers {
-		t.hand = t.Run.InHand()
+		hand = t.Target.InHand()
 	}
-	if !t.Run.SetWorkers(workers) {
-		t.phase = over
-		return
+	began := t.begins()
+	if !t.Target.SetWorkers(workers) {
+		return false
 	}
-	t.phase, t.workers = warming, workers
-	t.since, t.base, t.sum = now, f, span{}
-	t.ahead = f.Loaded - float64(f.Delivered)
-	t.cold, t.atCold = 0, f.Loaded
+	t.workers = workers
+	ahead := t.from.Loaded - float64(t.from.Delivered) // batches that were loaded ahead
+	for cold, atCold := 0, began.Loaded; t.look(); {
+		now, beginning := t.Target.Cold()
+		if now != cold || beginning {
+			cold, atCold = now, t.sum.Loaded
+		}
+		if t.warm(t.since(began), ahead, hand, beginning, cold > 0 && t.sum.Loaded-atCold < 4*(t.Target.InHand()+search.WarmBatches)) {
+			return true
+		}
+	}
+	return false
 }
 
 // warm reports whether a window may begin: the new workers have loaded some samples, but those that
 // find nothing to load aren't waited for. Without workers, it waits until the batches that are ready have
 // been delivered: nothing is loaded before.
-func (t *Tuner) warm(now time.Time, f Figures) bool {
-	done := t.done(now, f)
-	if done.took >= time.Duration(patience*float64(search.DefaultTime)) || t.Left(now) == 0 {
-		return true
-	}
-	cold, beginning := t.Run.Cold()
-	if cold != t.cold || beginning {
-		t.cold, t.atCold = cold, f.Loaded
-	}
-	hand := t.Run.InHand()
-	through := float64(done.Delivered) >= t.ahead // the batches that were ready have been delivered
+func (t *Tuner) warm(done span, ahead, hand float64, beginning, cold bool) bool {
+	through := float64(done.Delivered) >= ahead // the batches that were ready have been delivered
 	switch {
+	case done.took >= time.Duration(patience*float64(search.DefaultTime)), t.Left() == 0:
+		return true
 	case through && done.Delivered > 0 && done.took >= search.WarmTime && done.Wait < done.took/hardly:
 		return true // training doesn't wait for them
-	case beginning:
-		return false
-	case cold > 0 && f.Loaded-t.atCold < 4*(hand+search.WarmBatches):
-		return false
-	case t.workers == 0 && !through:
+	case beginning, cold, t.workers == 0 && !through:
 		return false
 	}
-	return done.took >= search.WarmTime && done.Loaded >= t.hand && max(done.Loaded, float64(done.Delivered)) >= min(search.WarmBatches, hand)
+	return done.took >= search.WarmTime && done.Loaded >= hand && max(done.Loaded, float64(done.Delivered)) >= min(search.WarmBatches, t.Target.InHand())
 }
 
-// begin begins a window.
-func (t *Tuner) begin() {
-	t.phase = measuring
-	t.sum, t.cut, t.parts = span{}, span{}, t.parts[:0]
-	t.Run.Begin()
-	t.since, t.base = time.Now(), t.Run.Figures() // beginning has taken a while
-	t.bodies.began(t.since, t.base)
-}
-
-// measure continues a window.
-func (t *Tuner) measure(now time.Time, f Figures) {
-	all := t.done(now, f)
-	t.part(all)
-	_, weight := t.perBatch(all)
-	over := t.Left(now) == 0 && len(t.seen) > 0
-	if weight > 0 && (over || t.enough(all, now)) {
-		t.end(all)
-		t.advance()
-	} else if over {
-		t.advance() // the window shows nothing
+// Measure measures a window at the count that was set. It returns false if the loop must end.
+func (t *Tuner) Measure(req search.Request) (w Window, ok bool) {
+	began, cut := t.begins(), span{} // cut: where the next part begins
+	var parts []stat.Part
+	for t.look() {
+		all := t.since(began)
+		part := all.plus(cut, -1)
+		mean, weight := t.perBatch(part)
+		if weight >= max(1, float64(req.Iterations)/mostParts, t.Target.InHand()) && part.took >= t.Least/mostParts {
+			parts = append(parts, stat.Part{Mean: float64(mean - part.body()), Weight: weight})
+			cut = all
+		}
+		over := t.Left() == 0 && t.measured
+		_, weight = t.perBatch(all)
+		switch {
+		case weight > 0 && (over || t.enough(all, req)):
+			return t.window(all, parts), true
+		case over:
+			return Window{}, true
+		}
 	}
-}
-
-// part ends a part of the window if it is long enough.
-func (t *Tuner) part(all span) {
-	part := all.plus(t.cut, -1)
-	mean, weight := t.perBatch(part)
-	if weight >= max(1, float64(t.req.Iterations)/mostParts, t.Run.InHand()) && part.took >= t.Least/mostParts {
-		t.parts = append(t.parts, stat.Part{Mean: float64(mean - part.body()), Weight: weight})
-		t.cut = all
-	}
+	return Window{}, false
 }
 
 // enough reports whether the window may end.
-func (t *Tuner) enough(all span, now time.Time) bool {
+func (t *Tuner) enough(all span, req search.Request) bool {
 	mean, weight := t.perBatch(all)
 	waves := math.Inf(1) // waves of loading, if loading is the bottleneck
 	if mean > all.body() {
-		waves = all.Loaded / t.Run.InHand()
+		waves = all.Loaded / t.Target.InHand()
 	}
 	look := time.Duration(longLook * float64(search.DefaultTime))
-	wanted, limit := float64(t.req.Iterations), float64(t.req.Limit)
-	if least := manyWaves * t.Run.InHand(); least > wanted && waves < math.Inf(1) {
+	wanted, limit := float64(req.Iterations), float64(req.Limit)
+	if least := manyWaves * t.Target.InHand(); least > wanted && waves < math.Inf(1) {
 		wanted, limit = least, limit*least/wanted
 	}
 	switch {
-	case weight <= 0 || all.unclear() && weight < unclearMost*wanted:
+	case all.unclear() && weight < unclearMost*wanted:
 		return false
-	case t.Left(now) == 0: // the first window
+	case t.Left() == 0: // the first window
 		return waves >= 1 && all.Delivered > 0
 	case weight >= wanted:
 		return all.took >= t.Least
@@ -419,30 +359,20 @@ func (t *Tuner) enough(all span, now time.Time) bool {
 	return all.took >= look && waves >= manyWaves && weight >= fewWaves
 }
 
-// end makes a block from the window.
-func (t *Tuner) end(all span) {
-	w := Window{Workers: t.workers, Delivered: all.Delivered, Bodies: all.Asked, Body: all.body(), Parts: t.parts}
+// window returns the figures of a window.
+func (t *Tuner) window(all span, parts []stat.Part) Window {
+	t.measured = true
+	w := Window{Workers: t.workers, Delivered: all.Delivered, Bodies: all.Asked, Body: all.body(), Parts: parts}
 	w.Mean, w.Weight = t.perBatch(all)
 	if all.Delivered > 0 {
 		w.Transfer = min(all.Transfer/time.Duration(all.Delivered), w.Mean-w.Body)
 	}
 	w.Wait = w.Mean - w.Body - w.Transfer
-	b := w.block(t.req.Round)
-	b.CPU, b.Queued = t.Run.End(w)
-	t.add(b)
+	return w
 }
 
-func (t *Tuner) add(b search.Block) {
-	i := slices.IndexFunc(t.seen, func(s search.Series) bool { return s.Workers == t.workers })
-	if i < 0 {
-		i = len(t.seen)
-		t.seen = append(t.seen, search.Series{Workers: t.workers})
-	}
-	t.seen[i].Blocks = append(t.seen[i].Blocks, b)
-}
-
-// block returns the window in the form that the search uses.
-func (w Window) block(round int) search.Block {
+// Block returns the window in the form that the search uses.
+func (w Window) Block(round int) search.Block {
 	b := search.Block{Round: round, Iterations: max(1, int(math.Round(w.Weight))), Mean: w.Mean, Wait: w.Wait + w.Transfer, Bodies: w.Bodies}
 	if len(w.Parts) > 1 {
 		b.Parts = slices.Clone(w.Parts)

@@ -74,7 +74,7 @@ func TestWorkersThatFindNothingToLoadAreNotWaitedFor(t *testing.T) {
 
 func TestAWorkerThatDoesNotBeginIsWaitedForSomeSecondsOnly(t *testing.T) {
 	l := made()
-	l.Next = func([]search.Series) (search.Request, bool) {
+	l.asking = func([]search.Series) (search.Request, bool) {
 		l.begin = 10 * time.Minute * time.Duration(len(l.windows))
 		return search.Request{Workers: 4 + 4*len(l.windows), Iterations: 20}, len(l.windows) < 2
 	}
@@ -84,12 +84,12 @@ func TestAWorkerThatDoesNotBeginIsWaitedForSomeSecondsOnly(t *testing.T) {
 
 func TestTuningEndsWithItsTimeAlthoughNothingIsLoaded(t *testing.T) {
 	l := made()
-	l.Next = func(seen []search.Series) (search.Request, bool) {
+	l.asking = func(seen []search.Series) (search.Request, bool) {
 		l.begin = 10 * time.Minute
-		return search.Request{Workers: 2 * len(l.windows), Iterations: 20}, l.Left(time.Now()) > 0 || len(seen) == 0
+		return search.Request{Workers: 2 * len(l.windows), Iterations: 20}, l.Left() > 0 || len(seen) == 0
 	}
 	require.Less(t, l.train(t, time.Minute), 70*time.Second)
-	require.Len(t, l.Seen(), 1, "nothing is known of 2 workers")
+	require.Len(t, l.seen, 1, "nothing is known of 2 workers")
 }
 
 func TestAPauseIsLeftOut(t *testing.T) {
@@ -136,40 +136,6 @@ func TestAWindowGoesOnInTheNextRun(t *testing.T) {
 			l.right(t, 0.1, fmt.Sprintf("runs of %d batches, body %v", epoch, body))
 		}
 	}
-}
-
-// Nearly all of a short run is its beginning and its end.
-func TestShortRunsAreMeasuredWhole(t *testing.T) {
-	for epoch, extra := range map[int]int{3: 0, 20: 32} {
-		l := made()
-		l.epoch, l.extra, l.gap, l.stop = epoch, extra, 10*time.Second, 2000
-		l.Next = func([]search.Series) (search.Request, bool) {
-			return search.Request{Workers: 1 + 3*len(l.windows), Iterations: 60}, len(l.windows) < 2
-		}
-		l.train(t, 0)
-		require.Len(t, l.windows, 2)
-		for _, w := range l.windows {
-			require.InEpsilon(t, float64(l.truth(w.Workers)+l.body(0)/time.Duration(epoch)), float64(w.Mean), 0.1, "%+v", w)
-			require.Equal(t, 60, w.Delivered)
-		}
-	}
-}
-
-func TestRunsThatAreNoLongerShortAreMeasuredInWindows(t *testing.T) {
-	l := made()
-	l.epoch, l.stop = 3, 5000
-	l.after = func(batch int) {
-		if batch == 40 {
-			l.epoch = 1000
-		}
-	}
-	l.Next = func([]search.Series) (search.Request, bool) {
-		return search.Request{Workers: 4, Iterations: 200}, len(l.windows) < 2
-	}
-	l.train(t, 0)
-	require.Len(t, l.windows, 2)
-	require.Less(t, l.delivered, 600)
-	l.right(t, 0.1, "")
 }
 
 // A batch may take minutes: finished samples tell earlier.
@@ -221,9 +187,9 @@ func TestTuningEndsWithItsTime(t *testing.T) {
 	for _, limit := range []time.Duration{1, 100 * ms, 3 * time.Second} {
 		l := made()
 		n := 0
-		l.Next = func(seen []search.Series) (search.Request, bool) {
+		l.asking = func(seen []search.Series) (search.Request, bool) {
 			n++
-			return search.Request{Workers: 1 + n%8, Iterations: 100, Round: n}, l.Left(time.Now()) > 0 || len(seen) == 0
+			return search.Request{Workers: 1 + n%8, Iterations: 100, Round: n}, l.Left() > 0 || len(seen) == 0
 		}
 		require.Less(t, l.train(t, limit), limit+200*ms)
 		require.NotEmpty(t, l.windows, "one count is measured in any case")
@@ -232,11 +198,10 @@ func TestTuningEndsWithItsTime(t *testing.T) {
 
 func TestTuningIsOverIfTheProgramSetsTheCount(t *testing.T) {
 	l := made()
-	l.Next = func([]search.Series) (search.Request, bool) {
+	l.asking = func([]search.Series) (search.Request, bool) {
 		return search.Request{Workers: 1 + len(l.windows)%4, Iterations: 10, Round: len(l.windows)}, true
 	}
 	l.after = func(batch int) { l.taken = l.taken || batch == 100 }
 	l.train(t, 0)
-	require.Less(t, l.delivered, 130)
-	require.True(t, l.Settled())
+	require.Less(t, l.delivered, 130, "no further")
 }

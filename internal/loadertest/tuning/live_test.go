@@ -117,11 +117,10 @@ func TestAStreamsLoaderTunesItselfToo(t *testing.T) {
 	})
 }
 
-// In an epoch of a few batches each is the first or among the last. Then epochs are
-// measured whole. What waits for the first batch is part of them; validation between them isn't.
-func TestALoaderTunesItselfHoweverShortItsEpochsAre(t *testing.T) {
+// In an epoch of a few batches each is the first or among the last. Validation between them isn't measured.
+func TestALoaderTunesItselfThoughItsEpochsAreShort(t *testing.T) {
 	const batch = 32
-	for _, per := range []int{1, 3, 20} {
+	for _, per := range []int{3, 5, 20} {
 		for name, of := range map[string]func() (nwt.Dataset, nwt.Option){
 			"by default": func() (nwt.Dataset, nwt.Option) { return kit.Sleeping(per*batch, time.Millisecond), kit.Silent },
 			"with a fixed prefetch": func() (nwt.Dataset, nwt.Option) {
@@ -153,6 +152,21 @@ func TestALoaderTunesItselfHoweverShortItsEpochsAre(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A run of a single batch shows nothing of the next.
+func TestOneLineSaysThatRunsAreTooShortToBeTuned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log kit.Journal
+		l := tuning(t, kit.Sleeping(32, time.Millisecond), 2, 32, log.Option())
+		for epoch := range 30 {
+			for _, err := range l.Epoch(t.Context(), epoch) {
+				require.NoError(t, err)
+			}
+		}
+		require.Nil(t, l.Result())
+		require.Equal(t, 1, strings.Count(log.String(), "so short a run can't be tuned"), "%s", &log)
+	})
 }
 
 // A worker's connection, which Scratch keeps, is six times as slow for its first ten
@@ -513,5 +527,70 @@ func TestHowLongTuningTookIsUntilItSettled(t *testing.T) {
 		last := l.Result()
 		require.NotSame(t, first, last, "more was seen")
 		require.Equal(t, first.Elapsed, last.Elapsed)
+	})
+}
+
+// runFor trains for so long.
+func runFor(t *testing.T, l *nwt.Loader, d time.Duration, step func()) {
+	began := time.Now()
+	for _, err := range l.Epochs(t.Context(), 0, 1<<20) {
+		require.NoError(t, err)
+		if step(); time.Since(began) >= d {
+			return
+		}
+	}
+}
+
+// A store gives a burst for some seconds, and then 200 samples per second. Training waits nearly always, before
+// and after.
+func TestWhatALiveResultSaysIsTrueSoonAfterTheSourceHasChanged(t *testing.T) {
+	for _, batch := range []int{8, 64} { // of 40 ms, or 320 ms
+		synctest.Test(t, func(t *testing.T) {
+			var log kit.Journal
+			burst, next := time.Now().Add(5*time.Second), make(chan time.Time, 1)
+			next <- burst
+			ds := nwt.NewDataset(100_000_000, kit.Scalar, func(context.Context, int, *nwt.Sample) error {
+				time.Sleep(msec)
+				if time.Now().After(burst) {
+					at := <-next
+					if now := time.Now(); at.Before(now) {
+						at = now
+					}
+					next <- at.Add(5 * msec)
+					time.Sleep(time.Until(at))
+				}
+				return nil
+			})
+			l := kit.NewLoader(t, ds, nwt.WithAutoWorkers(), nwt.WithBatchSize(batch), virtual, log.Option())
+			runFor(t, l, 20*time.Second, func() {})
+			require.Contains(t, log.String(), "tuning the worker count again", "15 s have passed")
+			runFor(t, l, 60*time.Second, func() {})
+			r := l.Result()
+			require.LessOrEqual(t, r.Workers, 16, "%v", r)
+			require.InEpsilon(t, time.Duration(batch)*5*msec, trialOf(t, r, r.Workers).Mean, 0.1, "%v", r)
+		})
+	}
+}
+
+// A store is slow for five seconds of ten: each search ends as the store happens to be.
+func TestALoaderWhoseSourceFlapsIsNotTunedWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log kit.Journal
+		began := time.Now()
+		one := make(chan struct{}, 1)
+		ds := nwt.NewDataset(100_000_000, kit.Scalar, func(context.Context, int, *nwt.Sample) error {
+			if time.Since(began)%(10*time.Second) > 5*time.Second { // one at a time
+				one <- struct{}{}
+				time.Sleep(2 * msec)
+				<-one
+			}
+			time.Sleep(msec)
+			return nil
+		})
+		l := tuning(t, ds, 4, 64, log.Option())
+		runFor(t, l, 10*time.Minute, func() {})
+		require.LessOrEqual(t, strings.Count(log.String(), "tuning the worker count again"), 8, "%s", &log)
+		require.GreaterOrEqual(t, l.Workers(), 24, "the safest count: %v", l.Result())
+		require.Contains(t, l.Result().String(), "searches in a row ended differently", "%v", l.Result())
 	})
 }

@@ -1,0 +1,111 @@
+// This file handles what follows a search, and what isn't measured.
+
+package tune
+
+import (
+	"time"
+
+	"github.com/nwt-go/nwt/internal/search"
+)
+
+// A Choice is what a loader has settled on, with what was measured of it, per batch.
+type Choice struct {
+	Mean, Wait, Body time.Duration
+	Ignored          float64 // share of the time that alpha ignores
+}
+
+// A window of a settled loader shows whether training waits as before.
+const (
+	windowBatches = 64                     // batches per window, …
+	windowTime    = 200 * time.Millisecond // … or more, if they take less than this time in all, …
+	longWindow    = 3 * time.Second        // … or fewer, if they take longer than this, …
+	fewestBatches = 4                      // … but no fewer than these
+	seldomLooks   = 16                     // batches between two looks
+	otherBody     = 0.10                   // a window isn't weighed if its bodies differ by more than this share of its time
+	waitMore      = 0.04                   // by how much the share of waiting must have grown …
+	waitLess      = 0.10                   // … or fallen …
+	muchLonger    = 1.5                    // … or by which factor the wait must have changed, where it is most of the time
+)
+
+// Watch watches a loader that has settled. It returns if training waits more, or less, than it did, for
+// patience windows in a row (odd), or with a block of what was measured meanwhile, as soon as that has
+// weighAt batches: it shows what windows are too short for. It returns false if the loop must end.
+func (t *Tuner) Watch(c Choice, patience, weighAt int) (b search.Block, odd, ok bool) {
+	t.watching = true
+	defer func() { t.watching, t.skip = false, 1 }()
+	began, inRow := t.begins(), 0
+	var since span // windows that haven't been weighed yet
+	for t.look() {
+		t.skip = seldomLooks
+		all := t.since(began)
+		if (all.Delivered < windowBatches || all.took < windowTime) && (all.Delivered < fewestBatches || all.took < longWindow) {
+			continue
+		}
+		began = t.sum
+		if inRow++; !c.isOdd(all) {
+			inRow = 0
+		}
+		if inRow >= patience {
+			return b, true, true
+		}
+		if differs := all.body() - c.Body; float64(differs.Abs())*float64(all.Asked) > otherBody*float64(all.took) {
+			continue // a pause, or another step than before
+		}
+		if since = since.plus(all, 1); since.Delivered >= weighAt && inRow == 0 {
+			mean, weight := t.perBatch(since)
+			return search.Block{Round: -1, Iterations: max(1, int(weight)), Mean: mean, Wait: mean - since.body(), Bodies: since.Asked}, false, true
+		}
+	}
+	return b, false, false
+}
+
+// isOdd reports whether training waits more, or less, than was measured of the choice.
+func (c Choice) isOdd(all span) bool {
+	before, now := float64(c.Wait)/float64(max(c.Mean, 1)), float64(all.Wait)/float64(max(all.took, 1))
+	if now > before+max(waitMore, 2*min(c.Ignored, waitLess)) || now < before-waitLess {
+		return true
+	}
+	longer := float64(all.Wait) / float64(max(all.Asked, 1)) / float64(max(c.Wait, 1))
+	return before > 0.5 && (longer > muchLonger || longer < 1/muchLonger)
+}
+
+// bodies tell a pause of the program, for a checkpoint, for example, from an ordinary step.
+type bodies struct {
+	usual time.Duration
+	often float64 // the share of recent bodies that were far longer
+	look          // the latest look at a delivery
+}
+
+const (
+	pauseTimes = 4   // a body that takes this many times as long as usual is a pause …
+	ordinary   = 0.2 // … unless this share of bodies takes that long …
+	lately     = 16  // … among about this many of the last ones
+)
+
+func (b *bodies) began(now look) { b.look = now }
+
+// pauses reports whether the last body was a pause.
+func (b *bodies) pauses(now look) (pause bool) {
+	last := span{now.at.Sub(b.at), now.Figures}.plus(span{0, b.Figures}, -1)
+	b.began(now)
+	if last.Asked != 1 {
+		return false
+	}
+	body := last.body()
+	b.often -= b.often / lately
+	switch {
+	case b.usual == 0:
+		b.usual = body
+	case body < b.usual: // a slow first step is soon forgotten
+		b.usual -= (b.usual - body) / 2
+	case body <= pauseTimes*b.usual || body <= time.Millisecond:
+		b.usual += (body - b.usual) / 8
+	default:
+		b.often += 1. / lately
+		if pause = b.often < ordinary; pause {
+			body = pauseTimes * b.usual
+		}
+		b.usual = body
+	}
+	return pause
+}
