@@ -46,6 +46,8 @@ func loadAll(t testing.TB, n int, fields []nwt.Field, load func(dst *nwt.Sample)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	for b, err := range l.Epoch(t.Context(), 0) {
 		require.NoError(t, err)
+		b.Retain()
+		t.Cleanup(b.Release)
 		return b
 	}
 	return nil

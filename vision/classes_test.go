@@ -31,7 +31,7 @@ func TestAFolderOfPicturesHasTheOptionsOfAFolderOfFiles(t *testing.T) {
 
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "c"), 0o755))
 	_, err = open(vision.WithoutStrayFiles())
-	require.ErrorContains(t, err, "WithEmptyClasses): c")
+	require.ErrorContains(t, err, "give the names of all classes): c")
 	all := []vision.FolderOption{vision.WithoutStrayFiles(), vision.WithEmptyClasses()}
 	before, err := open(all...)
 	require.NoError(t, err)

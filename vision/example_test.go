@@ -45,7 +45,7 @@ func ExampleOpenFolder() {
 		fmt.Println(image.Shape(batch), class.Of(batch))
 		break
 	}
-	// Output: [4 3 224 224] [0 1 1 0]
+	// Output: [4 3 224 224] [1 0 1 0]
 }
 
 // Pictures that don't lie in files: the pipeline takes their bytes.
