@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,7 +42,7 @@ func TestPrecomputeWorksWhereThereIsNoFlock(t *testing.T) {
 		refuseFlock(t)
 		source, loads := counted(2000)
 		p := precompute(t, source, path)
-		fmt.Println("it has loaded", slices.Max(counts(loads)))
+		fmt.Println("it has loaded", counts(loads)[1:3])
 		requireSamples(t, p)
 		return
 	}
@@ -69,7 +68,7 @@ func TestPrecomputeWorksWhereThereIsNoFlock(t *testing.T) {
 	if strings.Contains(out.String(), "--- SKIP") {
 		t.Skip(out.String())
 	}
-	require.Equal(t, 1, strings.Count(out.String(), "it has loaded 1"), out.String())
-	require.Equal(t, 2, strings.Count(out.String(), "it has loaded 0"), out.String())
+	require.Equal(t, 1, strings.Count(out.String(), "it has loaded [1 1]"), out.String())
+	require.Equal(t, 2, strings.Count(out.String(), "it has loaded [0 0]"), out.String())
 	require.NoFileExists(t, path+".lock.held")
 }

@@ -62,17 +62,77 @@ func requireSamples(t testing.TB, ds nwt.Dataset) {
 	}
 }
 
-func TestASecondRunLoadsNothing(t *testing.T) {
+func TestAFileOfAnotherDatasetOrOfOlderCodeIsAnError(t *testing.T) {
+	numbers := func(n, add int) nwt.Dataset {
+		return nwt.NewDataset(n, []nwt.Field{{Name: "i", Type: nwt.Int64}}, func(_ context.Context, i int, dst *nwt.Sample) error {
+			nwt.Values[int64](dst, 0)[0] = int64(i + add)
+			return nil
+		})
+	}
+	for name, c := range map[string]struct{ training, validation nwt.Dataset }{
+		"of the same length": {numbers(50, 0), numbers(50, 1000)},
+		"one sample":         {numbers(1, 0), numbers(1, 1)},
+		"that begin alike": {nwt.Map(numbers(50, 0), numbers(1, 0).Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
+			nwt.Values[int64](dst, 0)[0] = max(1, nwt.Values[int64](src, 0)[0])
+			return nil
+		}), nwt.Map(numbers(50, 0), numbers(1, 0).Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
+			nwt.Values[int64](dst, 0)[0] = 1
+			return nil
+		})},
+	} {
+		path := filepath.Join(t.TempDir(), "samples")
+		var log kit.Journal
+		precompute(t, c.training, path, log.Option())
+		precompute(t, c.training, path, log.Option())
+		_, err := nwt.Precompute(t.Context(), c.validation, path, "v1", log.Option())
+		require.ErrorContains(t, err, "isn't the one that the dataset loads now: the file is another dataset's, which needs a path of its own, or loading has changed: then give another version", name)
+		precompute(t, c.training, path, log.Option()) // the file is as it was
+		require.Empty(t, log.String(), name)
+		p, err := nwt.Precompute(t.Context(), c.validation, path, "v2", kit.Silent)
+		require.NoError(t, err)
+		require.NoError(t, p.Close())
+	}
+}
+
+func TestAFileWhoseSamplesCannotBeComparedStandsWithALine(t *testing.T) {
+	for why, now := range map[string]func(calls int) ([]int32, error){
+		"the store is offline":                     func(int) ([]int32, error) { return nil, errors.New("the store is offline") },
+		"it is another one each time it is loaded": func(calls int) ([]int32, error) { return []int32{int32(calls)}, nil },
+		"no answer within WithTimeout(20ms)":       func(int) ([]int32, error) { time.Sleep(time.Second); return []int32{7}, nil },
+	} {
+		path := filepath.Join(t.TempDir(), "samples")
+		load := func(int) ([]int32, error) { return []int32{7}, nil }
+		calls := 0
+		ds := nwt.NewDataset(1, []nwt.Field{{Name: "x", Type: nwt.Int32}}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+			calls++
+			values, err := load(calls)
+			copy(nwt.Values[int32](dst, 0), values)
+			return err
+		})
+		precompute(t, ds, path)
+		load = now
+		var log kit.Journal
+		p := precompute(t, ds, path, log.Option(), nwt.WithTimeout(20*time.Millisecond))
+		s, err := nwt.LoadSample(t.Context(), p, 0)
+		require.NoError(t, err)
+		require.Equal(t, []int32{7}, nwt.Values[int32](s, 0))
+		require.Equal(t, 1, strings.Count(log.String(), "\n"), &log)
+		require.Contains(t, log.String(), "can't be compared with its dataset; the file is used")
+		require.Contains(t, log.String(), why)
+	}
+}
+
+func TestASecondRunLoadsTwoSamplesToCompareThem(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "samples")
 	source, loads := counted(300)
 	requireLoads(t, precompute(t, source, path), loads, 300)
 	ds := precompute(t, source, path)
-	requireLoads(t, ds, loads, 300)
+	requireLoads(t, ds, loads, 302)
 	l := kit.NewLoader(t, ds, nwt.WithWorkers(12), nwt.WithBatchSize(7), nwt.WithShuffle(5))
 	for epoch := range 3 {
 		requireCounted(t, l, epoch)
 	}
-	requireLoads(t, ds, loads, 300)
+	requireLoads(t, ds, loads, 302)
 }
 
 func TestOrderAndSeedDoNotMatterToWhatIsPrecomputed(t *testing.T) {
@@ -89,29 +149,35 @@ func TestOrderAndSeedDoNotMatterToWhatIsPrecomputed(t *testing.T) {
 	require.Equal(t, slices.Repeat([]int{2}, 100), counts(loads))
 }
 
-// lengths returns a dataset whose samples are one longer each, and tell that.
-func lengths(n, more int) nwt.Dataset {
+// lengths returns a dataset whose samples are one longer each, and tell that. One of them is longer still.
+func lengths(n, longer int) nwt.Dataset {
 	fields := []nwt.Field{{Name: "bytes", Type: nwt.Uint8, Shape: []int{100}, RaggedDims: 1}}
+	length := func(i int) int {
+		if i == longer {
+			return i + 2
+		}
+		return i + 1
+	}
 	load := func(_ context.Context, i int, dst *nwt.Sample) error {
-		dst.SetLen(0, i+1+more)
-		copy(dst.Bytes(0), bytes.Repeat([]byte{byte(i + 1)}, i+1+more))
+		dst.SetLen(0, length(i))
+		copy(dst.Bytes(0), bytes.Repeat([]byte{byte(i + 1)}, length(i)))
 		return nil
 	}
-	return nwt.Sized(nwt.NewDataset(n, fields, load), func(i int, sizes []int) { sizes[0] = i + 1 + more })
+	return nwt.Sized(nwt.NewDataset(n, fields, load), func(i int, sizes []int) { sizes[0] = length(i) })
 }
 
 // A damaged length may be more than was told, and is damage all the same.
 func TestWhicheverByteOfSizedSamplesIsDamagedEverySampleIsRight(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "samples")
-	want := lensAndBytes(t, lengths(4, 0))
-	require.NoError(t, precompute(t, lengths(4, 0), path).Close())
+	want := lensAndBytes(t, lengths(4, -1))
+	require.NoError(t, precompute(t, lengths(4, -1), path).Close())
 	good, err := os.ReadFile(path)
 	require.NoError(t, err)
 	for at := 0; at < len(good); at += 3 {
 		bad := slices.Clone(good)
 		bad[at] ^= 0x10
 		require.NoError(t, os.WriteFile(path, bad, 0o644))
-		damaged := precompute(t, lengths(4, 0), path)
+		damaged := precompute(t, lengths(4, -1), path)
 		require.Equal(t, want, lensAndBytes(t, damaged), "byte %d of %d", at, len(good))
 		require.NoError(t, damaged.Close())
 	}
@@ -119,16 +185,16 @@ func TestWhicheverByteOfSizedSamplesIsDamagedEverySampleIsRight(t *testing.T) {
 
 func TestAPrecomputedSampleLargerThanToldIsAnError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "samples")
-	require.NoError(t, precompute(t, lengths(4, 1), path).Close())
-	longer := precompute(t, lengths(4, 0), path)
-	_, err := nwt.LoadSample(t.Context(), longer, 2)
+	require.NoError(t, precompute(t, lengths(4, 3), path).Close())
+	longer := precompute(t, lengths(4, -1), path) // the sample isn't one of the two that are compared
+	_, err := nwt.LoadSample(t.Context(), longer, 3)
 	require.NoError(t, err, "by itself it has the longest shape")
 	l := kit.NewLoader(t, longer, nwt.WithBatchSize(4), nwt.WithWorkers(0))
 	var last error
 	for _, err := range l.Epoch(t.Context(), 0) {
 		last = err
 	}
-	require.ErrorContains(t, last, `length 2 of field "bytes" is more than the 1 that Sizes gave`)
+	require.ErrorContains(t, last, `length 5 of field "bytes" is more than the 4 that Sizes gave`)
 	require.FileExists(t, path, "it isn't taken for damaged")
 }
 
@@ -152,13 +218,13 @@ func TestADamagedSampleIsLoadedAnewAndTheFileWrittenAnewNextTime(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, file, 0o644))
 	var log bytes.Buffer
 	ds := precompute(t, source, path, nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	requireLoads(t, ds, loads, 51)
-	requireLoads(t, ds, loads, 52)
+	requireLoads(t, ds, loads, 53)
+	requireLoads(t, ds, loads, 54)
 	require.Equal(t, 1, bytes.Count(log.Bytes(), []byte("index=49")), "warned once: %s", &log)
 	require.NoFileExists(t, path)
 	again := precompute(t, source, path)
-	requireLoads(t, again, loads, 102)
-	requireLoads(t, ds, loads, 103)
+	requireLoads(t, again, loads, 104)
+	requireLoads(t, ds, loads, 105)
 	require.FileExists(t, path, "a file that somebody has replaced is left alone")
 }
 
@@ -468,13 +534,16 @@ func TestPrecomputeTriesAllSamplesAndTheNextCallLoadsTheRest(t *testing.T) {
 		mended[17], mended[999] = true, true
 		_, err = try(0)
 		require.NoError(t, err)
+		compared := 0
 		for i, n := range counts(loads) {
 			if mended[i] {
 				require.Greater(t, n, before[i], "sample %d, batched: %t", i, batched)
 			} else {
-				require.Equal(t, before[i], n, "sample %d, batched: %t", i, batched)
+				compared += n - before[i]
+				require.LessOrEqual(t, n, before[i]+1, "sample %d, batched: %t", i, batched)
 			}
 		}
+		require.Equal(t, 2, compared)
 		requireSamples(t, precompute(t, ds, path))
 	}
 }
@@ -533,11 +602,13 @@ func TestWhatIsInterruptedAnywhereGoesOnThere(t *testing.T) {
 			require.NoError(t, err)
 			requireSamples(t, p)
 			require.NoError(t, p.Close())
+			compared := 0
 			for i, after := range counts(loads) {
 				if workers == 0 && i < cut-8 { // else it may not have been written yet
-					require.Equal(t, before[i], after, "sample %d is in the file", i)
+					compared += after - before[i]
 				}
 			}
+			require.LessOrEqual(t, compared, 2, "they are in the file")
 		}
 	}
 }
