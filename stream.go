@@ -583,16 +583,16 @@ func (q *streamFill) fill(b *batch) {
 	q.l.ring.Seal(b.seq, n)
 }
 
-// tellOfUnread warns if the loader's first whole epoch of WithEpochSamples has not reached the end of any
-// shard: then no epoch will.
+// tellOfUnread warns if records of a stream haven't come in the loader's first whole epoch of
+// WithEpochSamples, and won't in any other.
 func (q *streamFill) tellOfUnread() {
 	whole := q.epochs.Quota > 0 && q.epochs.Delivered() == q.epochs.Quota && (q.epoch > q.run.schedule.First || q.run.schedule.Base == 0)
 	if !whole || q.run.ctx.Err() != nil || !q.l.setup.once.First("WithEpochSamples") {
 		return
 	}
-	if k := q.epochs.Unended(); k >= 0 {
-		q.l.setup.opts.log.Warn("nwt: an epoch has ended before any of its shards did. The next one begins its shards anew, so their ends are never read: "+
-			"raise WithEpochSamples, or give the counts of a CountedStream", "during", q.l.setup.during(), "WithEpochSamples", q.l.setup.opts.epochSamples, "stream", k, "shards", q.l.setup.shards[k])
+	if parts := q.epochs.Unended(q.l.setup.opts.shuffle); len(parts) > 0 {
+		q.l.setup.opts.log.Warn("nwt: an epoch has ended before its streams did. The next one begins them anew, so their ends are never read: "+
+			"raise WithEpochSamples, or give the counts of a CountedStream", "during", q.l.setup.during(), "WithEpochSamples", q.l.setup.opts.epochSamples, "streams", parts, "shards of each", q.l.setup.shards)
 	}
 }
 
@@ -650,6 +650,14 @@ func (q *streamFill) planOf(k, first int) *lanes.Plan {
 	}
 	if o.shuffle {
 		p.Block = (o.window-1)/p.Lanes + 1
+	}
+	if o.world > p.Lanes && q.l.setup.once.First("lanes") {
+		mends := "more shards"
+		if most := min(o.world, len(counts.all)); most > p.Lanes {
+			mends = fmt.Sprintf("WithInterleave(%d)", most)
+		}
+		o.log.Info("nwt: there are more ranks than shards that are read at once, so about as many ranks as the factor says read each record, and all but one of them drop it, unless the shards' readers can Skip",
+			"stream", k, "ranks", o.world, "at once", p.Lanes, "factor", (o.world+p.Lanes/2)/p.Lanes, "less with", mends)
 	}
 	return p
 }

@@ -162,15 +162,14 @@ func (e *Epochs[R]) Delivered() int { return e.delivered }
 // Dry returns the number of the part that had no record left, or −1 if there is none.
 func (e *Epochs[R]) Dry() int { return e.dry }
 
-// Unended returns the number of a part in which no shard has ended in this epoch, or −1 if there is none.
-// It takes records from the epoch.
-func (e *Epochs[R]) Unended() int {
+// Unended returns the numbers of the parts for which Set.Unended is true. It takes records from the epoch.
+func (e *Epochs[R]) Unended(ordersDiffer bool) (parts []int) {
 	for k, p := range e.uncounted() {
-		if p.draws > 0 && p.set.Unended() {
-			return k
+		if p.draws > 0 && p.set.Unended(ordersDiffer) {
+			parts = append(parts, k)
 		}
 	}
-	return -1
+	return parts
 }
 
 // End ends the epoch.

@@ -243,18 +243,19 @@ func (s *Set[R]) wantSoon(i int) {
 	}
 }
 
-// Unended reports whether no shard has ended in the epoch: each open shard was the first of its
-// shardReader, and has another record. It takes these records from the epoch.
-func (s *Set[R]) Unended() bool {
+// Unended reports whether records of the shards never come, if each epoch ends where this one does: the
+// first pass has records left and, if the order of the shards differs by epoch, no shard has ended. It
+// takes a record of each shardReader from the epoch.
+func (s *Set[R]) Unended(ordersDiffer bool) bool {
+	left, ended := false, false
 	for i := range s.readers {
 		r := s.Blank()
 		there := s.take(i, &r)
 		s.Return(r)
-		if !there || r.Err != nil || r.Shard != s.readers[i].shards[0] {
-			return false
-		}
+		left = left || there
+		ended = ended || !there || r.Err != nil || r.Shard != s.readers[i].shards[0]
 	}
-	return s.passes == 1
+	return s.passes == 1 && left && !(ended && ordersDiffer)
 }
 
 // Blank returns a record for Next to replace.

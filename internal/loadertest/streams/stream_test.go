@@ -324,7 +324,7 @@ func TestAnEpochThatEndsBeforeItsShardsIsToldOnce(t *testing.T) {
 			require.NoError(t, err)
 			require.LessOrEqual(t, b.Number(), samples/4)
 		}
-		return strings.Count(log.String(), "before any of its shards did")
+		return strings.Count(log.String(), "nwt: an epoch has ended before its streams did")
 	}
 	for _, workers := range []int{0, 2} {
 		for _, opts := range [][]nwt.Option{nil, {nwt.WithShuffle(1), nwt.WithShuffleWindow(10)}, {nwt.WithInterleave(2)}, {nwt.WithDropLast()}} {
@@ -333,17 +333,46 @@ func TestAnEpochThatEndsBeforeItsShardsIsToldOnce(t *testing.T) {
 			require.Equal(t, 1, told(70, workers, nwt.Streamed(s), opts...))
 			require.Zero(t, told(200, workers, nwt.Streamed(s), opts...), "all are read")
 			require.Zero(t, told(300, workers, nwt.Streamed(s), opts...))
-			require.Zero(t, told(180, workers, nwt.Streamed(kit.NewShelves(50, 20, 50, 60)), opts...), "one has ended")
+			require.Zero(t, told(180, workers, nwt.Streamed(kit.NewShelves(50, 20, 50, 60)), opts...))
+			shuffled := len(opts) == 2
+			require.Equal(t, shuffled, told(150, workers, nwt.Streamed(kit.NewShelves(50, 20, 50, 60)), opts...) == 0, "a shard has ended: if the next epoch has another order, the ends of the others come in that")
 			require.Zero(t, told(40, workers, nwt.Streamed(kit.NewCounted(50, 50, 50, 50)), opts...))
 		}
 		m := nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{9, 1}}}}
 		ds, err := nwt.MixedStreams(m, 1, kit.NewShelves(10, 10), kit.NewShelves(50, 50))
 		require.NoError(t, err)
 		require.Equal(t, 1, told(100, workers, ds))
+		var log kit.Journal
+		three := kit.MixedOf(t, nwt.Mix{Phases: []nwt.Phase{{Weights: []float64{1, 1, 1}}}}, kit.NewShelves(50, 50), kit.NewShelves(7), kit.NewShelves(40))
+		l := kit.NewLoader(t, three, nwt.WithWorkers(workers), nwt.WithEpochSamples(60), log.Option())
+		for _, err := range l.Epochs(t.Context(), 0, 2) {
+			require.NoError(t, err)
+		}
+		require.Contains(t, log.String(), `WithEpochSamples=60 streams="[0 2]" "shards of each"="[2 1 1]"`, "all that lose records, but not the one that comes whole")
 		ds, err = nwt.MixedStreams(m, 1, kit.NewShelves(10, 10), kit.NewShelves(3, 4))
 		require.NoError(t, err)
 		require.Zero(t, told(100, workers, ds))
 	}
+}
+
+func TestMoreRanksThanLanesAreToldWhatThatCosts(t *testing.T) {
+	lines := func(world int, lengths []int, opts ...nwt.Option) string {
+		var log kit.Journal
+		l := kit.NewLoader(t, nwt.Streamed(kit.NewCounted(lengths...)), append(opts, nwt.WithRank(1, world), nwt.WithBatchSize(2), nwt.WithWorkers(1), log.Option())...)
+		for _, err := range l.Epochs(t.Context(), 0, 2) {
+			require.NoError(t, err)
+		}
+		require.LessOrEqual(t, strings.Count(log.String(), "drop it, unless the shards' readers can Skip"), 1)
+		_, line, _ := strings.Cut(log.String(), "can Skip\"")
+		line, _, _ = strings.Cut(line, "\n")
+		return line
+	}
+	many := slices.Repeat([]int{20}, 97)
+	require.Equal(t, ` stream=0 ranks=256 "at once"=32 factor=8 "less with"=WithInterleave(97)`, lines(256, many))
+	require.Equal(t, ` stream=0 ranks=64 "at once"=32 factor=2 "less with"=WithInterleave(64)`, lines(64, many))
+	require.Equal(t, ` stream=0 ranks=194 "at once"=97 factor=2 "less with"="more shards"`, lines(194, many, nwt.WithInterleave(97)))
+	require.Empty(t, lines(32, many))
+	require.Empty(t, lines(64, many, nwt.WithInterleave(64)))
 }
 
 var lineFields = []nwt.Field{{Name: "i", Type: nwt.Int64}}
