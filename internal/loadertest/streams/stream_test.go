@@ -392,6 +392,20 @@ func lines(text string) iter.Seq2[[]byte, error] {
 	}
 }
 
+func TestAPanicInTheLoadOfANewStreamNamesItsRecord(t *testing.T) {
+	s := nwt.NewStream(lineFields, 3, func(_ context.Context, shard int) iter.Seq2[[]byte, error] { return lines(lineFiles[shard]) }, func(_ context.Context, line []byte, dst *nwt.Sample) error {
+		if string(line) == "6" {
+			panic("odd")
+		}
+		return lineNumber(t.Context(), line, dst)
+	})
+	for _, workers := range []int{0, 2} {
+		_, err := kit.Values(t, kit.NewLoader(t, nwt.Streamed(s), nwt.WithWorkers(workers)), 0)
+		require.ErrorContains(t, err, "record 3 of shard 2: panic: odd (")
+		require.ErrorContains(t, err, "stream_test.go:")
+	}
+}
+
 func TestAStreamOfTwoFunctionsMayUseItsBytesAgain(t *testing.T) {
 	for _, workers := range []int{0, 3} {
 		open := atomic.Int32{}
