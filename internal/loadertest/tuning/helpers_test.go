@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -49,40 +48,6 @@ func trialOf(t *testing.T, r *nwt.Result, workers int) nwt.Trial {
 	i := slices.IndexFunc(r.Trials, func(t nwt.Trial) bool { return t.Workers == workers })
 	require.GreaterOrEqual(t, i, 0, "%d workers weren't measured: %v", workers, r)
 	return r.Trials[i]
-}
-
-// Each sample waits, and then computes on one of a machine's CPUs.
-type waiting struct {
-	name          string
-	wait, compute time.Duration
-	steady        bool    // otherwise both vary exponentially
-	crowded       float64 // by which computing is slower for each sample per CPU beyond two
-	step          float64 // of the loop body, in times that all CPUs need for a batch
-}
-
-func (w waiting) dataset(m *kit.VirtualMachine, seed uint64) nwt.Dataset {
-	type state struct {
-		rng   *rand.Rand
-		under int
-	}
-	one := make(chan *state, 1) // a mutex would stop virtual time
-	one <- &state{rng: rand.New(rand.NewPCG(seed, 0))}
-	return nwt.NewDataset(10_000_000, kit.Scalar, func(context.Context, int, *nwt.Sample) error {
-		st := <-one
-		st.under++
-		wait, compute := float64(w.wait), float64(w.compute)
-		if !w.steady {
-			wait, compute = wait*st.rng.ExpFloat64(), compute*st.rng.ExpFloat64()
-		}
-		compute *= 1 + w.crowded*max(0, float64(st.under)/float64(m.Procs())-2)
-		one <- st
-		time.Sleep(time.Duration(wait))
-		m.Compute(time.Duration(compute))
-		st = <-one
-		st.under--
-		one <- st
-		return nil
-	})
 }
 
 // tune tunes, in virtual time.

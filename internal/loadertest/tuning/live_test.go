@@ -304,7 +304,7 @@ func TestALiveResultTellsWhatABatchCostAndNoMoreThanItKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := kit.NewVirtualMachine(virtualCPUs)
 		m.OthersUnknown = true
-		ds := waiting{wait: 750 * time.Microsecond, compute: 250 * time.Microsecond, steady: true}.dataset(m, 1)
+		ds := workload{sample: constant(750 * time.Microsecond), compute: constant(250 * time.Microsecond)}.dataset(m, 1)
 		l := tuning(t, ds, 1, 2, nwt.WithBatchSize(4), m.Option())
 		require.Nil(t, l.Result())
 		kit.Train(t, l, 1000, func() { time.Sleep(3 * time.Millisecond) })
@@ -333,7 +333,7 @@ func TestALiveResultSaysThatOtherProgramsKeptCPUsBusy(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := kit.NewVirtualMachine(virtualCPUs)
 			m.Others = others
-			l := tuning(t, waiting{wait: time.Millisecond, steady: true}.dataset(m, 1), 1, 2, nwt.WithBatchSize(4), m.Option())
+			l := tuning(t, workload{sample: constant(time.Millisecond)}.dataset(m, 1), 1, 2, nwt.WithBatchSize(4), m.Option())
 			kit.Train(t, l, 1000, func() { time.Sleep(3 * time.Millisecond) })
 			require.NotNil(t, l.Result())
 			said := slices.ContainsFunc(l.Result().Warnings, func(w string) bool { return strings.Contains(w, "other processes kept 50 %") })
@@ -359,64 +359,6 @@ func TestALoaderThatTunesItselfKeepsTheFewestWorkersIfNoCountFitsIntoMemory(t *t
 			require.Regexp(t, `took [0-9.]+ MB: over the limit of 1.05 MB`, log.String())
 		})
 	}
-}
-
-// worst requires bounds of how much slower runs were than the best fixed count.
-func worst(t *testing.T, slower []float64, median, p95 float64) {
-	slices.Sort(slower)
-	n := len(slower)
-	t.Logf("%.1f %% in the median, %.1f %% at the 95th percentile, %.1f %% at worst, of %d", 100*slower[n/2], 100*slower[n*95/100], 100*slower[n-1], n)
-	require.LessOrEqual(t, slower[n/2], median)
-	require.LessOrEqual(t, slower[n*95/100], p95)
-}
-
-// With three CPUs of four in use, a third may be left to gain.
-func TestALoaderThatTunesItselfUsesTheCPUsThatAreLeft(t *testing.T) {
-	if !*calibrate {
-		t.Skip("measured with -calibrate")
-	}
-	const batches, fixed = 4000, 600
-	var slower []float64
-	for seed := range uint64(*seeds) {
-		for _, cpus := range []int{2, 8, 64} {
-			for _, w := range []waiting{
-				{name: "computing", compute: time.Millisecond, steady: true},
-				{name: "computing that varies", compute: time.Millisecond},
-				{name: "waiting a little", wait: 300 * time.Microsecond, compute: time.Millisecond},
-				{name: "waiting as long", wait: time.Millisecond, compute: time.Millisecond},
-				{name: "waiting as long, always", wait: time.Millisecond, compute: time.Millisecond, steady: true},
-				{name: "waiting as long, and in each other's way", wait: time.Millisecond, compute: time.Millisecond, crowded: 0.3},
-				{name: "waiting for longer", wait: 4 * time.Millisecond, compute: time.Millisecond},
-				{name: "beside a step", wait: time.Millisecond, compute: time.Millisecond, step: 0.8},
-			} {
-				run := func(t *testing.T, batches int, opts ...nwt.Option) (workers int, perBatch float64) {
-					synctest.Test(t, func(t *testing.T) {
-						m := kit.NewVirtualMachine(cpus)
-						l := kit.NewLoader(t, w.dataset(m, seed), append(opts, nwt.WithMaxWorkers(8*cpus), kit.Silent, m.Option())...)
-						step := time.Duration(w.step * float64(32*w.compute) / float64(cpus))
-						perBatch = float64(kit.Train(t, l, batches, func() { time.Sleep(step) })) / float64(batches)
-						workers = l.Workers()
-						require.NoError(t, l.Close())
-					})
-					return workers, perBatch
-				}
-				t.Run(fmt.Sprintf("%d CPUs, %s", cpus, w.name), func(t *testing.T) {
-					best, at := 1e18, 0
-					for _, halves := range []int{2, 3, 4, 6, 8, 12, 16} {
-						if _, took := run(t, fixed, nwt.WithWorkers(halves*cpus/2)); took < best {
-							best, at = took, halves*cpus/2
-						}
-					}
-					for _, start := range []int{cpus / 2, cpus, cpus + cpus/2} {
-						workers, took := run(t, batches, nwt.WithAutoWorkers(), nwt.WithWorkers(start))
-						slower = append(slower, took/best-1)
-						t.Logf("from %d: now %d, %.1f %% slower than the best, %d", start, workers, 100*(took/best-1), at)
-					}
-				})
-			}
-		}
-	}
-	worst(t, slower, 0.02, 0.06) // tuning included: 4000 batches are 2 s with 64 CPUs
 }
 
 // Its steps take longer once it doesn't skip them; then each fortieth writes a checkpoint.

@@ -21,6 +21,8 @@ import (
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/loadertest/kit"
+	"github.com/nwt-go/nwt/internal/search"
+	"github.com/nwt-go/nwt/internal/stat"
 	"github.com/nwt-go/nwt/vision"
 )
 
@@ -30,7 +32,7 @@ const tolerated = 0.05 // share by which a right choice may be slower than the b
 
 const forbidden = 0.15 // share by which no choice may be
 
-const unnoticed = 5e-6 // seconds per batch that no training notices: alpha is never below
+const unnoticed = float64(search.Unnoticed) // per batch: alpha is never below
 
 const longRun = 400 * time.Millisecond // a run of the truth takes so long and has 20 batches, but ends after three times as long
 
@@ -243,7 +245,7 @@ func (w realWorkload) tune(t *testing.T, leaving int) *nwt.Result {
 	return r
 }
 
-// run trains, and returns the seconds per batch after the first ones.
+// run trains, and returns the nanoseconds per batch after the first ones.
 func (w realWorkload) run(t *testing.T, workers int) float64 {
 	l, err := nwt.NewLoader(w.ds, kit.Silent, nwt.WithShuffle(1), nwt.WithWorkers(workers))
 	require.NoError(t, err)
@@ -264,7 +266,7 @@ func (w realWorkload) run(t *testing.T, workers int) float64 {
 		case first && n >= 2 && took >= longRun/4:
 			began, n, first = time.Now(), 0, false
 		case !first && (took >= longRun && n >= 20 || took >= 3*longRun && n >= 3):
-			return took.Seconds() / float64(n)
+			return float64(took) / float64(n)
 		}
 	}
 	panic("the epochs ended")
@@ -274,23 +276,18 @@ func (w realWorkload) run(t *testing.T, workers int) float64 {
 // run at realWorkload.most in the same round: what the machine does meanwhile meets all of them.
 type truth struct {
 	realWorkload
-	took   []float64         // seconds per batch at most
+	took   []float64         // nanoseconds per batch at most
 	ratios map[int][]float64 // to that
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
 // at returns the median of a count's ratios, and twice its standard error.
 func (tr *truth) at(workers int) (ratio, spread float64) {
-	ratio = median(tr.ratios[workers])
+	ratio = stat.Median(tr.ratios[workers])
 	var off []float64
 	for _, r := range tr.ratios[workers] {
 		off = append(off, math.Abs(r-ratio))
 	}
-	return ratio, 2 * 1.25 * 1.48 * median(off) / math.Sqrt(float64(len(off)))
+	return ratio, 2 * 1.25 * 1.48 * stat.Median(off) / math.Sqrt(float64(len(off)))
 }
 
 // known reports whether a count needs no more runs: it is no match for most, or known exactly enough.
@@ -301,7 +298,7 @@ func (tr *truth) known(workers int) bool {
 	}
 	least := slices.Min(tr.ratios[workers])
 	_, spread := tr.at(workers)
-	return least > 2 || n >= 3 && least > 1.3 || n >= manyRuns || n >= fewRuns && spread < max(exactly, unnoticed/2/median(tr.took))
+	return least > 2 || n >= 3 && least > 1.3 || n >= manyRuns || n >= fewRuns && spread < max(exactly, unnoticed/2/stat.Median(tr.took))
 }
 
 // measure runs each count that may be the best, and those chosen, until it is known.
@@ -347,21 +344,18 @@ func (v *verdict) judge(t *testing.T, beside string, tr *truth, results []*nwt.R
 		chosen, elapsed = append(chosen, r.Workers), elapsed+r.Elapsed
 	}
 	tr.measure(t, chosen)
-	counts, best, fewest, spread := slices.Sorted(maps.Keys(tr.ratios)), 0, 0, 0.0
+	counts, best, spread := slices.Sorted(maps.Keys(tr.ratios)), 0, 0.0
 	at, times := map[int]float64{}, ""
 	for _, n := range counts {
 		ratio, s := tr.at(n)
-		at[n] = ratio * median(tr.took)
-		times += fmt.Sprintf("%d: %.4g ms ± %.1f %%, ", n, 1e3*at[n], 100*s)
+		at[n] = ratio * stat.Median(tr.took)
+		times += fmt.Sprintf("%d: %.4g ms ± %.1f %%, ", n, at[n]/1e6, 100*s)
 		if at[n] < at[best] && (n <= tr.most || tr.goroutines == 0) {
 			best = n
 		}
 	}
-	alpha := max(min(0.5/100, 0.02*at[best]), 0.01*at[best], unnoticed)
-	for _, n := range slices.Backward(counts) {
-		if at[n] <= at[best]+alpha {
-			fewest = n
-		}
+	enough := fewest(at, best)
+	for _, n := range counts {
 		if _, s := tr.at(n); at[n] <= at[best]*(1+forbidden) && s*at[best] > unnoticed/2 {
 			spread = max(spread, s)
 		}
@@ -375,9 +369,9 @@ func (v *verdict) judge(t *testing.T, beside string, tr *truth, results []*nwt.R
 				share = 0
 			}
 			if n > tr.most && tr.goroutines > 0 {
-				fewest = max(fewest, n)
+				enough = max(enough, n)
 			}
-			right, more, v.slowest = share <= tolerated && n <= 2*max(fewest, 1), fmt.Sprintf("%.1f", 100*share), max(v.slowest, share)
+			right, more, v.slowest = share <= tolerated && n <= 2*max(enough, 1), fmt.Sprintf("%.1f", 100*share), max(v.slowest, share)
 		}
 		choices, slower = append(choices, fmt.Sprint(n)), append(slower, more)
 		if !right {
@@ -386,7 +380,7 @@ func (v *verdict) judge(t *testing.T, beside string, tr *truth, results []*nwt.R
 			v.mistakes += fmt.Sprintf("\n%s, %s: %v", beside, tr.name, results[i])
 		}
 	}
-	row := fmt.Sprintf("| %s | %s | %d | %d | %s | %s | %.1f | %.1f |\n", beside, tr.name, best, fewest, strings.Join(choices, ", "), strings.Join(slower, ", "), 100*spread, elapsed.Seconds()/float64(len(results)))
+	row := fmt.Sprintf("| %s | %s | %d | %d | %s | %s | %.1f | %.1f |\n", beside, tr.name, best, enough, strings.Join(choices, ", "), strings.Join(slower, ", "), 100*spread, elapsed.Seconds()/float64(len(results)))
 	t.Log(row, times)
 	v.rows, v.tuned, v.spread = v.rows+row, v.tuned+len(results), max(v.spread, spread)
 }

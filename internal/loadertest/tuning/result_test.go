@@ -234,7 +234,7 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 				if tt.machine != nil {
 					tt.machine(m)
 				}
-				ds := waiting{wait: tt.wait, compute: tt.compute, steady: true}.dataset(m, 1)
+				ds := workload{sample: constant(tt.wait), compute: constant(tt.compute)}.dataset(m, 1)
 				if tt.channel {
 					ds = channel(1_000_000, tt.wait)
 				}

@@ -49,7 +49,7 @@ func TestTheChoiceHidesLoadingBehindTheStep(t *testing.T) {
 func TestADatasetThatComputesGetsNoMoreWorkersThanCPUs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := kit.NewVirtualMachine(virtualCPUs)
-		ds := waiting{compute: time.Millisecond, steady: true}.dataset(m, 1)
+		ds := workload{compute: constant(time.Millisecond)}.dataset(m, 1)
 		r := tune(t, ds, m.Option())
 		require.Equal(t, virtualCPUs, r.Workers, "%v", r)
 		require.LessOrEqual(t, r.Trials[len(r.Trials)-1].Workers, 2*virtualCPUs, "no CPU was idle: %v", r)
@@ -63,7 +63,7 @@ func TestBesideOthersWorkersThatComputeAreAsManyAsCPUs(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := kit.NewVirtualMachine(virtualCPUs)
 			m.Neighbours, m.Others = neighbours, min(1, float64(neighbours)/virtualCPUs)/2
-			r := tune(t, waiting{compute: time.Millisecond, steady: true}.dataset(m, 1), m.Option(), nwt.WithMaxWorkers(32))
+			r := tune(t, workload{compute: constant(time.Millisecond)}.dataset(m, 1), m.Option(), nwt.WithMaxWorkers(32))
 			require.LessOrEqual(t, r.Workers, virtualCPUs, "%v", r)
 			require.Greater(t, r.Workers, virtualCPUs/2, "%v", r)
 			if neighbours > 1 {
@@ -73,7 +73,7 @@ func TestBesideOthersWorkersThatComputeAreAsManyAsCPUs(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := kit.NewVirtualMachine(virtualCPUs)
 			m.Neighbours, m.Others = neighbours, 1
-			r := tune(t, waiting{wait: time.Millisecond, compute: time.Microsecond, steady: true}.dataset(m, 1), m.Option(), nwt.WithMaxWorkers(32), stepOf(2*time.Millisecond))
+			r := tune(t, workload{sample: constant(time.Millisecond), compute: constant(time.Microsecond)}.dataset(m, 1), m.Option(), nwt.WithMaxWorkers(32), stepOf(2*time.Millisecond))
 			require.Equal(t, 16, r.Workers, "%v", r)
 		})
 	}
@@ -297,7 +297,7 @@ func TestATrialTellsWhatABatchCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := kit.NewVirtualMachine(virtualCPUs)
 		m.Collector, m.Others = 0.5, 0.5
-		ds := waiting{wait: 750 * time.Microsecond, compute: 250 * time.Microsecond, steady: true}.dataset(m, 1)
+		ds := workload{sample: constant(750 * time.Microsecond), compute: constant(250 * time.Microsecond)}.dataset(m, 1)
 		r := tune(t, ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), nwt.WithIterations(100), nwt.WithStrategy(nwt.Exhaustive()), m.Option(), stepOf(2*time.Millisecond))
 		require.Equal(t, []any{"host", 4, 16, true, 100, false}, []any{r.Device, r.BatchSize, int(r.BatchBytes), r.Step, r.Iterations, r.Cached})
 		require.Zero(t, r.Floor, "training waits at each count: %v", r)
@@ -551,7 +551,7 @@ func TestAStepThatComputesTakesAsLongAsInALongRunOfItsCount(t *testing.T) {
 				}
 				group.Wait()
 			}
-			ds := waiting{compute: load, steady: true}.dataset(m, 1)
+			ds := workload{compute: constant(load)}.dataset(m, 1)
 			r := tune(t, ds, m.Option(), nwt.WithMaxWorkers(16), c.opt, nwt.WithStep(func(context.Context, *nwt.Batch) error { compute(); return nil }))
 			least := time.Hour
 			for _, trial := range r.Trials {

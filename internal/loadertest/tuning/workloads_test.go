@@ -3,7 +3,10 @@
 package tuning_test
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -14,19 +17,21 @@ import (
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/loadertest/kit"
+	"github.com/nwt-go/nwt/internal/search"
 )
 
-// A workload is a source in virtual time whose time per sample depends on how many are under way.
+// A workload is one way to train in virtual time, on a machine. Each sample waits, then computes on a CPU.
 type workload struct {
-	name     string
-	sample   func(rng *rand.Rand, under int) time.Duration
-	step     func(rng *rand.Rand, n int) time.Duration // nil: none
-	first    time.Duration                             // more for each of a worker's first ten samples
-	batch    int                                       // 0: 32
-	together bool                                      // sample is a whole batch's, by LoadMany
-	stalls   bool                                      // so rare that windows meet them by luck
-	most     int                                       // workers; 0: 32
-	limit    time.Duration                             // for tuning
+	name            string
+	sample, compute func(rng *rand.Rand, under int) time.Duration // while so many are under way; nil: not at all
+	step            func(rng *rand.Rand, n int) time.Duration     // nil: none
+	first           time.Duration                                 // more for each of a worker's first ten samples
+	batch           int                                           // 0: 32
+	together        bool                                          // sample is a whole batch's, by LoadMany
+	stalls          bool                                          // so rare that windows meet them by luck
+	cpus            int                                           // 0: virtualCPUs
+	most            int                                           // workers; 0: 32
+	limit           time.Duration                                 // for tuning
 }
 
 // asOne loads what a worker gets at a time by one call.
@@ -36,7 +41,7 @@ func (d asOne) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) e
 	return d.Load(ctx, indices[0], dst[0])
 }
 
-func (w workload) dataset(seed uint64) nwt.Dataset {
+func (w workload) dataset(m *kit.VirtualMachine, seed uint64) nwt.Dataset {
 	type state struct {
 		under int
 		rng   *rand.Rand
@@ -45,14 +50,23 @@ func (w workload) dataset(seed uint64) nwt.Dataset {
 	one := make(chan *state, 1) // a mutex would stop virtual time
 	one <- &state{rng: rand.New(rand.NewPCG(seed, 0)), seen: map[int]int{}}
 	ds := nwt.NewDataset(10_000_000, kit.Scalar, func(_ context.Context, _ int, s *nwt.Sample) error {
+		var waits, computes time.Duration
 		st := <-one
 		st.under++
-		d := w.sample(st.rng, st.under)
+		if w.sample != nil {
+			waits = w.sample(st.rng, st.under)
+		}
+		if w.compute != nil {
+			computes = w.compute(st.rng, st.under)
+		}
 		if st.seen[s.Worker()]++; st.seen[s.Worker()] <= 10 {
-			d += w.first
+			waits += w.first
 		}
 		one <- st
-		time.Sleep(d)
+		time.Sleep(waits)
+		if w.compute != nil {
+			m.Compute(computes)
+		}
 		st = <-one
 		st.under--
 		one <- st
@@ -64,15 +78,12 @@ func (w workload) dataset(seed uint64) nwt.Dataset {
 	return ds
 }
 
-func (w workload) options(opts ...nwt.Option) []nwt.Option {
-	batch, most := 32, 32
-	if w.batch > 0 {
-		batch = w.batch
-	}
-	if w.most > 0 {
-		most = w.most
-	}
-	return append([]nwt.Option{nwt.WithBatchSize(batch), nwt.WithMaxWorkers(most), kit.Silent, virtual}, opts...)
+func (w workload) machine() *kit.VirtualMachine {
+	return kit.NewVirtualMachine(cmp.Or(w.cpus, virtualCPUs))
+}
+
+func (w workload) options(m *kit.VirtualMachine, opts ...nwt.Option) []nwt.Option {
+	return append([]nwt.Option{nwt.WithBatchSize(cmp.Or(w.batch, 32)), nwt.WithMaxWorkers(cmp.Or(w.most, 32)), kit.Silent, m.Option()}, opts...)
 }
 
 // steps returns the step of the workload, and how often it ran.
@@ -85,29 +96,46 @@ func (w workload) steps(seed uint64) (step func(), ran *int) {
 	}, &n
 }
 
-// run trains for so many batches.
-func (w workload) run(t *testing.T, seed uint64, batches int, opts ...nwt.Option) (l *nwt.Loader, took time.Duration) {
+// run trains for so many batches, and returns what one takes.
+func (w workload) run(t *testing.T, seed uint64, batches int, opts ...nwt.Option) (l *nwt.Loader, perBatch float64) {
 	synctest.Test(t, func(t *testing.T) {
-		l = kit.NewLoader(t, w.dataset(seed), w.options(opts...)...)
+		m := w.machine()
+		l = kit.NewLoader(t, w.dataset(m, seed), w.options(m, opts...)...)
 		step, _ := w.steps(seed)
-		took = kit.Train(t, l, batches, step)
+		perBatch = float64(kit.Train(t, l, batches, step)) / float64(batches)
 		require.NoError(t, l.Close())
 	})
-	return l, took
+	return l, perBatch
 }
 
-// fixed returns how long so many batches take at each worker count, and the best of them.
-func (w workload) fixed(t *testing.T, seed uint64, batches int) (took map[int]time.Duration, best int) {
-	took = map[int]time.Duration{}
-	for _, n := range []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32} {
+// fixed returns what a batch takes at each worker count, and the best of them.
+func (w workload) fixed(t *testing.T, seed uint64, batches int) (at map[int]float64, best int) {
+	at = map[int]float64{}
+	counts := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32}
+	if w.cpus > 0 {
+		counts = []int{w.cpus, w.cpus * 3 / 2, 2 * w.cpus, 3 * w.cpus, 4 * w.cpus, 6 * w.cpus, 8 * w.cpus}
+		best = w.cpus
+	}
+	for _, n := range counts {
 		if w.most > 0 && n > w.most {
 			break
 		}
-		if _, took[n] = w.run(t, seed, batches, nwt.WithWorkers(n)); took[n] < took[best] {
+		if _, at[n] = w.run(t, seed, batches, nwt.WithWorkers(n)); at[n] < at[best] {
 			best = n
 		}
 	}
-	return took, best
+	return at, best
+}
+
+// fewest returns the lowest count within alpha of the best. at has what a batch takes, in nanoseconds.
+func fewest(at map[int]float64, best int) (n int) {
+	limit := at[best] + search.DefaultAlpha.Of(at[best], 100)
+	for n = range slices.Values(slices.Sorted(maps.Keys(at))) {
+		if at[n] <= limit {
+			break
+		}
+	}
+	return n
 }
 
 const us, msec = time.Microsecond, time.Millisecond
@@ -196,36 +224,28 @@ func TestTuneComesNearToTheBestFixedCount(t *testing.T) {
 		if w.limit > 0 {
 			batches = 60
 		}
-		took, best := w.fixed(t, 77, batches)
-		each := took[best] / time.Duration(batches) // alpha is half a second over 100 iterations, a fiftieth at most
-		fewest := best
-		for n := range took {
-			if n < fewest && took[n]/time.Duration(batches) <= each+max(min(5*msec, each/50), each/100, 5*us) {
-				fewest = n
-			}
-		}
+		at, best := w.fixed(t, 77, batches)
+		enough := fewest(at, best)
 		var chosen []int
 		for seed := range uint64(*seeds) {
 			step, ran := w.steps(seed)
-			opts := w.options(nwt.WithShuffle(seed), nwt.WithTuningTime(max(w.limit, time.Minute)))
-			if w.limit > 0 {
-				opts = append(opts, nwt.WithTuningTime(w.limit))
-			}
+			m := w.machine()
+			opts := w.options(m, nwt.WithShuffle(seed), nwt.WithTuningTime(cmp.Or(w.limit, time.Minute)))
 			if w.step != nil {
 				opts = append(opts, nwt.WithStep(func(context.Context, *nwt.Batch) error { step(); return nil }))
 			}
 			var r *nwt.Result
 			synctest.Test(t, func(t *testing.T) {
 				var err error
-				r, err = nwt.Tune(t.Context(), w.dataset(seed), opts...)
+				r, err = nwt.Tune(t.Context(), w.dataset(m, seed), opts...)
 				require.NoError(t, err)
 			})
-			if _, known := took[r.Workers]; !known {
-				_, took[r.Workers] = w.run(t, 77, batches, nwt.WithWorkers(r.Workers))
+			if _, known := at[r.Workers]; !known {
+				_, at[r.Workers] = w.run(t, 77, batches, nwt.WithWorkers(r.Workers))
 			}
-			regret := float64(took[r.Workers])/float64(took[best]) - 1
+			regret := at[r.Workers]/at[best] - 1
 			chosen = append(chosen, r.Workers)
-			t.Logf("%s: best %d, fewest within alpha %d, chosen %d, %.1f %% slower, %.1f s, %d steps", w.name, best, fewest, r.Workers, 100*regret, r.Elapsed.Seconds(), *ran)
+			t.Logf("%s: best %d, fewest within alpha %d, chosen %d, %.1f %% slower, %.1f s, %d steps", w.name, best, enough, r.Workers, 100*regret, r.Elapsed.Seconds(), *ran)
 			switch {
 			case w.limit > 0:
 				require.GreaterOrEqual(t, r.Workers, 6)
@@ -237,9 +257,9 @@ func TestTuneComesNearToTheBestFixedCount(t *testing.T) {
 		}
 		if w.limit == 0 {
 			slices.Sort(chosen)
-			if adverse++; chosen[len(chosen)/2] > 2*max(fewest, 1) {
+			if adverse++; chosen[len(chosen)/2] > 2*max(enough, 1) {
 				wasteful++
-				t.Logf("%s: %d are enough, and %v are chosen", w.name, fewest, chosen)
+				t.Logf("%s: %d are enough, and %v are chosen", w.name, enough, chosen)
 			}
 		}
 	}
@@ -248,32 +268,61 @@ func TestTuneComesNearToTheBestFixedCount(t *testing.T) {
 	require.Less(t, whole, 150*time.Second)
 }
 
-// 6000 batches, tuned while training.
-func TestTuningWhileTrainingComesNearToTheBestFixedCount(t *testing.T) {
-	if !*calibrate {
-		t.Skip("measured with -calibrate")
-	}
-	const batches = 6000
+// tuned trains with each workload, tuned from some counts on, and requires bounds of how much slower than
+// with the best fixed count that is. The best is found in runs of fixed batches.
+func tuned(t *testing.T, workloads []workload, batches, fixed int, starts func(w workload) []int, median, p95 float64) {
 	var slower []float64
 	for _, w := range workloads {
-		if w.limit > 0 {
-			continue
-		}
 		for seed := range uint64(*seeds) {
-			took, best := w.fixed(t, seed, batches)
-			for _, start := range []int{2, 16} {
-				l, tuned := w.run(t, seed, batches, nwt.WithAutoWorkers(), nwt.WithWorkers(start))
-				now := -1
-				if r := l.Result(); r != nil {
-					now = r.Workers
-				}
-				more := float64(tuned)/float64(took[best]) - 1
-				t.Logf("%s from %d: now %d, %.1f %% slower than the best, %d", w.name, start, now, 100*more, best)
+			at, best := w.fixed(t, seed, fixed)
+			for _, start := range starts(w) {
+				l, perBatch := w.run(t, seed, batches, nwt.WithAutoWorkers(), nwt.WithWorkers(start))
+				more := perBatch/at[best] - 1
+				t.Logf("%s from %d: now %d, %.1f %% slower than the best, %d", w.name, start, l.Workers(), 100*more, best)
 				if !w.stalls {
 					slower = append(slower, more)
 				}
 			}
 		}
 	}
-	worst(t, slower, 0.02, 0.07) // four runs: 5.1 to 6.2 %, as the scheduler has it
+	slices.Sort(slower)
+	n := len(slower)
+	t.Logf("%.1f %% in the median, %.1f %% at the 95th percentile, %.1f %% at worst, of %d", 100*slower[n/2], 100*slower[n*95/100], 100*slower[n-1], n)
+	require.LessOrEqual(t, slower[n/2], median)
+	require.LessOrEqual(t, slower[n*95/100], p95)
+}
+
+func TestTuningWhileTrainingComesNearToTheBestFixedCount(t *testing.T) {
+	if !*calibrate {
+		t.Skip("measured with -calibrate")
+	}
+	endless := slices.DeleteFunc(slices.Clone(workloads), func(w workload) bool { return w.limit > 0 })
+	tuned(t, endless, 6000, 6000, func(workload) []int { return []int{2, 16} }, 0.02, 0.07) // four runs: 5.1 to 6.2 %, as the scheduler has it
+}
+
+// With three CPUs of four in use, a third may be left to gain.
+func TestALoaderThatTunesItselfUsesTheCPUsThatAreLeft(t *testing.T) {
+	if !*calibrate {
+		t.Skip("measured with -calibrate")
+	}
+	var all []workload
+	for _, cpus := range []int{2, 8, 64} {
+		inTheWay := func(rng *rand.Rand, under int) time.Duration {
+			return time.Duration(rng.ExpFloat64() * float64(msec) * (1 + 0.3*max(0, float64(under)/float64(cpus)-2)))
+		}
+		for _, w := range []workload{
+			{name: "computing", compute: constant(msec)},
+			{name: "computing that varies", compute: exponential(msec)},
+			{name: "waiting a little", sample: exponential(300 * us), compute: exponential(msec)},
+			{name: "waiting as long", sample: exponential(msec), compute: exponential(msec)},
+			{name: "waiting as long, always", sample: constant(msec), compute: constant(msec)},
+			{name: "waiting as long, and in each other's way", sample: exponential(msec), compute: inTheWay},
+			{name: "waiting for longer", sample: exponential(4 * msec), compute: exponential(msec)},
+			{name: "beside a step", sample: exponential(msec), compute: exponential(msec), step: constant(8 * 32 * msec / 10 / time.Duration(cpus))},
+		} {
+			w.name, w.cpus, w.most = fmt.Sprintf("%d CPUs, %s", cpus, w.name), cpus, 8*cpus
+			all = append(all, w)
+		}
+	}
+	tuned(t, all, 4000, 600, func(w workload) []int { return []int{w.cpus / 2, w.cpus, w.cpus * 3 / 2} }, 0.02, 0.06) // tuning included: 4000 batches are 2 s with 64 CPUs
 }
