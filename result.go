@@ -77,7 +77,8 @@ type Result struct {
 // RuledOut is a worker count that may not be chosen.
 type RuledOut struct {
 	Workers int    `json:"workers"`
-	Reason  string `json:"reason"`
+	Code    string `json:"code"`   // "memory"; "cpus": faster only because it takes CPUs from other programs; for count 0, "stream" or "timeout"
+	Reason  string `json:"reason"` // the code in words, with figures
 }
 
 // Hardware describes the machine, and how much of it the process may use.
@@ -181,7 +182,7 @@ func (s *setup) holds(r *Result) time.Duration {
 	switch {
 	case r.Repeatability < byChance, slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.OtherCPU > report.BusyOthers }):
 		return forgetAtOnce
-	case r.Repeatability < report.Unsure, s.opts.maxMemory == 0 && slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return report.RuledOut(out).ForMemory() }):
+	case r.Repeatability < report.Unsure, s.opts.maxMemory == 0 && slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Code == report.ForMemory }):
 		return forgetDoubtful
 	}
 	return math.MaxInt64

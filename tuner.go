@@ -86,6 +86,7 @@ func (t *tuneCall) space() search.Space {
 	if sp.Max >= 0 {
 		sp.Start = min(sp.Start, sp.Max)
 	}
+	sp.Spares = o.step == nil
 	sp.Fixed, sp.Least, sp.Time = o.iterations > 0, search.LeastTime, o.tuningTime
 	if sp.Time == 0 && !sp.Fixed && o.strategy == (search.Greedy{}) {
 		sp.Time = search.DefaultTime
@@ -107,7 +108,7 @@ func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 		m.sp.Left = 0
 	}
 	if !m.fits() {
-		return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", m.refused[m.trials[len(m.trials)-1].told.Workers])
+		return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", m.refused[m.trials[len(m.trials)-1].told.Workers].Reason)
 	}
 	used, others, unseen := busy.Used(), 0., busy.Note()
 	if used.OthersKnown {
@@ -175,8 +176,17 @@ func (t *tuneCall) next(m *tuning) (search.Request, bool) {
 		m.inline = m.inline || m.sp.Start == 0 // no other count is left
 	}
 	m.sp.Left = m.tuner.Left()
+	if o := t.setup.opts; o.step == nil && o.tuningTime == 0 && m.sp.Time > 0 && m.sp.Time-m.sp.Left > soonOver && m.quickest() < slowBatch {
+		return search.Request{}, false
+	}
 	return t.setup.opts.strategy.Next(m.sp, m.seen)
 }
+
+// Without a step, and by default, a search ends after soonOver unless batches take slowBatch or longer.
+const (
+	soonOver  = 20 * time.Second
+	slowBatch = 500 * time.Millisecond
+)
 
 // errOver ends loading when tuning is over.
 var errOver = errors.New("nwt: tuning is over")

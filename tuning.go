@@ -35,11 +35,11 @@ type tuning struct {
 	seen    []search.Series
 	req     search.Request // what is measured
 	trials  trials
-	last    *trial         // the one that was measured last
-	refused map[int]string // worker counts that may not be chosen, and why
-	first   time.Duration  // until the very first batch
-	again   bool           // samples have been loaded a second time
-	noted   string         // why peaks aren't exact
+	last    *trial                  // the one that was measured last
+	refused map[int]report.RuledOut // worker counts that may not be chosen, and why
+	first   time.Duration           // until the very first batch
+	again   bool                    // samples have been loaded a second time
+	noted   string                  // why peaks aren't exact
 
 	// What a run shows, in addition to the loader's counters.
 	asked, delivered int
@@ -70,7 +70,7 @@ const (
 
 // newTuning returns the tuning of a loader, which is attached later.
 func (s *setup) newTuning(sp search.Space, limit memlimit.Limit) *tuning {
-	t := &tuning{sp: sp, limit: limit, refused: make(map[int]string), inline: s.opts.mayInline()}
+	t := &tuning{sp: sp, limit: limit, refused: make(map[int]report.RuledOut), inline: s.opts.mayInline()}
 	if s.streams() && sp.Max != 0 { // a goroutine reads a stream in any case
 		t.inline = false
 	}
@@ -136,16 +136,18 @@ func (t *tuning) allowed(workers int) bool {
 	if more := l.depthOf(workers) - l.depth(); why == "" && more > 0 && t.trials.at(workers) == nil && t.last != nil {
 		why = t.limit.Over(workers, t.last.told.needs()+uint64(more)*uint64(l.setup.slotBytes))
 	}
-	if workers == 0 && !t.inline {
-		if why = report.NotInline; l.setup.streams() && l.setup.opts.mayInline() {
-			why = report.NotInlineStream
-		}
-	}
 	delete(t.refused, workers)
-	if why != "" {
-		t.refused[workers] = why
+	switch {
+	case workers == 0 && !t.inline && l.setup.streams() && l.setup.opts.mayInline():
+		t.refused[0] = report.Out(0, report.ForStream)
+	case workers == 0 && !t.inline:
+		t.refused[0] = report.Out(0, report.ForTimeout)
+	case why != "":
+		t.refused[workers] = report.RuledOut{Workers: workers, Code: report.ForMemory, Reason: why}
+	default:
+		return true
 	}
-	return why == ""
+	return false
 }
 
 // fits reports whether a count that may be chosen has been measured.
@@ -325,11 +327,11 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 		BatchSamples: float64(t.l.counters.samples.Load()) / float64(max(1, t.l.counters.batches.Load())), Hardware: hardware(o.machine.CPUs()),
 	}
 	for _, w := range slices.Sorted(maps.Keys(t.refused)) {
-		r.RuledOut = append(r.RuledOut, RuledOut{w, t.refused[w]})
+		r.RuledOut = append(r.RuledOut, RuledOut(t.refused[w]))
 	}
 	for _, e := range c.Estimates {
 		if c.Most > 0 && e.Workers > c.Most {
-			r.RuledOut = append(r.RuledOut, RuledOut{e.Workers, report.TakesCPUs})
+			r.RuledOut = append(r.RuledOut, RuledOut(report.Out(e.Workers, report.TakesCPUs)))
 		}
 		one := t.trials.at(e.Workers).told
 		one.Step = e.Body
@@ -569,7 +571,7 @@ func (a *auto) settle(again bool) (e ending, ok bool) {
 	if !slices.ContainsFunc(t.seen, func(s search.Series) bool { return sp.Allowed(s.Workers) }) {
 		fewest := slices.MinFunc(t.seen, func(a, b search.Series) int { return cmp.Compare(uint(a.Workers-1), uint(b.Workers-1)) }).Workers // 0 is last
 		sp.Allowed = func(workers int) bool { return workers == fewest }
-		over = t.refused[fewest]
+		over = t.refused[fewest].Reason
 		delete(t.refused, fewest)
 		if l.setup.once.First("WithMemoryLimit") {
 			l.setup.opts.log.Warn("nwt: no worker count fits into memory: the loader keeps the fewest workers", "workers", fewest, "why", over)

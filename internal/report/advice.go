@@ -139,6 +139,9 @@ func (r *Result) Advise(c Circumstances) {
 	if !r.Step || lost > LittleWait {
 		r.Advice = append(r.Advice, r.aboutLoading(t, c)...)
 	}
+	if most := r.Trials[len(r.Trials)-1]; !r.Step && c.Most < 0 && most.Workers >= search.Sparing && most.Mean < search.ShortBatch && t.CPU < cpuIdle {
+		say("More than %d workers weren't tried, since a batch takes less than %s: WithStep tells how many are needed, and WithMaxWorkers allows more.", most.Workers, human.Duration(search.ShortBatch))
+	}
 	if r.Workers > manyWorkers {
 		say("A store sees up to %d connections at a time: ask whether it minds.", r.Workers)
 	}
@@ -180,7 +183,7 @@ func (r *Result) aboutLoading(t Trial, c Circumstances) []string {
 		say("Loading waits more than it computes (%s), so more workers than CPUs pay off. Data on a faster disk, or Cached, would need fewer.", used)
 	}
 	switch {
-	case highest && slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers > r.Workers && out.ForMemory() }):
+	case highest && slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers > r.Workers && out.Code == ForMemory }):
 		say("%s is the highest count that memory allows (%s): with smaller batches, more workers may be faster.", capital(human.Workers(r.Workers)), used)
 	case highest && r.Workers != c.Most && c.Late:
 		say("%s is the highest count that there was time for (%s): more workers may be faster (WithTuningTime).", capital(human.Workers(r.Workers)), used)

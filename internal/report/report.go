@@ -54,21 +54,26 @@ type Trial struct {
 // A RuledOut is a worker count that may not be chosen.
 type RuledOut struct {
 	Workers int
+	Code    string // ForMemory, or one of reasons
 	Reason  string
 }
 
-// ForMemory reports whether the count needs too much memory.
-func (r RuledOut) ForMemory() bool {
-	return r.Reason != NotInline && r.Reason != NotInlineStream && r.Reason != TakesCPUs
+// These are the codes of why counts are ruled out.
+const (
+	ForMemory  = "memory"
+	TakesCPUs  = "cpus"
+	ForTimeout = "timeout"
+	ForStream  = "stream"
+)
+
+var reasons = map[string]string{
+	TakesCPUs:  "more workers only take CPUs from other programs",
+	ForTimeout: "0 workers weren't tried: WithTimeout holds only with workers",
+	ForStream:  "0 workers weren't tried: a stream is read by a goroutine anyway",
 }
 
-// These are the reasons why counts are ruled out, beside memory: 0 workers aren't tried, and more workers
-// aren't chosen.
-const (
-	TakesCPUs       = "more workers only take CPUs from other programs"
-	NotInline       = "0 workers weren't tried: WithTimeout holds only with workers"
-	NotInlineStream = "0 workers weren't tried: a stream is read by a goroutine anyway"
-)
+// Out returns why a count is ruled out, for another reason than memory.
+func Out(workers int, code string) RuledOut { return RuledOut{workers, code, reasons[code]} }
 
 // Live is the Strategy of a loader that tuned itself while training.
 const Live = "live"
@@ -179,8 +184,8 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	var tooLarge []string
 	for _, out := range r.RuledOut {
 		switch {
-		case out.Reason == TakesCPUs: // the table says so
-		case !out.ForMemory():
+		case out.Code == TakesCPUs: // the table says so
+		case out.Code != ForMemory:
 			note("ruled out", "%s", out.Reason)
 		case tooLarge == nil:
 			tooLarge = append(tooLarge, out.Reason)
@@ -208,7 +213,7 @@ func (r *Result) mark(workers int) string {
 		marks = append(marks, "chosen")
 	}
 	switch {
-	case one.Mean < fastest.Mean && slices.Contains(r.RuledOut, RuledOut{workers, TakesCPUs}):
+	case one.Mean < fastest.Mean && slices.Contains(r.RuledOut, Out(workers, TakesCPUs)):
 		marks = append(marks, "CPUs full")
 	case workers == r.Fastest && one.known():
 		marks = append(marks, "fastest")
@@ -263,7 +268,7 @@ func (r *Result) Explain(c search.Choice, untuned int) {
 	if alone := fastest.OtherCPU >= 0 && fastest.OtherCPU <= BusyOthers; c.Most > 0 && !alone && slices.ContainsFunc(r.Trials, func(t Trial) bool {
 		return t.Workers > c.Most && slower(fastest, t) > hardly
 	}) {
-		beside = append(beside, TakesCPUs)
+		beside = append(beside, reasons[TakesCPUs])
 	}
 	if i := slices.IndexFunc(r.Trials, func(t Trial) bool { return t.Workers == r.Workers }); i > 0 && r.Trials[i-1].Workers != r.Fastest {
 		below := r.Trials[i-1]

@@ -330,6 +330,9 @@ func (s search) wins(top int, time func(workers int) float64) bool {
 		return false
 	}
 	mean := time(top)
+	if s.sp.Spares && top >= max(Sparing, 4*s.sp.CPUs) && mean < float64(ShortBatch) {
+		return false
+	}
 	for w := range s.seen {
 		// One worker can't beat none by loading side by side; two can.
 		if top > 1 && 2*w <= top+1 && time(w) <= mean+s.sp.Alpha.Of(mean, s.sp.Iterations) {

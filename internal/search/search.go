@@ -25,6 +25,7 @@ type Space struct {
 	Shared     bool                   // other ranks have CPUs too, which may be idle as long as one rank tunes
 	Start      int                    // training's own count: the one that it would have without tuning; it is measured first
 	Step       bool                   // a step follows each batch; without workers, it waits for all loading
+	Spares     bool                   // the space grows no further than a source is spared: see Sparing
 	Max        int                    // highest count; −1: the strategy's own limit, and more as long as more workers win and CPUs are idle
 	Alpha      Alpha                  // the difference that the choice ignores
 	Iterations int                    // per count; alpha is accumulated over these
@@ -104,6 +105,13 @@ const (
 // WarmSamples is how many samples a worker loads before it counts as warm: it may first have to make
 // connections, open files and fill caches.
 const WarmSamples = 12
+
+// A space that spares sources doesn't grow beyond Sparing workers, or four for each CPU, once a batch takes less than
+// ShortBatch: few steps are shorter, and each worker may keep a connection of its own.
+const (
+	Sparing    = 64
+	ShortBatch = 10 * time.Millisecond
+)
 
 // The searches decide by these constants.
 const (

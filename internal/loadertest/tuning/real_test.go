@@ -101,7 +101,7 @@ func realWorkloads(t *testing.T, cpus int) []realWorkload {
 		{"sleeps-and-step", "sleeps 1 ms, step sleeps 100 ms", load(sleep(ms)), step(sleep(100 * ms)), 2, false, 0, nil, 0},
 		{"sleeps-and-step", "sleeps 2 ms, step sleeps 5 ms", load(sleep(2 * ms)), step(sleep(5 * ms)), 32, false, 0, nil, 0},
 		{"sleeps-and-step", "sleeps 4 ms, step sleeps 4 ms", load(sleep(4 * ms)), step(sleep(4 * ms)), 64, false, 0, nil, 0},
-		{"sleeps", "sleeps 10 ms", load(sleep(10 * ms)), nil, 1024, false, 0, nil, 0},
+		{"sleeps", "sleeps 10 ms", load(sleep(10 * ms)), nil, 64, false, 0, nil, 0},
 		{"sleeps", "sleeps 1 ms, 16 at a time", load(request), nil, 64, false, 0, nil, 0},
 		{"computes", "computes 50 µs", load(compute(ms / 20)), nil, cpus, true, 0, nil, 0},
 		{"computes", "computes 1 ms", load(compute(ms)), nil, cpus, true, 0, nil, 0},

@@ -36,8 +36,8 @@ func paperResult() *nwt.Result {
 		Reason:   "14 workers: 5.7 % slower than 16, the fastest; 8 workers take 42 % longer.",
 		Elapsed:  41300 * time.Millisecond,
 		RuledOut: []nwt.RuledOut{
-			{Workers: 96, Reason: "96 workers would take about 3.4 GB (63 took 2.8 GB): over the limit of 3.0 GB (set by WithMemoryLimit)"},
-			{Workers: 128, Reason: "128 workers would take about 3.9 GB (63 took 2.8 GB): over the limit of 3.0 GB (set by WithMemoryLimit)"},
+			{Workers: 96, Code: "memory", Reason: "96 workers would take about 3.4 GB (63 took 2.8 GB): over the limit of 3.0 GB (set by WithMemoryLimit)"},
+			{Workers: 128, Code: "memory", Reason: "128 workers would take about 3.9 GB (63 took 2.8 GB): over the limit of 3.0 GB (set by WithMemoryLimit)"},
 		},
 		Warnings: []string{"other processes kept 12 % of the CPUs busy meanwhile: on a quiet machine the choice may be another"},
 		Advice:   []string{"Loading takes 14.9 ms per batch."},
@@ -114,7 +114,7 @@ func TestNamesInJSONStay(t *testing.T) {
 		"trials": [{"workers": 14, "iterations": 100, "mean_ns": 14900000, "low_ns": 14602000, "high_ns": 15198000,
 			"median_ns": 14900000, "p99_ns": 29800000, "total_ns": 1490000000, "wait_ns": 14600000, "transfer_ns": 300000, "step_ns": 0,
 			"first_batch_ns": 44700000, "prefetch": 2, "memory": 1012660000, "peak_rss": 2025320000, "peak_exact": true, "system_used": 9000000000, "cpu": 0.21, "collector_cpu": 0, "other_cpu": 0.12}],
-		"ruled_out": [{"workers": 96, "reason": "much"}],
+		"ruled_out": [{"workers": 96, "code": "memory", "reason": "much"}],
 		"strategy": "greedy", "device": "cuda:0 (GeForce RTX 3090)", "batch_size": 128, "batch_bytes": 1573888, "batch_samples": 0, "step": false, "cached": false,
 		"hardware": {"cpu": "AMD EPYC 7502", "logical": 128, "physical": 64, "affinity": 64, "quota": 1.5, "gomaxprocs": 64, "memory": 270000000000},
 		"reason": "so", "warnings": ["w"], "advice": ["a"], "elapsed_ns": 41300000000
@@ -296,8 +296,8 @@ func TestTheReportMarksWhatIsChosenFastestAndRuledOut(t *testing.T) {
 	r := &nwt.Result{
 		Workers: 2, Fastest: 4,
 		RuledOut: []nwt.RuledOut{
-			{Workers: 16, Reason: "more workers only take CPUs from other programs"},
-			{Workers: 24, Reason: "more workers only take CPUs from other programs"}, // and aren't even faster
+			{Workers: 16, Code: "cpus", Reason: "more workers only take CPUs from other programs"},
+			{Workers: 24, Code: "cpus", Reason: "more workers only take CPUs from other programs"}, // and aren't even faster
 		},
 	}
 	for _, row := range []struct {
@@ -536,9 +536,9 @@ func TestAKeptResultThatCannotBeOrMayNotHoldIsMeasuredAnew(t *testing.T) {
 			}
 		}
 	}
-	bounded := func(reason string) func(map[string]any) {
+	bounded := func(code string) func(map[string]any) {
 		return func(r map[string]any) {
-			r["repeatability"], r["ruled_out"] = 0.95, []any{map[string]any{"workers": 2, "reason": reason}}
+			r["repeatability"], r["ruled_out"] = 0.95, []any{map[string]any{"workers": 2, "code": code, "reason": "in words"}}
 		}
 	}
 	for name, c := range map[string]struct {
@@ -561,9 +561,9 @@ func TestAKeptResultThatCannotBeOrMayNotHoldIsMeasuredAnew(t *testing.T) {
 		"crowded, long ago":   {trial("other_cpu", 0.11), 11 * time.Minute, false},
 		"hardly crowded":      {trial("other_cpu", 0.09), 25_000 * time.Hour, true},
 		"sure for years":      {figure("repeatability", 0.90), 25_000 * time.Hour, true},
-		"bounded":             {bounded("2 workers would take too much"), 23 * time.Hour, true},
-		"bounded for a day":   {bounded("2 workers would take too much"), 25 * time.Hour, false},
-		"by an option":        {bounded("0 workers weren't tried: WithTimeout holds only with workers"), 25 * time.Hour, true},
+		"bounded":             {bounded("memory"), 23 * time.Hour, true},
+		"bounded for a day":   {bounded("memory"), 25 * time.Hour, false},
+		"by an option":        {bounded("timeout"), 25 * time.Hour, true},
 	} {
 		var file map[string]any
 		require.NoError(t, json.Unmarshal(data, &file))

@@ -575,3 +575,27 @@ func TestAStepThatComputesTakesAsLongAsInALongRunOfItsCount(t *testing.T) {
 		})
 	}
 }
+
+// Each worker may keep a connection of its own, and few steps are shorter than what ever more workers gain. A store of
+// 100 ms needs them.
+func TestWithoutAStepWorkersArentAddedOnceABatchTakesTenMilliseconds(t *testing.T) {
+	for _, c := range []struct {
+		sample time.Duration
+		batch  int
+		opts   []nwt.Option
+		want   int
+		says   bool
+	}{
+		{2 * msec, 32, nil, 64, true},
+		{100 * msec, 128, nil, 1024, false},
+		{2 * msec, 32, []nwt.Option{nwt.WithMaxWorkers(256)}, 256, false},
+		{2 * msec, 32, []nwt.Option{stepOf(250 * us)}, 256, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := tune(t, kit.Sleeping(10_000_000, c.sample), append(c.opts, nwt.WithBatchSize(c.batch))...)
+			require.LessOrEqual(t, r.Workers, c.want, "%v", r)
+			require.Greater(t, r.Workers, c.want/2, "%v", r)
+			require.Equal(t, c.says, strings.Contains(r.String(), "WithMaxWorkers allows more"), "%v", r)
+		})
+	}
+}
