@@ -28,4 +28,5 @@ if not _typing.TYPE_CHECKING:
     def __getattr__(name: str) -> _typing.Any:  # "import nwt.torch" isn't needed
         if name == "torch":
             return _importlib.import_module("nwt.torch")
-        raise AttributeError(f"module 'nwt' has no attribute {name!r}")
+        hint = ": it is nwt.torch.DataLoader" if name == "DataLoader" else ""
+        raise AttributeError(f"module 'nwt' has no attribute {name!r}{hint}")

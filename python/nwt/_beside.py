@@ -132,7 +132,7 @@ class Local(Loader):
         self.classes = self._program.told["classes"] or []
 
     def __repr__(self) -> str:
-        about = [f"{self.num_samples} samples", f"{len(self)} batches of {self.batch_size}", f"{self._program.told['workers']} workers"]
+        about = [f"{self.num_samples} samples", self._batches_of(), f"{self._program.told['workers']} workers"]
         given = self._args[0][0]
         where = repr(given if isinstance(given, (str, os.PathLike)) else given[0]) + ("" if isinstance(given, (str, os.PathLike)) or len(given) == 1 else " …")
         return f"nwt.{type(self).__name__}({where}: {', '.join(about + self._of_rank())})"
@@ -264,7 +264,7 @@ def _numbers(labels: npt.ArrayLike | None, listed: list[str]) -> npt.NDArray[Any
 
 
 class ImageFolder(Local):
-    """The pictures of a folder with one folder per class, as torchvision's ImageFolder lists them.
+    """The pictures of the folder root with one folder per class, as torchvision's ImageFolder lists them.
 
     batch["image"] is uint8 [n, 3, height, width] (dtype says otherwise). batch["label"], int64 [n], is the number of each
     sample's class in `classes`. batch["index"], int64 [n], is the number of each sample:
@@ -286,10 +286,10 @@ class ImageFolder(Local):
 
     _options = Pictures
 
-    def __init__(self, path: Path, *, classes: Sequence[str] | None = None, **options: Unpack[Pictures]) -> None:
+    def __init__(self, root: Path, *, classes: Sequence[str] | None = None, **options: Unpack[Pictures]) -> None:
         more: dict[str, Any] = dict(options)
-        flags = {"images": [os.path.join(check.path("path", path), "")], "class": _classes(classes), **_pictures("ImageFolder", more)}
-        super().__init__(((path,), {"classes": classes, **options}), flags, more)
+        flags = {"images": [os.path.join(check.path("root", root), "")], "class": _classes(classes), **_pictures("ImageFolder", more)}
+        super().__init__(((root,), {"classes": classes, **options}), flags, more)
 
 
 class Images(Local):
@@ -358,6 +358,8 @@ class WebDataset(Local):
 
     def __init__(self, shards: Path | Iterable[Path], **options: Unpack[Pictures]) -> None:
         listed, more = check.paths("shards", shards), dict(options)
+        if os.path.isdir(listed[0]):
+            raise ValueError(f"shards={listed[0]!r}: must be tar files, such as {os.path.join(listed[0], 'train-{000..146}.tar')}")
         super().__init__(((listed,), dict(options)), {"shards": listed, **_pictures("WebDataset", more)}, more)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import glob
 import operator
 import os
 import re
@@ -12,7 +13,8 @@ from typing import Any
 # What PyTorch's users write first, and what it is here.
 HINTS = {
     "world": "it is world_size",
-    "root": "the folder is the first argument",
+    "root": "the paths are the first argument",
+    "num_classes": "it is len(loader.classes)",
     "workers": "it is num_workers",
     "transform": "pictures are cropped, resized, flipped and coloured by train, size, scale, ratio, flip and color_jitter, each its own way; "
     "of the batch, apply any other to each picture: torch.stack([transform(image) for image in images]) (to the whole batch it would do the same to all)",
@@ -126,6 +128,8 @@ def paths(name: str, value: Any) -> list[str]:
         raise TypeError(f"{name}={value!r:.200}: must be paths")
     if isinstance(value, (str, bytes, os.PathLike)):
         several = expanded(path(name, value))
+        if glob.has_magic(several[0]) and not os.path.exists(several[0]):
+            raise ValueError(f"{name}={several[0]!r:.200}: must be paths: write sorted(glob.glob(…))")
     else:
         several = [path(f"{name}[{i}]", one) for i, one in enumerate(value)]
     if not several:

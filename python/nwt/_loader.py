@@ -193,8 +193,11 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             raise AttributeError(f"{type(self).__name__} has no {name!r}" + (f": {check.HINTS[name]}" if name in check.HINTS else ""))
 
     def __repr__(self) -> str:
-        about = [f"{self.num_samples} samples", f"{len(self)} batches of {self.batch_size}", *self._of_rank()]
+        about = [f"{self.num_samples} samples", self._batches_of(), *self._of_rank()]
         return f"nwt.{type(self).__name__}({', '.join(self._where)}: {', '.join(about)})"
+
+    def _batches_of(self) -> str:
+        return f"{len(self)} batch{'' if len(self) == 1 else 'es'} of {self.batch_size}"
 
     def _of_rank(self) -> list[str]:
         return [f"rank {self.rank} of {self.world_size}"] if self.world_size > 1 else []

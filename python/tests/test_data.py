@@ -82,6 +82,11 @@ class Shards(unittest.TestCase):
         with self.assertRaisesRegex(FileNotFoundError, "2.tar"):
             nwt.WebDataset(at / "2.tar", program=program.program())
 
+    def test_a_folder_or_a_pattern_is_no_shard(self):
+        for text, shards in (("must be tar files, such as .*train-{000..146}.tar", program.pictures()), (r"write sorted\(glob.glob", "/x/*.tar")):
+            with self.assertRaisesRegex(ValueError, text):
+                nwt.WebDataset(shards, program=program.program())
+
 
 class Folders(unittest.TestCase):
     def test_what_is_passed_over_is_told(self):
