@@ -21,16 +21,35 @@ import (
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/loadertest/kit"
+	"github.com/nwt-go/nwt/sampler"
 )
 
-// What doc.go says of a batch's cost, for what no other test of allocations covers.
+// What doc.go says of a batch's cost.
 func TestABatchCostsNoAllocationWhateverMakesIt(t *testing.T) {
 	const n = 1 << 16
 	must := func(ds nwt.Dataset, err error) nwt.Dataset {
 		require.NoError(t, err)
 		return ds
 	}
+	by := func(s nwt.Sampler, err error) []nwt.Option {
+		require.NoError(t, err)
+		return []nwt.Option{nwt.WithSampler(s)}
+	}
+	again := make([]int, n)
+	for i := range again {
+		again[i] = i % 64
+	}
+	var schema nwt.Schema
+	picture, tokens := nwt.AddField[uint8](&schema, "picture", 8, 8), nwt.AddRagged[int32](&schema, "tokens", 1, 9)
+	pixels, words := make([]uint8, 64), make([]int32, 5)
 	numbers := kit.Numbers(0, n)
+	file, err := nwt.Precompute(t.Context(), kit.Numbers(0, 64), t.TempDir()+"/samples", "1", kit.Silent)
+	require.NoError(t, err)
+	defer file.Close()
+	mix := nwt.Mix{Phases: []nwt.Phase{{Samples: 777, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}}
+	mixed, err := nwt.MixedStreams(mix, 7, kit.NewShelves(n), kit.NewShelves(n))
+	require.NoError(t, err)
+	mix.Parts = []int{n / 4, n - n/4}
 	parts, err := nwt.Split(numbers, 1, 0.5, 0.5)
 	require.NoError(t, err)
 	stream := &kit.Tallies{Lengths: slices.Repeat([]int{n / 16}, 16)}
@@ -42,16 +61,46 @@ func TestABatchCostsNoAllocationWhateverMakesIt(t *testing.T) {
 			nwt.Values[int64](dst, 0)[0] = nwt.Values[int64](src, 0)[0]
 			return nil
 		}), nil},
+		"Set": {nwt.NewDataset(n, schema.Fields(), func(_ context.Context, _ int, dst *nwt.Sample) error {
+			picture.Set(dst, pixels...)
+			tokens.Set(dst, words...)
+			return nil
+		}), nil},
+		"Scratch and LoadPart": {nwt.NewDataset(n, numbers.Fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
+			sum, err := nwt.Scratch(dst, func() (*int64, error) { return new(int64), nil })
+			if err != nil {
+				return err
+			}
+			part, err := nwt.LoadPart(ctx, numbers, i, dst)
+			if err == nil {
+				*sum += nwt.Values[int64](part, 0)[0]
+			}
+			return err
+		}), nil},
+		"Zip":             {must(nwt.Zip(numbers, kit.Drawn(n))), nil},
+		"Cached":          {must(nwt.Subset(nwt.Cached(kit.Numbers(0, 64), 1<<20), again)), nil},
+		"Precompute":      {must(nwt.Subset(file, again)), nil},
+		"sizes":           {kit.Words{N: n}, nil},
 		"Subset":          {must(nwt.Subset(numbers, kit.IndicesUpTo(n))), nil},
 		"Concat":          {must(nwt.Concat(numbers, numbers)), nil},
 		"Split":           {parts[0], nil},
 		"shuffled":        {numbers, []nwt.Option{nwt.WithShuffle(1)}},
 		"ranks":           {numbers, []nwt.Option{nwt.WithShuffle(1), nwt.WithRank(1, 3)}},
-		"without order":   {numbers, []nwt.Option{nwt.WithUnordered()}},
-		"a timeout":       {numbers, []nwt.Option{nwt.WithTimeout(time.Hour)}},
-		"random":          {kit.Augmented(n), nil},
-		"a stream":        {nwt.Streamed(stream), nil},
-		"a stream, mixed": {nwt.Streamed(stream), []nwt.Option{nwt.WithShuffle(1), nwt.WithShuffleWindow(64)}},
+		"Computed":        {numbers, by(sampler.Computed(n, func(int) []int { return make([]int, n) }))},
+		"LocallyShuffled": {numbers, by(sampler.LocallyShuffled(slices.Repeat([]int{1 << 8}, 1<<8), 3, 1))},
+		"Mixed":           {numbers, by(sampler.Mixed(n, mix, 1))},
+		"TokenBatches":    {numbers, by(sampler.TokenBatches(n, func(i int) int { return i % 99 }, sampler.Tokens{Max: 1000, MaxSamples: 32}, 1))},
+		"transformed": {numbers, []nwt.Option{nwt.WithBatchTransform(func(_ context.Context, b *nwt.Batch) error {
+			nwt.Values[int64](b, 0)[0] = b.Rand().Int64()
+			return nil
+		})}},
+		"mixed streams":           {mixed, []nwt.Option{nwt.WithEpochSamples(n)}},
+		"mixed streams, shuffled": {mixed, []nwt.Option{nwt.WithEpochSamples(n), nwt.WithShuffle(1), nwt.WithShuffleWindow(50)}},
+		"without order":           {numbers, []nwt.Option{nwt.WithUnordered()}},
+		"a timeout":               {numbers, []nwt.Option{nwt.WithTimeout(time.Hour)}},
+		"random":                  {kit.Augmented(n), nil},
+		"a stream":                {nwt.Streamed(stream), nil},
+		"a stream, mixed":         {nwt.Streamed(stream), []nwt.Option{nwt.WithShuffle(1), nwt.WithShuffleWindow(64)}},
 		"in one call": {kit.InOneCall{Dataset: numbers, Call: func(indices []int, dst []*nwt.Sample) error {
 			for k, i := range indices {
 				nwt.Values[int64](dst[k], 0)[0] = int64(i)

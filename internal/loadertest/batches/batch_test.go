@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"slices"
 	"strings"
@@ -549,19 +548,6 @@ func TestARestIsFinishedToo(t *testing.T) {
 		require.NoError(t, err)
 		requireSummed(t, b)
 	}
-}
-
-func TestFinishingAllocatesNothingPerBatch(t *testing.T) {
-	l := kit.NewLoader(t, kit.Summed(1<<16), nwt.WithWorkers(0), nwt.WithBatchTransform(func(ctx context.Context, b *nwt.Batch) error {
-		b.Rand().Float64()
-		return sum(ctx, b)
-	}))
-	next, stop := iter.Pull2(l.Epochs(t.Context(), 0, 9))
-	defer stop()
-	for range 4 {
-		next()
-	}
-	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
 }
 
 // The end of a stream may be found when the samples of its last batch are all loaded.

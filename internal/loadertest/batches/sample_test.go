@@ -242,19 +242,6 @@ func TestScratchThatCanNotBeClosedIsLogged(t *testing.T) {
 	}
 }
 
-func TestScratchAllocatesOnceOnly(t *testing.T) {
-	ds := nwt.NewDataset(1<<20, kit.Scalar, func(_ context.Context, i int, dst *nwt.Sample) error {
-		plan, err := nwt.Scratch(dst, func() ([]float32, error) { return make([]float32, 64), nil })
-		plan[i%64]++
-		return err
-	})
-	l := kit.NewLoader(t, ds, nwt.WithWorkers(0))
-	next, stop := iter.Pull2(l.Epochs(t.Context(), 0, 9))
-	defer stop()
-	next()
-	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
-}
-
 func TestAMapsFunctionKeepsWhatTheDatasetDoesntSee(t *testing.T) {
 	owned := func(s *nwt.Sample, by string) error {
 		owner, err := nwt.Scratch(s, func() (string, error) { return by, nil })
@@ -639,25 +626,6 @@ func TestOnlyTheBatchsOwnShapeIsCopied(t *testing.T) {
 		require.EqualValues(t, 16*(100*4+8+50*60*3), copied(t, bare{kit.Words{N: 16}}))
 		require.EqualValues(t, 8*(7*4+8+3*2*3)+8*(9*4+8+3*2*3), copied(t, kit.Words{N: 16}))
 	})
-}
-
-func TestABatchOfItsOwnShapeAllocatesNothing(t *testing.T) {
-	for _, workers := range []int{0, 2} {
-		l, err := nwt.NewLoader(kit.Words{N: 1000}, nwt.WithBatchSize(5), nwt.WithWorkers(workers), nwt.WithShuffle(1), nwt.WithPrefetch(3))
-		require.NoError(t, err)
-		next, stop := iter.Pull2(l.Epochs(t.Context(), 0, 1<<20))
-		for range 400 {
-			_, err, _ := next()
-			require.NoError(t, err)
-		}
-		sum := 0
-		require.Zero(t, testing.AllocsPerRun(100, func() {
-			b, _, _ := next()
-			sum += b.Shape(2)[1]
-		}))
-		stop()
-		require.NoError(t, l.Close())
-	}
 }
 
 func TestSetShapeAndLenOfNameWhatIsWrong(t *testing.T) {

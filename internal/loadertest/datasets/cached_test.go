@@ -3,7 +3,6 @@ package datasets_test
 import (
 	"context"
 	"errors"
-	"iter"
 	"math"
 	"path/filepath"
 	"slices"
@@ -494,19 +493,6 @@ func TestAClosedCacheLoadsAnew(t *testing.T) {
 	for i := range loads {
 		require.Greater(t, loads[i].Load(), int32(1))
 	}
-}
-
-func TestAHitAllocatesNothing(t *testing.T) {
-	source, _ := counted(64)
-	ds := nwt.Map(nwt.Cached(source, 1<<20), kit.Scalar, func(_ context.Context, src, dst *nwt.Sample) error {
-		nwt.Values[float32](dst, 0)[0] = src.Rand().Float32()
-		return nil
-	})
-	l := kit.NewLoader(t, ds, nwt.WithWorkers(0), nwt.WithBatchSize(64))
-	next, stop := iter.Pull2(l.Epochs(t.Context(), 0, 1<<30))
-	defer stop()
-	next()
-	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
 }
 
 // Bookkeeping for all of them would take more memory than there is.

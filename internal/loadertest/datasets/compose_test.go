@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"math"
 	"math/big"
 	"slices"
@@ -637,15 +636,6 @@ func TestWhatCanNotBeZippedIsNamed(t *testing.T) {
 	}
 }
 
-func TestAZipAllocatesNothingPerBatch(t *testing.T) {
-	zip, err := nwt.Zip(worded(1<<16, "left"), worded(1<<16, "right"))
-	require.NoError(t, err)
-	next, stop := iter.Pull2(kit.NewLoader(t, zip, nwt.WithWorkers(0)).Epochs(t.Context(), 0, 9))
-	defer stop()
-	next()
-	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
-}
-
 // sentences returns a dataset of one ragged field: sample i is i%7+1 long. It is a BatchDataset if
 // batches is set, a SizedDataset if sized is.
 func sentences(n int, batches, sized bool) nwt.Dataset {
@@ -1005,14 +995,6 @@ func TestAPartThatCannotBeLoadedIsToldByItsSample(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		require.ErrorAs(t, err, new(*nwt.LoadError))
 	}
-}
-
-func TestAPartAllocatesNothing(t *testing.T) {
-	l := kit.NewLoader(t, halves(tenfold(1<<16, 1), tenfold(9, 2)), nwt.WithWorkers(0))
-	next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
-	defer stop()
-	next()
-	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
 }
 
 // made returns what datasets of this package make of one, by name.

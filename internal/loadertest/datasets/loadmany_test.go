@@ -23,10 +23,6 @@ func TestABatchDatasetIsGivenManySamplesAtOnce(t *testing.T) {
 	}
 }
 
-func TestALoadManyThatSucceedsAllocatesNothing(t *testing.T) {
-	kit.RequireNoAllocations(t, kit.EmptyBatches{Dataset: kit.EmptyDataset(1 << 16)}, nwt.WithBatchSize(64))
-}
-
 func TestALoadManyMayLoadItsSamplesSideBySide(t *testing.T) {
 	source := kit.Augmented(64)
 	for _, ds := range []nwt.Dataset{unchanged(source), nwt.Cached(source, 1<<20)} {

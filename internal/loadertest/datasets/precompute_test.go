@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"log/slog"
 	"math"
 	"os"
@@ -368,15 +367,6 @@ func TestAClosedFileOfSamplesSaysSo(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrClosed)
 	require.NoError(t, ds.Close())
 	require.Equal(t, slices.Repeat([]int{1}, 1000), counts(loads))
-}
-
-func TestReadingAPrecomputedSampleAllocatesNothing(t *testing.T) {
-	source, _ := counted(64)
-	ds := precompute(t, source, filepath.Join(t.TempDir(), "samples"))
-	next, stop := iter.Pull2(kit.NewLoader(t, ds, nwt.WithWorkers(0), nwt.WithBatchSize(64)).Epochs(t.Context(), 0, 1<<30))
-	defer stop()
-	next()
-	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
 }
 
 func TestWhatCannotBePrecomputedIsNamed(t *testing.T) {

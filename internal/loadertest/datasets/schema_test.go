@@ -155,21 +155,6 @@ func TestSetOfARaggedFieldSetsItsLength(t *testing.T) {
 	require.ErrorContains(t, err, `length 4 of field "boxes" is out of range 0 … 3`)
 }
 
-func TestSetAllocatesNothing(t *testing.T) {
-	var s nwt.Schema
-	picture, tokens, label := nwt.AddField[uint8](&s, "picture", 8, 8), nwt.AddRagged[int32](&s, "tokens", 1, 9), nwt.AddField[int64](&s, "label")
-	pixels, words := make([]uint8, 64), make([]int32, 5)
-	_, err := one(t, s.Fields(), func(dst *nwt.Sample) error {
-		require.Zero(t, testing.AllocsPerRun(100, func() {
-			picture.Set(dst, pixels...)
-			tokens.Set(dst, words...)
-			label.Set(dst, 7)
-		}))
-		return nil
-	})
-	require.NoError(t, err)
-}
-
 func TestARaggedColumnIsSetAndReadByItsIndex(t *testing.T) {
 	var s nwt.Schema
 	text := nwt.AddRagged[uint16](&s, "text", 1, 4)

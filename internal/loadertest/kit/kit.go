@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"iter"
 	"log/slog"
 	"maps"
 	"runtime/debug"
@@ -304,16 +303,6 @@ func ResumesAnywhere(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) {
 
 // ErrBad is the error of a bad sample.
 var ErrBad = errors.New("bad")
-
-// RequireNoAllocations is for orders of 2¹⁶ positions.
-func RequireNoAllocations(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) {
-	t.Helper()
-	l := NewLoader(t, ds, append(opts, nwt.WithWorkers(0))...)
-	next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
-	defer stop()
-	next()
-	require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
-}
 
 // tokensOf returns the length of a sample: some long ones, many short ones, some empty.
 func tokensOf(i int) int {

@@ -3,7 +3,6 @@ package orders_test
 import (
 	"context"
 	"fmt"
-	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -389,12 +388,6 @@ func TestAStreamHasNoSampler(t *testing.T) {
 	require.ErrorContains(t, l.SetSampler(nwt.Sequential(1)), "a stream is read in its own order")
 }
 
-func TestAComputedOrderAllocatesNothingPerBatch(t *testing.T) {
-	s, err := sampler.Computed(1<<16, func(int) []int { return make([]int, 1<<16) })
-	require.NoError(t, err)
-	kit.RequireNoAllocations(t, kit.Drawn(1), nwt.WithSampler(s))
-}
-
 type unmade struct{ n int }
 
 func (s *unmade) Len() int        { return s.n }
@@ -416,12 +409,6 @@ func TestALocalShuffleResumesOnOtherRanks(t *testing.T) {
 	kit.ResumesAnywhere(t, kit.Drawn(100), nwt.WithSampler(s))
 }
 
-func TestALocalShuffleAllocatesNothingPerBatch(t *testing.T) {
-	s, err := sampler.LocallyShuffled(slices.Repeat([]int{1 << 8}, 1<<8), 3, 1)
-	require.NoError(t, err)
-	kit.RequireNoAllocations(t, kit.Drawn(1<<16), nwt.WithSampler(s))
-}
-
 func TestAMixtureResumesOnOtherRanks(t *testing.T) {
 	parts := []nwt.Dataset{kit.Drawn(20), kit.Drawn(70)}
 	concat, err := nwt.Concat(parts...)
@@ -429,12 +416,6 @@ func TestAMixtureResumesOnOtherRanks(t *testing.T) {
 	s, err := sampler.Mixed(100, nwt.Mix{Parts: []int{20, 70}, Phases: []nwt.Phase{{Samples: 222, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}, Block: 8}, 1)
 	require.NoError(t, err)
 	kit.ResumesAnywhere(t, concat, nwt.WithSampler(s))
-}
-
-func TestAMixtureAllocatesNothingPerBatch(t *testing.T) {
-	s, err := sampler.Mixed(1<<16, nwt.Mix{Parts: []int{20, 70}, Phases: []nwt.Phase{{Samples: 222, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}, Block: 8}, 1)
-	require.NoError(t, err)
-	kit.RequireNoAllocations(t, kit.Drawn(90), nwt.WithSampler(s))
 }
 
 // bounded is a sampler of the program's that tells the last index.
@@ -700,19 +681,6 @@ func TestBatchesOutOfOrderAreAnErrorOnEveryRankThatMeetsThem(t *testing.T) {
 		n++
 	}
 	require.Equal(t, 1, n)
-}
-
-func TestBatchesOfDifferentSizesAllocateNothing(t *testing.T) {
-	s := kit.TokenBatches(t, 2000, sampler.Tokens{Max: 2000, MaxSamples: 64})
-	l, err := nwt.NewLoader(kit.Numbers(0, 2000), nwt.WithSampler(s), nwt.WithBatchSize(64), nwt.WithWorkers(0))
-	require.NoError(t, err)
-	defer l.Close()
-	next, stop := iter.Pull2(l.Epochs(t.Context(), 0, 1<<20))
-	defer stop()
-	for range 10 {
-		next()
-	}
-	require.Zero(t, testing.AllocsPerRun(50, func() { next() }), "within an epoch")
 }
 
 // Tune measures batches of different sizes, in order or not, and ends.

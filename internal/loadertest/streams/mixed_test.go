@@ -461,21 +461,6 @@ func TestMixedStreamsThatCanNotBeUsedAreNamed(t *testing.T) {
 	require.ErrorContains(t, err, "is a stream")
 }
 
-func TestMixedStreamsAllocateNothingPerBatch(t *testing.T) {
-	m := nwt.Mix{Phases: []nwt.Phase{{Samples: 777, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}}
-	for _, opts := range [][]nwt.Option{{}, {nwt.WithShuffle(1), nwt.WithShuffleWindow(50)}} {
-		ds, err := nwt.MixedStreams(m, 7, kit.NewShelves(1_000_000), kit.NewShelves(1_000_000))
-		require.NoError(t, err)
-		l := kit.NewLoader(t, ds, append(opts, nwt.WithEpochSamples(1<<20), nwt.WithWorkers(0))...)
-		next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
-		for range 200 {
-			next()
-		}
-		require.Zero(t, testing.AllocsPerRun(100, func() { next() }))
-		stop()
-	}
-}
-
 // The plan of all training is made with the loader, not with each epoch.
 func TestAnEpochOfMixedStreamsCostsNoMoreForManyPhases(t *testing.T) {
 	perEpoch := func(phases int) float64 {
