@@ -133,7 +133,7 @@ func (s *setup) identity(sampler Sampler, n int) order.Identity {
 		seed, kind = fmt.Sprint(o.shuffled), fmt.Sprint(kind, " shuffled ", o.window)
 	}
 	if d.mix != nil {
-		seed, kind = fmt.Sprint(seed, " ", d.seed), fmt.Sprint(kind, " mixed ", d.mix.Phases, d.mix.Block, o.epochSamples)
+		seed, kind = fmt.Sprint(seed, " ", d.seed), fmt.Sprint(kind, " mixed ", d.mix.Samples, d.mix.Weights, d.mix.Block, o.epochSamples)
 	}
 	return order.Identify(shards, seed, kind, fingerprint(d))
 }

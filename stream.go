@@ -212,12 +212,15 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 			bad(nil, "stream %d differs from those before: %s", k, diff)
 		}
 	}
-	checked := mixture.New(m.Phases, m.Block)
-	checked.Check(len(streams), bad)
+	mix := mixture.New(m.Block)
+	for _, p := range m.Phases {
+		mix.Add(p.Samples, p.Weights)
+	}
+	mix.Check(len(streams), bad)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return &streamDataset{streams: slices.Clone(streams), mix: &checked, seed: seed}, nil
+	return &streamDataset{streams: slices.Clone(streams), mix: mix, seed: seed}, nil
 }
 
 // NewStream makes a stream from two functions. In a goroutine per shard, read(ctx, shard) yields the

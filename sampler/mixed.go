@@ -52,7 +52,10 @@ func Mixed(n int, m nwt.Mix, seed uint64) (nwt.Sampler, error) {
 		s.parts = append(s.parts, mixPart{from, perm, permute.Mix64(key + uint64(k+1)*permute.Golden)})
 		from += length
 	}
-	s.mix = mixture.New(m.Phases, m.Block)
+	s.mix = mixture.New(m.Block)
+	for _, p := range m.Phases {
+		s.mix.Add(p.Samples, p.Weights)
+	}
 	s.mix.Check(len(m.Parts), bad)
 	for i, p := range m.Phases {
 		for k, w := range p.Weights[:min(len(p.Weights), len(s.parts))] {
@@ -72,7 +75,7 @@ type mixed struct {
 	n     int
 	seed  uint64
 	parts []mixPart
-	mix   mixture.Mix
+	mix   *mixture.Mix
 	plan  *mixture.Plan
 }
 
@@ -87,7 +90,7 @@ func (s *mixed) Len() int { return s.n }
 // LastIndex returns the last index of the last part that has a weight in any phase.
 func (s *mixed) LastIndex() int {
 	for k := len(s.parts) - 1; k >= 0; k-- {
-		if slices.ContainsFunc(s.mix.Phases, func(p mixture.Phase) bool { return p.Weights[k] > 0 }) {
+		if slices.ContainsFunc(s.mix.Weights, func(weights []float64) bool { return weights[k] > 0 }) {
 			return s.parts[k].from + s.parts[k].perm.Len() - 1
 		}
 	}
@@ -95,12 +98,12 @@ func (s *mixed) LastIndex() int {
 }
 
 func (s *mixed) String() string {
-	return fmt.Sprintf("Mixed(%d, %d parts, %d phases, blocks of %d, seed %d)", s.n, len(s.parts), len(s.mix.Phases), s.mix.Block, s.seed)
+	return fmt.Sprintf("Mixed(%d, %d parts, %d phases, blocks of %d, seed %d)", s.n, len(s.parts), len(s.mix.Weights), s.mix.Block, s.seed)
 }
 
 func (s *mixed) Fingerprint() string {
 	var fingerprint strings.Builder
-	fingerprint.WriteString(fmt.Sprint(s, s.mix.Phases))
+	fingerprint.WriteString(fmt.Sprint(s, " ", s.mix.Samples, s.mix.Weights))
 	for _, part := range s.parts {
 		fingerprint.WriteString(fmt.Sprint(" ", part.perm.Len()))
 	}

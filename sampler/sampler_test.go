@@ -128,7 +128,7 @@ func TestFingerprintsStayWhatTheyAre(t *testing.T) {
 		"LocallyShuffled(7 in 2 blocks, windows of 2, seed 7), blocks 8f57ae1fb20a2c29",
 		"Bucketed(10, steps of 2, windows of 64, seed 7)",
 		"TokenBatches(10, 4 batches of at most 6 tokens, seed 1), {Max:6 MaxSamples:0 Window:0}, lengths 106d2a53a596eca1",
-		"Mixed(10, 2 parts, 2 phases, blocks of 1000, seed 7) [{5 [1 2]} {0 [2 1]}] 3 4",
+		"Mixed(10, 2 parts, 2 phases, blocks of 1000, seed 7) [5 0] [[1 2] [2 1]] 3 4",
 		"Computed(10)",
 		"Select(Shuffled, seed 7, eb5aa532310516d4)",
 		"Select(, eb5aa532310516d4)",

@@ -18,28 +18,17 @@ const MaxLen = 1 << (30 + 12*(^uint(0)>>63))
 
 // A Mix holds the phases of a mixture, and the number of positions per block.
 type Mix struct {
-	Phases []Phase
-	Block  int
+	Samples []int       // of each phase
+	Weights [][]float64 // of each phase, one per part
+	Block   int
 }
 
-// A Phase is a stretch of training in which the shares stay the same.
-type Phase struct {
-	Samples int
-	Weights []float64
-}
+// New returns a Mix without phases, with blocks of 1000 positions if block is 0.
+func New(block int) *Mix { return &Mix{Block: cmp.Or(block, 1000)} }
 
-// New returns a Mix of copies of phases, with blocks of 1000 positions if block is 0.
-func New[P ~struct {
-	Samples int
-	Weights []float64
-}](phases []P, block int) Mix {
-	m := Mix{Block: cmp.Or(block, 1000)}
-	for _, p := range phases {
-		phase := Phase(p)
-		phase.Weights = slices.Clone(phase.Weights)
-		m.Phases = append(m.Phases, phase)
-	}
-	return m
+// Add adds a phase. It copies weights.
+func (m *Mix) Add(samples int, weights []float64) {
+	m.Samples, m.Weights = append(m.Samples, samples), append(m.Weights, slices.Clone(weights))
 }
 
 // Check reports what is wrong with the phases and the block of a mixture of parts.
@@ -47,19 +36,20 @@ func (m *Mix) Check(parts int, bad func(value any, format string, args ...any)) 
 	if m.Block < 1 || m.Block > MaxLen {
 		bad(m.Block, "Mix.Block must be 1 … %d, or 0 for 1000", MaxLen)
 	}
-	if len(m.Phases) == 0 {
+	if len(m.Weights) == 0 {
 		bad(nil, "Mix.Phases must have at least 1 phase")
 	}
-	for i, p := range m.Phases {
-		if last := i == len(m.Phases)-1; !last && (p.Samples < 1 || p.Samples > MaxLen) {
-			bad(p.Samples, "Mix.Phases[%d].Samples must be 1 … %d", i, MaxLen)
+	for i, weights := range m.Weights {
+		samples, last := m.Samples[i], i == len(m.Weights)-1
+		if !last && (samples < 1 || samples > MaxLen) {
+			bad(samples, "Mix.Phases[%d].Samples must be 1 … %d", i, MaxLen)
 		}
-		if len(p.Weights) != parts {
-			bad(p.Weights, "Mix.Phases[%d].Weights must be %d numbers, one for each part", i, parts)
+		if len(weights) != parts {
+			bad(weights, "Mix.Phases[%d].Weights must be %d numbers, one for each part", i, parts)
 			continue
 		}
 		sum, valid := 0.0, true
-		for k, w := range p.Weights {
+		for k, w := range weights {
 			if !(w >= 0 && w <= math.MaxFloat64) { // written so that NaN fails too
 				bad(w, "Mix.Phases[%d].Weights[%d] must be 0 or more, and finite", i, k)
 				valid = false
@@ -67,18 +57,18 @@ func (m *Mix) Check(parts int, bad func(value any, format string, args ...any)) 
 			sum += w
 		}
 		if !(sum > 0 && sum <= math.MaxFloat64) {
-			bad(p.Weights, "the sum of Mix.Phases[%d].Weights must be more than 0, and finite", i)
+			bad(weights, "the sum of Mix.Phases[%d].Weights must be more than 0, and finite", i)
 			valid = false
 		}
 		if !valid {
 			continue
 		}
 		n := MaxLen
-		if i < len(m.Phases)-1 {
-			n = max(p.Samples, m.Block) // a short phase may have fewer samples than parts
+		if !last {
+			n = max(samples, m.Block) // a short phase may have fewer samples than parts
 		}
-		shares := newShares(p.Weights)
-		for k, w := range p.Weights {
+		shares := newShares(weights)
+		for k, w := range weights {
 			if w > 0 && shares.of(k, uint64(n)) == 0 {
 				bad(w, "Mix.Phases[%d].Weights[%d] gives part %d no sample among %d", i, k, k, n)
 			}
@@ -111,8 +101,8 @@ func (m *Mix) Plan(seed uint64, rank, world int) *Plan {
 		s.key = permute.Mix64(s.key + uint64(rank)*permute.Golden)
 	}
 	end := uint64(0) // end of the phase, over all ranks
-	for i, p := range m.Phases {
-		phase := planPhase{shares: newShares(p.Weights), drawn: make([]uint64, len(p.Weights)), length: math.MaxUint64}
+	for i, weights := range m.Weights {
+		phase := planPhase{shares: newShares(weights), drawn: make([]uint64, len(weights)), length: math.MaxUint64}
 		if i > 0 {
 			before := &s.phases[i-1]
 			phase.start = before.start + before.length
@@ -121,8 +111,8 @@ func (m *Mix) Plan(seed uint64, rank, world int) *Plan {
 				phase.drawn[k] = before.drawn[k] + before.shares.of(k, before.length)
 			}
 		}
-		if i < len(m.Phases)-1 {
-			end += uint64(p.Samples)
+		if i < len(m.Weights)-1 {
+			end += uint64(m.Samples[i])
 			phase.length = (end+uint64(world-1-rank))/uint64(world) - phase.start
 			phase.tail = permute.New(max(1, int(phase.length%uint64(s.block))))
 		}

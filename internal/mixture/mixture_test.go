@@ -12,15 +12,19 @@ import (
 	"github.com/nwt-go/nwt/internal/mixture"
 )
 
-// phase is what nwt.Phase is.
 type phase struct {
-	Samples int
-	Weights []float64
+	samples int
+	weights []float64
 }
 
-func checked(t *testing.T, m mixture.Mix) mixture.Mix {
+// checked returns a Mix of phases that Check has nothing against.
+func checked(t *testing.T, block int, phases ...phase) *mixture.Mix {
 	t.Helper()
-	m.Check(len(m.Phases[0].Weights), func(value any, format string, args ...any) {
+	m := mixture.New(block)
+	for _, p := range phases {
+		m.Add(p.samples, p.weights)
+	}
+	m.Check(len(m.Weights[0]), func(value any, format string, args ...any) {
 		require.Failf(t, "bad", "%v: %s", value, fmt.Sprintf(format, args...))
 	})
 	return m
@@ -29,7 +33,7 @@ func checked(t *testing.T, m mixture.Mix) mixture.Mix {
 // What a plan tells of a position, of a span and of all before it agrees, on every rank.
 func TestAPlanCountsWhatItDraws(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	m := checked(t, mixture.New([]phase{{55, []float64{1, 0, 1}}, {203, []float64{5, 4, 1}}, {20, []float64{0, 0, 7}}, {0, []float64{1, 1, 2}}}, 20))
+	m := checked(t, 20, phase{55, []float64{1, 0, 1}}, phase{203, []float64{5, 4, 1}}, phase{20, []float64{0, 0, 7}}, phase{0, []float64{1, 1, 2}})
 	for world := 1; world <= 3; world++ {
 		for rank := range world {
 			plan := m.Plan(rng.Uint64(), rank, world)
@@ -50,7 +54,7 @@ func TestAPlanCountsWhatItDraws(t *testing.T) {
 
 // The draws of a part are numbered without a gap, within a block in any order.
 func TestTheDrawsOfAPartAreNumbered(t *testing.T) {
-	m := checked(t, mixture.New([]phase{{30, []float64{1, 3}}, {0, []float64{1, 1}}}, 8))
+	m := checked(t, 8, phase{30, []float64{1, 3}}, phase{0, []float64{1, 1}})
 	plan := m.Plan(1, 0, 1)
 	seen := map[[2]uint64]bool{}
 	for position := range uint64(30 + 8*10) {
@@ -66,14 +70,15 @@ func TestTheDrawsOfAPartAreNumbered(t *testing.T) {
 }
 
 func TestAMixIsACopy(t *testing.T) {
-	phases := []phase{{0, []float64{1, 1}}}
-	m := mixture.New(phases, 0)
-	phases[0].Weights[0] = math.NaN()
-	require.Equal(t, 1000, checked(t, m).Block)
+	weights := []float64{1, 1}
+	m := checked(t, 0, phase{0, weights})
+	weights[0] = math.NaN()
+	require.Equal(t, [][]float64{{1, 1}}, m.Weights)
+	require.Equal(t, 1000, m.Block)
 }
 
 func TestCountingEndsWithItsContext(t *testing.T) {
-	m := checked(t, mixture.New([]phase{{0, []float64{1}}}, 1<<30))
+	m := checked(t, 1<<30, phase{0, []float64{1}})
 	plan := m.Plan(1, 0, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
