@@ -123,17 +123,16 @@ func (b *Batch) Indices() []int {
 
 // State returns the state from which [Loader.Resume] continues after this batch. With [WithUnordered]
 // the state can't be resumed.
-func (b *Batch) State() State { return b.live().state() }
-
-func (b *batch) state() State {
-	s := State{Epoch: b.span.epoch, Samples: b.reached, Order: b.run.identity()}
-	if b.l.setup.opts.unordered {
+func (b *Batch) State() State {
+	of := b.live()
+	s := State{Epoch: of.span.epoch, Samples: of.reached, Order: of.run.identity()}
+	if of.l.setup.opts.unordered {
 		s.Samples = -1
 	}
-	if b.l.setup.counted {
+	if of.l.setup.counted {
 		s.World = anyWorld
-	} else if b.l.setup.streams() {
-		s.World = b.l.setup.opts.world
+	} else if of.l.setup.streams() {
+		s.World = of.l.setup.opts.world
 	}
 	return s
 }

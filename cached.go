@@ -5,7 +5,6 @@ import (
 	"log/slog"
 
 	"github.com/nwt-go/nwt/internal/cache"
-	"github.com/nwt-go/nwt/internal/oncelog"
 )
 
 // Cached keeps the samples of ds in memory, outside the Go heap: at most maxBytes, plus 8 bytes per
@@ -23,7 +22,7 @@ func Cached(ds Dataset, maxBytes int64) *Cache {
 	default:
 		c := &Cache{ds: ds, kept: cache.New(n, int64(l.Packed()), maxBytes), drawn: warnOfDraws("Cached")}
 		if !c.kept.Fits(l.Shortest()) {
-			c.short = &oncelog.Log{}
+			slog.Warn("nwt: Cached keeps nothing: maxBytes is less than a sample takes", "maxBytes", maxBytes, "a sample", l.Shortest())
 		}
 		return c
 	}
@@ -37,7 +36,6 @@ type Cache struct {
 	kept *cache.Cache // holds packed samples; nil if err isn't
 
 	drawn func(*slog.Logger)
-	short *oncelog.Log // nil unless maxBytes is too little for any sample
 }
 
 func (c *Cache) cache() *Cache    { return c }
@@ -56,9 +54,6 @@ func (c *Cache) Fields() []Field { return c.ds.Fields() }
 func (c *Cache) Load(ctx context.Context, index int, dst *Sample) error {
 	if c.err != nil {
 		return c.err
-	}
-	if c.short != nil && c.short.First("") {
-		dst.common.log.Warn("nwt: Cached keeps nothing: its maxBytes are fewer than a sample takes", "bytes of a sample", dst.common.mem.Layout.Shortest())
 	}
 	take := func(packed []byte) error {
 		_, err := dst.unpack(packed) // fails if the sample is larger than the dataset says

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -106,9 +107,11 @@ func Concat(ds ...Dataset) (Dataset, error) {
 		if i == 0 {
 			c.layout = l
 		}
-		diff := difference(c.layout.fields, l.fields)
-		if diff == "" {
-			diff = differentClass(classesOf(ds[0]), classesOf(d))
+		diff, want, got := difference(c.layout.fields, l.fields), classesOf(ds[0]), classesOf(d)
+		for k := 0; k < min(len(want), len(got)) && diff == ""; k++ {
+			if want[k] != got[k] {
+				diff = fmt.Sprintf("class %d is %q, not %q: open both folders WithClasses, so that a class has one number", k, got[k], want[k])
+			}
 		}
 		if diff != "" {
 			return nil, optionError(fmt.Sprintf("Concat: dataset %d", i), nil, "differs from dataset 0: %s", diff)
@@ -128,31 +131,17 @@ func Concat(ds ...Dataset) (Dataset, error) {
 
 // classesOf returns the names of a dataset's classes, nil if they aren't known.
 func classesOf(ds Dataset) []string {
-	for {
-		if b, ok := ds.(interface{ made() composed }); ok {
-			ds = b.made()
-		}
-		switch d := ds.(type) {
-		case interface{ Classes() []string }:
-			return d.Classes()
-		case *mapped, *zipped:
-			return nil
-		case composed:
-			ds = d.parts()[0]
-		default:
-			return nil
-		}
+	if b, ok := ds.(interface{ made() composed }); ok {
+		ds = b.made()
 	}
-}
-
-// differentClass returns the first difference between two datasets' classes, "" if there is none.
-func differentClass(want, got []string) string {
-	for i := range min(len(want), len(got)) {
-		if want[i] != got[i] {
-			return fmt.Sprintf("class %d is %q, not %q: open both folders WithClasses, so that a class has one number", i, got[i], want[i])
-		}
+	switch d := ds.(type) {
+	case interface{ Classes() []string }:
+		return d.Classes()
+	case *mapped, *zipped:
+	case composed:
+		return classesOf(d.parts()[0])
 	}
-	return ""
+	return nil
 }
 
 type concat struct {
@@ -205,24 +194,13 @@ func (d *concat) find(index int) (part, there int) {
 // loadBatch loads the samples of each dataset together, with one call per dataset
 // if that is a BatchDataset.
 func (d *concat) loadBatch(ctx context.Context, indices []int, dst []*Sample) error {
-	type place struct {
-		part, index int
-		dst         *Sample
-	}
-	places := make([]place, len(indices))
+	there, samples := map[int][]int{}, map[int][]*Sample{} // by the number of the dataset
 	for i, index := range indices {
-		part, there := d.find(index)
-		places[i] = place{part, there, dst[i]}
+		part, index := d.find(index)
+		there[part], samples[part] = append(there[part], index), append(samples[part], dst[i])
 	}
-	slices.SortStableFunc(places, func(a, b place) int { return a.part - b.part })
-	there, samples := make([]int, len(places)), make([]*Sample, len(places))
-	for i, p := range places {
-		there[i], samples[i] = p.index, p.dst
-	}
-	for from, to := 0, 0; from < len(places); from = to {
-		for to = from; to < len(places) && places[to].part == places[from].part; to++ {
-		}
-		if err := d.loadPart(ctx, places[from].part, there[from:to:to], samples[from:to:to]); err != nil {
+	for _, part := range slices.Sorted(maps.Keys(there)) {
+		if err := d.loadPart(ctx, part, there[part], samples[part]); err != nil {
 			return err
 		}
 	}

@@ -154,15 +154,9 @@ type composed interface {
 }
 
 // origin returns the name of a sample in the datasets that ds was made of, and its file, unless the error
-// names that. It returns "" if neither is known.
+// names that: each with a comma after it. It returns "" if neither is known.
 func origin(ds Dataset, index int, err error) (name string) {
 	defer func() { _ = recover() }() // index may be out of range
-	add := func(part string) {
-		if name != "" {
-			name += ", "
-		}
-		name += part
-	}
 	for {
 		if b, ok := ds.(interface{ made() composed }); ok {
 			ds = b.made()
@@ -173,7 +167,7 @@ func origin(ds Dataset, index int, err error) (name string) {
 		}:
 			in := ""
 			ds, index, in = d.locate(index)
-			add(fmt.Sprintf("sample %d of %s", index, in))
+			name += fmt.Sprintf("sample %d of %s, ", index, in)
 		case composed:
 			if len(d.parts()) > 1 {
 				return name
@@ -181,7 +175,7 @@ func origin(ds Dataset, index int, err error) (name string) {
 			ds = d.parts()[0]
 		case interface{ Path(index int) string }: // of a dataset of files, whose Load may have panicked or hung
 			if file := d.Path(index); !strings.Contains(err.Error(), file) {
-				add(file)
+				name += file + ", "
 			}
 			return name
 		default:

@@ -49,11 +49,7 @@ func (e *LoadError) Error() string {
 	case e.Index < 0:
 		return fmt.Sprintf("nwt: the sampler in epoch %d (position %d, worker %d): %v", e.Epoch, e.Position, e.Worker, usercall.Cause(e.Err))
 	}
-	where := fmt.Sprintf("position %d, worker %d", e.Position, e.Worker)
-	if e.origin != "" {
-		where = e.origin + ", " + where
-	}
-	return fmt.Sprintf("nwt: sample %d of epoch %d (%s): %v", e.Index, e.Epoch, where, usercall.Cause(e.Err))
+	return fmt.Sprintf("nwt: sample %d of epoch %d (%sposition %d, worker %d): %v", e.Index, e.Epoch, e.origin, e.Position, e.Worker, usercall.Cause(e.Err))
 }
 
 func (e *LoadError) Unwrap() error { return e.Err }
@@ -322,7 +318,7 @@ func (l *engine) leftOut(err *LoadError, bad int) {
 	}
 	log := l.setup.opts.log
 	if err.origin != "" {
-		log = log.With("origin", err.origin)
+		log = log.With("origin", strings.TrimSuffix(err.origin, ", "))
 	}
 	log.Warn("nwt: a bad sample is left out", "during", l.setup.during(), "index", err.Index, "position", err.Position,
 		"epoch", err.Epoch, "worker", err.Worker, "bad", bad, "budget", l.setup.opts.maxBad, "error", err.Err)

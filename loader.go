@@ -422,16 +422,11 @@ func (l *engine) isEnding() bool { return l.ring.Stopped() }
 // takes half as long as time.Now.
 func (l *engine) now() int64 { return int64(time.Since(l.born)) + 1 }
 
-// failedTogether logs that a LoadMany has failed: the first time, the tenth, the hundredth and so on. A bad
+// failedTogether logs that a LoadMany has failed: the first time, the second, the fourth and so on. A bad
 // sample is reported again when Load fails for it. But if LoadMany fails and Load doesn't, loading is slow,
 // and this log is the only hint.
 func (l *engine) failedTogether(err error) {
-	times := l.counters.failedTogether.Add(1)
-	rest := times
-	for rest%10 == 0 {
-		rest /= 10
-	}
-	if rest == 1 {
+	if times := l.counters.failedTogether.Add(1); times&(times-1) == 0 {
 		l.setup.opts.log.Warn("nwt: LoadMany failed: its samples are loaded by halves, and by halves of these, down to single calls of Load for those that fail alone", "during", l.setup.during(), "failures", times, "error", err)
 	}
 }
@@ -446,9 +441,6 @@ func (l *engine) tellIfBegun(epoch, n int) {
 
 // tellIfGrown logs, once, that the dataset's length has changed since the run began.
 func (l *engine) tellIfGrown(r *run) {
-	if l.setup.streams() || l.setup.tunes {
-		return
-	}
 	if n, err := lengthNow(l.setup.ds); err == nil && n != r.epochOrder.n && l.setup.once.First("Dataset.Len") {
 		l.setup.opts.log.Warn("nwt: the dataset's length has changed while its epochs ran: they kept the length with which they began, and their states can't be resumed. "+
 			"Change it only while no loader is in an epoch; Epochs counts as one", "was", r.epochOrder.n, "now", n)

@@ -1,7 +1,6 @@
 package nwt
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/layout"
-	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/samplefile"
 	"github.com/nwt-go/nwt/internal/usercall"
 )
@@ -24,8 +22,8 @@ import (
 // map the file into memory. The file is written anew if it is damaged, or if any of these has changed:
 // the fields, the number of samples, version, the fingerprint (see [Fingerprinter]). If the samples
 // depend on anything else, change version whenever that changes. Two samples of a file that is there are
-// loaded and compared, the first and another: if they differ, Precompute returns an error. If they can't
-// be loaded, or are different each time, it only logs that. If another program's file lies at path,
+// loaded, as by [LoadSample], and compared, the first and another: if they differ, Precompute returns an
+// error. If they can't be loaded, or are different each time, it only logs that. If another program's file lies at path,
 // it is first moved to path.foreign. A sample that is damaged in the file, or was left out under
 // [WithErrorBudget], is loaded from ds.
 //
@@ -60,9 +58,14 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 		return p.fill(ctx, w, o, opts)
 	})
 	if err == nil && !anew {
-		if err = p.confirm(ctx, o.log, opts); err != nil {
-			_ = p.file.Close()
-		}
+		err = p.file.Compare(ctx, func(index int) (packed []byte, err error) {
+			s, err := LoadSample(ctx, ds, index)
+			if err == nil {
+				packed = make([]byte, s.common.mem.PackedSize(0))
+				s.common.mem.Pack(0, packed)
+			}
+			return packed, err
+		})
 	}
 	if err != nil {
 		return nil, p.within(err)
@@ -114,73 +117,14 @@ func (p *Precomputed) within(err error) error {
 	return fmt.Errorf("nwt: precomputed samples in %s: %w", p.path, usercall.Cause(err))
 }
 
-// loader makes a loader of the samples that are kept.
-func (p *Precomputed) loader(opts []Option, s Sampler, maxBad int, drawn func(*slog.Logger)) (*Loader, error) {
-	howToLoad := func(o *options) error { o.only = inPrecompute; return nil }
-	alone := func(o *options) error { o.only, o.drawn, o.maxBad = everywhere, drawn, maxBad; return nil }
-	return NewLoader(p.ds, slices.Concat([]Option{howToLoad}, opts, []Option{alone, WithSampler(s)})...)
-}
-
-// confirm compares two samples of a file that was there with what the dataset loads now: the file may be
-// another dataset's, or the code may have changed, and nothing else would show it.
-func (p *Precomputed) confirm(ctx context.Context, log *slog.Logger, opts []Option) error {
-	for _, index := range slices.Compact([]int{0, int(permute.Mix64(uint64(p.n)) % uint64(p.n))}) {
-		var kept []byte
-		there, err := p.file.Read(0, index, func(packed []byte) (uint32, error) {
-			kept = slices.Clone(packed)
-			return samplefile.Sum(0, kept), nil
-		})
-		if err != nil || !there {
-			continue // it was a bad sample, or is damaged
-		}
-		now, err := p.loadNow(ctx, opts, index)
-		if err == nil && !bytes.Equal(now, kept) {
-			var again []byte
-			if again, err = p.loadNow(ctx, opts, index); err == nil && !bytes.Equal(again, now) {
-				err = errors.New("it is another one each time it is loaded")
-			} else if err == nil {
-				return fmt.Errorf("sample %d isn't the one that the dataset loads now: the file is another dataset's, which needs a path of its own, or loading has changed: then give another version, and the file is made anew", index)
-			}
-		}
-		if ctx.Err() != nil {
-			return contextError(ctx)
-		}
-		if err != nil {
-			log.Warn("nwt: a precomputed sample can't be compared with its dataset; the file is used", "path", p.path, "index", index, "error", err)
-		}
-	}
-	return nil
-}
-
-// loadNow loads a sample from the dataset, and packs it.
-func (p *Precomputed) loadNow(ctx context.Context, opts []Option, index int) (packed []byte, err error) {
-	l, err := p.loader(opts, only(index), 0, func(*slog.Logger) {})
-	if err != nil {
-		return nil, err
-	}
-	defer l.Close()
-	for b, err := range l.Epoch(ctx, 0) {
-		if err != nil {
-			return nil, err
-		}
-		packed = make([]byte, b.of.slot.places.PackedSize(0))
-		b.of.slot.places.Pack(0, packed)
-	}
-	return packed, nil
-}
-
-// only is the sampler of one index.
-type only int
-
-func (only) Len() int          { return 1 }
-func (o only) At(_, _ int) int { return int(o) }
-
 // fill loads the samples that the file doesn't have and writes them.
 func (p *Precomputed) fill(ctx context.Context, w *samplefile.Writer, o *options, opts []Option) error {
 	if w.Len() == 0 {
 		return nil
 	}
-	l, err := p.loader(opts, w, p.n, p.drawn)
+	howToLoad := func(o *options) error { o.only = inPrecompute; return nil }
+	tryAll := func(o *options) error { o.only, o.drawn, o.maxBad = everywhere, p.drawn, p.n; return nil }
+	l, err := NewLoader(p.ds, slices.Concat([]Option{howToLoad}, opts, []Option{tryAll, WithSampler(w)})...)
 	if err != nil {
 		return err
 	}

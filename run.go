@@ -33,7 +33,6 @@ type run struct {
 	mu      sync.Mutex
 	taken   int      // batches taken from the ring so far
 	opened  int      // batches opened so far
-	ordered int      // the last epoch whose order was asked for ahead: see orderAhead
 	ahead   []uint64 // sequence numbers of the batches opened and not taken, ascending
 	current *batch   // the batch in the loop body, or nil
 	halted  bool
@@ -303,24 +302,10 @@ func (r *run) openOne() (opened bool, err error) {
 		r.l.ring.Announce(b.seq, b, b.opened)
 		r.stream.take(b)
 	}
-	r.orderAhead(b)
 	if r.l.extra.policy.IsIdle() { // workers had nothing to claim until now: count the time that was lost
 		r.l.extra.policy.Reckon(r.l.now())
 	}
 	return true, nil
-}
-
-// orderAhead makes the program's sampler compute the order of the next epoch from the middle of this one on,
-// so that the next epoch's first batch needn't wait for it.
-func (r *run) orderAhead(b *batch) {
-	sampler, next := r.epochOrder.sampler, b.span.epoch+1
-	if r.epochOrder.own || sampler == nil || b.number < r.schedule.Whole/2 || next <= r.ordered || next > r.schedule.Last || r.l.Workers() == 0 {
-		return
-	}
-	r.ordered = next
-	r.beside.Go(func() {
-		usercall.Call(func() error { sampler.At(next, 0); return nil }, func([]byte, error) {}) // the batch reports it
-	})
 }
 
 // place writes into a batch which part of the schedule batch i is. The error comes from a BatchSampler.

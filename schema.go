@@ -47,10 +47,9 @@ func ValuesOf[T Element](samples []*Sample, field int) []T {
 
 // A Schema lists fields; [AddField] adds one and returns its [Column].
 type Schema struct {
-	fields  []Field
-	size    int            // of the fields of a sample, in bytes
-	numbers map[string]int // of the fields, by name
-	of      *Schema        // whose fields and numbers these are: a copy of a Schema makes its own when it adds a field
+	fields []Field
+	size   int     // of the fields of a sample, in bytes
+	of     *Schema // whose fields they are: a copy of a Schema makes its own when it adds one
 }
 
 // Fields returns the fields in the order in which they were added.
@@ -78,19 +77,18 @@ func addColumn[T Element](s *Schema, caller string, f Field) Column[T] {
 		panic(fmt.Sprintf("nwt: %s: field %d has no name", caller, i))
 	}
 	if s.of != s {
-		s.of, s.fields, s.numbers = s, slices.Clip(s.fields), map[string]int{}
-		for k, f := range s.fields {
-			s.numbers[f.Name] = k
-		}
+		s.of, s.fields = s, slices.Clip(s.fields)
 	}
-	if k, taken := s.numbers[f.Name]; taken {
-		panic(fmt.Sprintf("nwt: %s: field %q: field %d already has this name", caller, f.Name, k))
+	for k := range s.fields {
+		if s.fields[k].Name == f.Name {
+			panic(fmt.Sprintf("nwt: %s: field %q: field %d already has this name", caller, f.Name, k))
+		}
 	}
 	l := &fieldSet{s.fields, &layout.Layout{Size: s.size}}
 	if err := l.add(f); err != nil {
 		panic(within(caller, err))
 	}
-	s.fields, s.size, s.numbers[f.Name] = l.fields, l.Size, i
+	s.fields, s.size = l.fields, l.Size
 	return Column[T]{index: i, name: f.Name, dtype: f.Type, full: l.Columns[0].Full}
 }
 

@@ -65,10 +65,9 @@ type counters struct {
 
 	loaded atomic.Int64 // written by workers while something tunes, in parts of wholeBatch
 
-	reading durations.Stopwatch // for a stream: runs while the records of a batch are read
-	loads   durations.Histogram // written by workers
-	faulty  faulty
-
+	reading        durations.Stopwatch // for a stream: runs while the records of a batch are read
+	loads          durations.Histogram // written by workers
+	faulty         faulty
 	failedTogether atomic.Int64 // calls of LoadMany that failed
 }
 

@@ -4,6 +4,7 @@
 package samplefile
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/nwt-go/nwt/internal/files"
 	"github.com/nwt-go/nwt/internal/osmemory"
+	"github.com/nwt-go/nwt/internal/permute"
 )
 
 // A File is an open file of samples.
@@ -200,6 +202,41 @@ func (f *File) bytes(from int64, n int, buf *[]byte) ([]byte, error) {
 	*buf = slices.Grow((*buf)[:0], n)[:n]
 	_, err := f.file.ReadAt(*buf, from)
 	return *buf, err
+}
+
+// Compare compares two samples of the file, the first and another, with what load returns now: the file may
+// hold samples of another dataset or of older code, and nothing else would show it. If they differ, it
+// closes the file and returns an error. If they can't be loaded, or are different each time, it logs that.
+func (f *File) Compare(ctx context.Context, load func(index int) ([]byte, error)) error {
+	for _, index := range slices.Compact([]int{0, int(permute.Mix64(uint64(f.spec.Samples)) % uint64(f.spec.Samples))}) {
+		var kept []byte
+		there, err := f.Read(0, index, func(sample []byte) (uint32, error) {
+			kept = slices.Clone(sample)
+			return Sum(0, kept), nil
+		})
+		if err != nil || !there {
+			continue // it was left out, or is damaged
+		}
+		now, err := load(index)
+		if err == nil && !bytes.Equal(now, kept) {
+			again, failed := load(index)
+			switch {
+			case failed != nil:
+				err = failed
+			case !bytes.Equal(again, now):
+				err = errors.New("it is another one each time it is loaded")
+			default:
+				return errors.Join(fmt.Errorf("sample %d isn't the one that the dataset loads now: the file is another dataset's, which needs a path of its own, or loading has changed: then give another version, and the file is made anew", index), f.Close())
+			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			return errors.Join(ctx.Err(), f.Close())
+		case err != nil:
+			f.log.Warn("nwt: a precomputed sample can't be compared with its dataset; the file is used", "path", f.path, "index", index, "error", err)
+		}
+	}
+	return nil
 }
 
 // Close unmaps the file and closes it.

@@ -97,7 +97,6 @@ func TestAFileWhoseSamplesCannotBeComparedStandsWithALine(t *testing.T) {
 	for why, now := range map[string]func(calls int) ([]int32, error){
 		"the store is offline":                     func(int) ([]int32, error) { return nil, errors.New("the store is offline") },
 		"it is another one each time it is loaded": func(calls int) ([]int32, error) { return []int32{int32(calls)}, nil },
-		"no answer within WithTimeout(20ms)":       func(int) ([]int32, error) { time.Sleep(time.Second); return []int32{7}, nil },
 	} {
 		path := filepath.Join(t.TempDir(), "samples")
 		load := func(int) ([]int32, error) { return []int32{7}, nil }
@@ -111,7 +110,7 @@ func TestAFileWhoseSamplesCannotBeComparedStandsWithALine(t *testing.T) {
 		precompute(t, ds, path)
 		load = now
 		var log kit.Journal
-		p := precompute(t, ds, path, log.Option(), nwt.WithTimeout(20*time.Millisecond))
+		p := precompute(t, ds, path, log.Option())
 		s, err := nwt.LoadSample(t.Context(), p, 0)
 		require.NoError(t, err)
 		require.Equal(t, []int32{7}, nwt.Values[int32](s, 0))
