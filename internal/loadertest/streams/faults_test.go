@@ -658,7 +658,7 @@ func TestAShardWhoseConnectionIsCutIsReadOn(t *testing.T) {
 			opts = append(opts, nwt.WithTimeout(time.Minute))
 		}
 		var plain nwt.Stream = s
-		cut := &cutOff{Stream: s, every: 30 + rng.IntN(60), skips: rng.IntN(2) == 0}
+		cut := &cutOff{Stream: s, every: 60 + rng.IntN(60), skips: rng.IntN(2) == 0}
 		var flaky nwt.Stream = cut
 		if rng.IntN(2) == 0 {
 			flaky = withCounts{cut, lengths}
