@@ -3,6 +3,7 @@ package serve
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -52,8 +53,10 @@ type remote struct {
 	client flight.FlightServiceClient
 	opts   *options
 	about  description
-	most   int                       // samples of a request
-	late   atomic.Pointer[time.Time] // when patience last ended
+	most   int // samples of a request
+
+	late      atomic.Pointer[time.Time] // when patience last ended
+	untrusted atomic.Pointer[error]     // why a server's certificate was refused
 }
 
 // sized is a remote dataset that knows the sizes of its samples.
@@ -70,7 +73,7 @@ func (d *sized) Sizes(index int, sizes []int) {
 }
 
 // Open makes a dataset of what servers have; all of them must serve the same dataset. An address is
-// host:port or unix:PATH. If there is only one, it may also be dns:///name:port, which stands for all
+// host:port. If there is only one, it may also be dns:///name:port, which stands for all
 // hosts of this name; the name is looked up again while training runs. If a server that answers later
 // has another dataset, token or version, the epoch ends with an error, whatever WithErrorBudget allows.
 func Open(ctx context.Context, addresses []string, opts ...ClientOption) (Dataset, error) {
@@ -88,9 +91,10 @@ func Open(ctx context.Context, addresses []string, opts ...ClientOption) (Datase
 	if err != nil {
 		return nil, err
 	}
+	d := &sized{remote: &remote{opts: o}}
 	creds := insecure.NewCredentials()
 	if o.tls != nil {
-		creds = credentials.NewTLS(o.tls)
+		creds = strict{credentials.NewTLS(o.tls), &d.untrusted}
 	}
 	dial := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds), grpc.WithDefaultServiceConfig(serviceConfig),
@@ -106,11 +110,7 @@ func Open(ctx context.Context, addresses []string, opts ...ClientOption) (Datase
 	if !strings.HasPrefix(target, "dns:///") {
 		list, state := manual.NewBuilderWithScheme("nwt"), resolver.State{}
 		for _, a := range addresses {
-			name, _, err := net.SplitHostPort(a)
-			if err != nil || strings.HasPrefix(a, "unix:") {
-				name = "localhost"
-				dial = append(dial, grpc.WithContextDialer(dialed))
-			}
+			name, _, _ := net.SplitHostPort(a) // it is checked
 			state.Endpoints = append(state.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{{Addr: a, ServerName: name}}})
 		}
 		list.InitialState(state)
@@ -120,7 +120,7 @@ func Open(ctx context.Context, addresses []string, opts ...ClientOption) (Datase
 	if err != nil {
 		return nil, fmt.Errorf("serve: Open: %w", err)
 	}
-	d := &sized{remote: &remote{conn: conn, client: flight.NewFlightServiceClient(conn), opts: o}}
+	d.conn, d.client = conn, flight.NewFlightServiceClient(conn)
 	if err := d.patiently(ctx, d.ask); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -132,33 +132,39 @@ func Open(ctx context.Context, addresses []string, opts ...ClientOption) (Datase
 	return d, nil
 }
 
+// strict credentials record why a certificate is refused: gRPC only says that a server can't be reached.
+type strict struct {
+	credentials.TransportCredentials
+	refused *atomic.Pointer[error]
+}
+
+func (s strict) Clone() credentials.TransportCredentials {
+	return strict{s.TransportCredentials.Clone(), s.refused}
+}
+
+func (s strict) ClientHandshake(ctx context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	secure, info, err := s.TransportCredentials.ClientHandshake(ctx, authority, c)
+	if _, is := errors.AsType[*tls.CertificateVerificationError](err); is {
+		s.refused.Store(&err)
+	}
+	return secure, info, err
+}
+
 // checkAddress returns an error unless a is the address of a server, one of n.
 func checkAddress(a string, n int) error {
-	path, unix := strings.CutPrefix(a, "unix:")
 	name := strings.TrimPrefix(a, "dns:///")
 	_, port, err := net.SplitHostPort(name)
 	switch {
-	case unix && (strings.HasPrefix(path, "@") || path == ""):
-		return fmt.Errorf("serve: Open: %s: must have the path of a socket, as unix:PATH", a)
-	case unix:
-		return nil
-	case strings.Contains(name, "://"):
-		return fmt.Errorf("serve: Open: %s: must be host:port, unix:PATH or dns:///name:port", a)
+	case strings.Contains(name, "://") || strings.HasPrefix(name, "unix:"):
+		return fmt.Errorf("serve: Open: %s: must be host:port or dns:///name:port", a)
 	case name != a && n > 1:
 		return fmt.Errorf("serve: Open: %s: must be the only address; there are %d", a, n)
+	case strings.Count(name, ":") > 1 && name[0] != '[':
+		return fmt.Errorf("serve: Open: %s: an IPv6 address must be in brackets: [host]:port, such as [::1]:7474", a)
 	case err != nil || port == "":
 		return fmt.Errorf("serve: Open: %s: has no port: host:port, such as %s:7474", a, name)
 	}
 	return nil
-}
-
-// dialed connects to an address of Open's. A path is taken as it is, not as a part of a URL.
-func dialed(ctx context.Context, address string) (net.Conn, error) {
-	network := "tcp"
-	if path, unix := strings.CutPrefix(address, "unix:"); unix {
-		network, address = "unix", path
-	}
-	return (&net.Dialer{}).DialContext(ctx, network, address)
 }
 
 // ask asks what there is.
@@ -171,7 +177,7 @@ func (d *sized) ask(ctx context.Context) error {
 	if err := json.Unmarshal(info.GetAppMetadata(), &d.about); err != nil || d.about.Data == "" {
 		return errors.Join(errors.New("this isn't an nwt server"), err)
 	}
-	if err := differs("server "+d.about.Server, d.about.Version); err != nil {
+	if err := differs("server "+d.about.Server, d.about.Version, version); err != nil {
 		return err
 	}
 	if d.about.Batch < 1 || d.about.Samples < 0 || d.about.Samples > 1<<40 {
@@ -216,14 +222,34 @@ func (e serverError) Temporary() bool { return e.temporary }
 // EndsEpoch reports that the error is of the source of all samples.
 func (e serverError) EndsEpoch() bool { return true }
 
+// within returns a context that ends after d. A second counts as at most two: this process may have been
+// suspended.
+func within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		for last := time.Now(); d > 0; {
+			select {
+			case <-time.After(min(d, time.Second)):
+			case <-ctx.Done():
+				return
+			}
+			now := time.Now()
+			d -= min(now.Sub(last), 2*time.Second)
+			last = now
+		}
+		cancel()
+	}()
+	return ctx, cancel
+}
+
 // patiently calls f until it succeeds, fails for another reason than that a server doesn't answer, or
 // patience ends.
 func (d *remote) patiently(ctx context.Context, f func(ctx context.Context) error) error {
 	patience := d.opts.patience
 	if late := d.late.Load(); late != nil && time.Since(*late) < time.Second {
-		patience /= 60 // or a batch's samples, each asked for alone, would take as many times as long
+		patience = min(patience, time.Second) // or a batch's samples, each asked for alone, would take as many times as long
 	}
-	within, cancel := context.WithTimeout(ctx, patience)
+	within, cancel := within(ctx, patience)
 	defer cancel()
 	if d.opts.token != "" {
 		within = metadata.AppendToOutgoingContext(within, "authorization", "Bearer "+d.opts.token)
@@ -237,6 +263,8 @@ func (d *remote) patiently(ctx context.Context, f func(ctx context.Context) erro
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case d.about.Server == "" && d.untrusted.Load() != nil: // later other servers may answer
+			return serverError{fmt.Errorf("serve: Open: %w", *d.untrusted.Load()), false}
 		case within.Err() != nil:
 			d.late.Store(new(time.Now()))
 			return serverError{fmt.Errorf("serve: no server has answered for %v: %w", patience, cmp.Or(last, err)), true}
@@ -321,10 +349,13 @@ func (d *remote) get(ctx context.Context, t *flight.Ticket, dst []*nwt.Sample) e
 	for err == nil && batches < 2 {
 		err = stream.RecvMsg(in)
 	}
-	if err == io.EOF && batches == 1 {
+	switch {
+	case err == io.EOF && batches == 1:
 		return nil
+	case err == nil || err == io.EOF:
+		return fmt.Errorf("serve: %d batches have come, not 1", batches)
 	}
-	return errors.Join(err, fmt.Errorf("serve: %d batches have come, not 1", batches))
+	return err
 }
 
 // scatter reads a batch, a body of size bytes, into its samples.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"syscall"
@@ -30,7 +31,7 @@ var (
 	stopped   = flag.Duration("stopped", 0, "how long servers are stopped in every fifth history, such as 30s: long enough to be noticed")
 )
 
-const serverAddress = "NWT_TEST_SERVER"
+const serverAddress, socketFolder = "NWT_TEST_SERVER", "NWT_TEST_SOCKETS"
 
 // TestMain runs a server if the test has started itself as one.
 func TestMain(m *testing.M) {
@@ -43,7 +44,7 @@ func TestMain(m *testing.M) {
 	defer stop()
 	opts := []serve.ServerOption{serve.WithLoader(append(slowOpts, nwt.WithWorkers(4))...)}
 	if runtime.GOOS == "linux" {
-		opts = append(opts, serve.WithShared("@nwt-"+address))
+		opts = append(opts, serve.WithShared(sharedAt(address)))
 	}
 	s, err := serve.New(ctx, slow, opts...)
 	if err != nil {
@@ -63,6 +64,9 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 }
+
+// sharedAt is the path of the socket of a server at an address.
+func sharedAt(address string) string { return filepath.Join(os.Getenv(socketFolder), address) }
 
 // slow is a dataset of which a request takes a few milliseconds.
 var slow = nwt.NewDataset(600, drawing{longest: 6}.Fields(), func(ctx context.Context, index int, dst *nwt.Sample) error {
@@ -101,6 +105,7 @@ func freeAddress(t *testing.T) string {
 // trouble starts some servers of slow, and others later; it kills, stops and slows them at random
 // until end is called.
 func trouble(t *testing.T, rng *rand.Rand) (addresses []string, end func()) {
+	t.Setenv(socketFolder, t.TempDir())
 	hosts := make([]*host, 2+rng.IntN(2))
 	for i := range hosts {
 		hosts[i] = &host{address: freeAddress(t)}

@@ -38,7 +38,7 @@ func (f *flights) GetFlightInfo(_ context.Context, d *flight.FlightDescriptor) (
 	for i := 0; err == nil && i < len(path); i++ {
 		numbers[i], err = strconv.Atoi(path[i])
 	}
-	if wrong := differs("the client", numbers[2]); err == nil && wrong != nil {
+	if wrong := differs("server "+f.s.opts.name, version, numbers[2]); err == nil && wrong != nil {
 		return nil, status.Error(codes.FailedPrecondition, wrong.Error())
 	}
 	var described description
@@ -62,11 +62,13 @@ func (f *flights) DoAction(a *flight.Action, stream flight.FlightService_DoActio
 	if a.GetType() != "sizes" || !sized {
 		return status.Errorf(codes.InvalidArgument, "the action %.200q isn't known: a dataset that tells sizes has \"sizes\"", a.GetType())
 	}
-	if err := f.s.enter(stream.Context()); err != nil {
+	from := caller(stream.Context())
+	leave, err := f.s.loading.enter(stream.Context(), from.host, from)
+	if err != nil {
 		return err
 	}
-	defer f.s.leave()
-	watch := watchOver(stream.Context())
+	defer leave()
+	watch := watchOver(from)
 	defer watch.end()
 	sizes, portion, logged := make([]int, ragged(f.s.about.Fields)), []byte(nil), false
 	for index := range f.s.about.Samples {
@@ -112,16 +114,20 @@ type watch struct {
 	over atomic.Bool
 }
 
-func watchOver(ctx context.Context) *watch {
+func watchOver(c *conn) *watch {
 	w := &watch{}
 	w.Timer = time.AfterFunc(stall, func() {
-		if p, ok := peer.FromContext(ctx); ok && !w.over.Load() {
-			if a, ok := p.Addr.(peerAddr); ok {
-				_ = a.conn.Close()
-			}
+		if !w.over.Load() {
+			_ = c.Close()
 		}
 	})
 	return w
+}
+
+// caller returns the connection of a call.
+func caller(ctx context.Context) *conn {
+	p, _ := peer.FromContext(ctx)
+	return p.Addr.(peerAddr).conn
 }
 
 func (w *watch) end() {
@@ -132,17 +138,18 @@ func (w *watch) end() {
 // DoGet answers a batch.
 func (f *flights) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer) error {
 	s, ctx := f.s, stream.Context()
-	if err := s.enter(ctx); err != nil {
+	from := caller(ctx)
+	leave, err := s.loading.enter(ctx, from.host, from)
+	if err != nil {
 		return err
 	}
-	defer s.leave()
+	defer leave()
 	begin := func(shape func(field int) []int) (*arrow.Schema, error) {
 		schema := schemaOf(s.about.Fields, shape)
 		first := ipc.GetSchemaPayload(schema, memory.DefaultAllocator)
 		return schema, stream.SendMsg(&outgoing{header: first.Meta().Bytes()})
 	}
 	var schema *arrow.Schema
-	var err error
 	if !s.about.Sized { // then the shapes are known: a client can cancel its call from now on
 		if schema, err = begin(func(i int) []int { return s.about.Fields[i].Shape }); err != nil {
 			return err
@@ -150,10 +157,10 @@ func (f *flights) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 	}
 	var lost atomic.Bool // gRPC may still read the memory
 	b, a, err := s.load(ctx, t.GetTicket(), s.alloc, func(mem []byte) error {
-		if !lost.Load() {
-			s.spare.Put(&mem)
+		if lost.Load() {
+			return nil
 		}
-		return nil
+		return s.recycle(mem)
 	})
 	if err != nil {
 		return err
@@ -169,7 +176,7 @@ func (f *flights) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 		return status.Error(codes.InvalidArgument, said(err, maxSaid))
 	}
 	out.meta = jsonOf(a)
-	sent, watch := make(chan struct{}), watchOver(ctx)
+	sent, watch := make(chan struct{}), watchOver(from)
 	defer watch.end()
 	out.left = func(parts int) {
 		if watch.Reset(stall); parts == 0 {

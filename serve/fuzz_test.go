@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/nwt-go/nwt"
@@ -30,11 +31,11 @@ func FuzzTickets(f *testing.F) {
 	f.Add([]byte(`{"epoch": -1, "batch": 1e9, "samples": 7, "order": "18446744073709551615"}`))
 	f.Add(jsonOf(ticket{Data: s.about.Data, Places: [][2]int{{1, 0}, {-1, 1 << 62}}}))
 	f.Fuzz(func(t *testing.T, ticket []byte) {
-		stream := &sink{ctx: t.Context()}
+		stream := &sink{ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: peerAddr{conn: &conn{}}})}
 		if err := (&flights{s: s}).DoGet(&flight.Ticket{Ticket: ticket}, stream); err != nil {
 			require.Contains(t, []codes.Code{codes.InvalidArgument, codes.DataLoss, codes.FailedPrecondition}, status.Code(err), "%v", err)
 		}
-		require.Empty(t, s.loading, "a slot is lost")
+		require.Zero(t, s.Stats().Loading, "a slot is lost")
 	})
 }
 

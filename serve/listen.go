@@ -1,95 +1,93 @@
 package serve
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"net"
-	"os"
-	"path/filepath"
-	"strings"
-	"syscall"
+	"slices"
+	"sync"
+	"time"
 )
 
 const (
-	maxSocket = 103  // bytes of a socket's path, on every system
-	maxConns  = 1024 // connections of a server
+	maxConns = 1024        // connections of a server
+	unproven = time.Minute // how long a connection without an authorised call lasts
 )
 
-// Listen listens at host:port or unix:PATH. Only root, and the user who runs the server, can reach a
-// socket, whatever the umask. A socket that a killed server left behind is replaced.
-func Listen(address string) (net.Listener, error) {
-	path, ok := strings.CutPrefix(address, "unix:")
-	switch {
-	case !ok:
-		return net.Listen("tcp", address)
-	case strings.HasPrefix(path, "@"):
-		return nil, fmt.Errorf("serve: Listen: %s: must be unix:PATH; only WithShared takes a name without a file", address)
-	}
-	return listenUnix(path)
+// A listener bounds connections: to maxConns, of which one host may have half, and to a minute for those
+// without an authorised call. For a connection too many, it closes the oldest of these, of the same host if
+// that has half.
+type listener struct {
+	net.Listener
+	mu    sync.Mutex
+	conns []*conn // by age
 }
 
-func listenUnix(path string) (net.Listener, error) {
-	if err := fitsSocket("Listen", path); err != nil {
-		return nil, err
-	}
-	if strings.HasPrefix(path, "@") {
-		return net.Listen("unix", path)
-	}
-	removeDead(path)
-	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		return c.Control(makePrivate)
-	}}
-	l, err := private.Listen(context.Background(), "unix", path)
-	if err == nil {
-		if err = os.Chmod(path, 0o600); err != nil {
-			err = errors.Join(err, l.Close())
-		}
-	}
-	return l, err
+// A conn can be found, and closed, by the address of its peer.
+type conn struct {
+	net.Conn
+	of     *listener
+	host   string
+	expiry *time.Timer // stopped by the first authorised call
+	proven bool
 }
-
-// fitsSocket returns an error unless a socket may have the path.
-func fitsSocket(option, path string) error {
-	if path == "" || len(path) > maxSocket || strings.ContainsRune(path, 0) {
-		return optionError(option, path, "the path of a socket must have 1 … %d bytes; it has %d", maxSocket, len(path))
-	}
-	if dir := filepath.Dir(path); path[0] != '@' {
-		switch about, err := os.Stat(dir); {
-		case err != nil:
-			return optionError(option, path, "its folder must exist: %v", err)
-		case !about.IsDir():
-			return optionError(option, path, "%s must be a folder", dir)
-		}
-	}
-	return nil
-}
-
-// removeDead removes a socket at which nobody listens.
-func removeDead(path string) {
-	if about, err := os.Lstat(path); err != nil || about.Mode()&os.ModeSocket == 0 {
-		return
-	}
-	if c, err := net.Dial("unix", path); err == nil {
-		_ = c.Close()
-	} else if errors.Is(err, syscall.ECONNREFUSED) {
-		_ = os.Remove(path) // or listening says why not
-	}
-}
-
-// A listener's connections can be found, and closed, by the address of their peer.
-type listener struct{ net.Listener }
-
-type conn struct{ net.Conn }
 
 type peerAddr struct {
 	net.Addr
-	conn net.Conn
+	conn *conn
 }
 
-func (l listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	return conn{c}, err
+func (c *conn) RemoteAddr() net.Addr { return peerAddr{c.Conn.RemoteAddr(), c} }
+
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		accepted, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		c := &conn{Conn: accepted, of: l}
+		c.host, _, _ = net.SplitHostPort(accepted.RemoteAddr().String())
+		if l.admits(c) {
+			return c, nil
+		}
+		_ = accepted.Close()
+	}
 }
 
-func (c conn) RemoteAddr() net.Addr { return peerAddr{c.Conn.RemoteAddr(), c} }
+func (l *listener) admits(c *conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	same := 0
+	for _, other := range l.conns {
+		if other.host == c.host {
+			same++
+		}
+	}
+	if same >= maxConns/2 || len(l.conns) >= maxConns {
+		oldest := slices.IndexFunc(l.conns, func(other *conn) bool { return !other.proven && (other.host == c.host || same < maxConns/2) })
+		if oldest < 0 {
+			return false
+		}
+		_ = l.conns[oldest].Conn.Close()
+		l.conns = slices.Delete(l.conns, oldest, oldest+1)
+	}
+	l.conns = append(l.conns, c)
+	c.expiry = time.AfterFunc(unproven, func() { _ = c.Close() })
+	return true
+}
+
+// prove records an authorised call.
+func (c *conn) prove() {
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	c.proven = true
+	c.expiry.Stop()
+}
+
+func (c *conn) Close() error {
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	c.expiry.Stop()
+	if i := slices.Index(c.of.conns, c); i >= 0 {
+		c.of.conns = slices.Delete(c.of.conns, i, i+1)
+	}
+	return c.Conn.Close()
+}

@@ -4,6 +4,8 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -34,6 +36,7 @@ type options struct {
 	grace        time.Duration
 	name, shared string
 	about        json.RawMessage
+	more         map[string]func() []byte
 
 	// Of clients.
 	patience time.Duration
@@ -67,8 +70,8 @@ func WithTuning() ServerOption {
 }
 
 // WithSlots sets how many batches a server loads and sends at a time: 1 … 4096, 16 by default. This
-// bounds the server's memory. Further requests wait. Clients that use shared memory may together hold as
-// many batches again, plus one for each client that waits.
+// bounds the server's memory. Further requests wait: the connections that have the fewest slots go first.
+// Clients that use shared memory may together hold as many batches again, and each of them one more.
 func WithSlots(n int) ServerOption {
 	return serverOption(func(o *options) error {
 		if o.slots = n; n < 1 || n > 4096 {
@@ -100,39 +103,53 @@ func WithName(name string) ServerOption {
 	})
 }
 
-// WithShared also answers clients of this host through shared memory, at the path of a Unix socket, or at
-// @NAME, which has no file. [Server.Serve] says who is let in. It needs Linux.
+// WithShared also answers clients of this host through shared memory, at the path of a Unix socket: those of
+// the server's user, and root's. It needs Linux.
 func WithShared(path string) ServerOption {
 	return serverOption(func(o *options) error {
-		o.shared = path
-		switch {
-		case runtime.GOOS != "linux":
+		if o.shared = path; runtime.GOOS != "linux" {
 			return optionError("WithShared", path, "needs Linux")
-		case path == "@":
-			return optionError("WithShared", path, "must have a name after the @")
 		}
-		return fitsSocket("WithShared", path)
+		if path == "" || path[0] == '@' || len(path) > 107 || strings.ContainsRune(path, 0) {
+			return optionError("WithShared", path, "the path of a socket must have 1 … 107 bytes, and not begin with @; it has %d", len(path))
+		}
+		if about, err := os.Stat(filepath.Dir(path)); err != nil || !about.IsDir() {
+			return optionError("WithShared", path, "its folder must exist: %v", err)
+		}
+		return nil
+	})
+}
+
+// WithMore adds a text of up to 2 GB that clients on this host may ask for by its name.
+func WithMore(name string, text func() []byte) ServerOption {
+	return serverOption(func(o *options) error {
+		if o.more == nil {
+			o.more = make(map[string]func() []byte)
+		}
+		o.more[name] = text
+		return nil
 	})
 }
 
 // WithAbout adds facts, such as the names of classes, to the description that each client gets: at
-// most 1 MB of JSON.
+// most 8 MB of JSON.
 func WithAbout(about map[string]any) ServerOption {
 	return serverOption(func(o *options) (err error) {
 		o.about, err = json.Marshal(about)
 		switch n := len(o.about); {
 		case err != nil:
 			return optionError("WithAbout", nil, "must be what JSON can hold: %v", err)
-		case n > 1<<20:
-			return optionError("WithAbout", nil, "must be at most %d bytes of JSON; it has %d", 1<<20, n)
+		case n > 1<<23:
+			return optionError("WithAbout", nil, "must be at most %d bytes of JSON; it has %d", 1<<23, n)
 		}
 		return nil
 	})
 }
 
 // WithPatience sets how long a client waits for a batch, whatever servers do meanwhile: a minute by
-// default, at least a millisecond. If no batch has come by then, the epoch ends with a temporary error:
-// see nwt.WithRetry.
+// default, at least a millisecond. While the client itself is suspended, no time passes. If no batch has
+// come by then, the request fails with a temporary error: nwt.WithRetry says whether it is repeated, or the
+// epoch ends.
 func WithPatience(d time.Duration) ClientOption {
 	return clientOption(func(o *options) error {
 		if o.patience = d; d < time.Millisecond {

@@ -13,18 +13,19 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// version is that of what clients and servers say to each other, over Flight and in shared memory.
-const version = 2
+// version is that of what clients and servers say to each other.
+const version = 3
 
-// differs returns an error if another side speaks another version.
-func differs(who string, theirs int) error {
-	switch {
-	case theirs < version:
-		return fmt.Errorf("%s speaks version %d, this is %d: update %s", who, theirs, version, who)
-	case theirs > version:
-		return fmt.Errorf("%s speaks version %d, this is %d: update nwt here", who, theirs, version)
+// differs returns an error unless a server and a client speak the same version.
+func differs(server string, servers, client int) error {
+	older := "nwt where the client runs"
+	if servers < client {
+		older = server
 	}
-	return nil
+	if servers == client {
+		return nil
+	}
+	return fmt.Errorf("the client speaks version %d, %s version %d: update %s", client, server, servers, older)
 }
 
 // A ticket asks for one batch: number Batch of a rank's epoch, or number Batch after a state. Package
@@ -60,7 +61,7 @@ func parseTicket(b []byte) (t ticket, err error) {
 		return t, errors.New("something follows the ticket")
 	}
 	t.World = cmp.Or(t.World, 1)
-	return t, differs("the client", cmp.Or(t.Version, version))
+	return t, nil
 }
 
 // An answer goes before a batch, as the metadata of its message.
@@ -96,7 +97,9 @@ type description struct {
 	Bytes   int             `json:"bytes"`   // of the largest batch; 0: samples tell their sizes, so that it isn't known
 	Fields  []nwt.Field     `json:"fields"`
 	Sized   bool            `json:"sized"`
-	About   json.RawMessage `json:"about,omitempty"` // of WithAbout
+	About   json.RawMessage `json:"about,omitempty"`  // of WithAbout
+	Result  string          `json:"result,omitempty"` // of WithTuning
+	Workers int             `json:"workers"`          // samples loaded at a time
 
 	Fingerprint string `json:"fingerprint,omitempty"` // of the dataset, cut
 }

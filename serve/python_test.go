@@ -130,11 +130,9 @@ func TestThePythonClient(t *testing.T) {
 	}
 	given["rest"] = map[string]any{"state": state, "digests": digests(t, loader(t, ds, append(opts, nwt.WithRank(1, 2))...).Resume(t.Context(), state))}
 
-	given["secret"] = start(t, ds, 1, serve.WithLoader(opts...), serve.WithToken("secret"), serve.WithShared(shared+"2"))[0]
-	given["secret shared"] = "shared:" + shared + "2"
+	given["secret"] = start(t, ds, 1, serve.WithLoader(opts...), serve.WithToken("secret"))[0]
 	pair, roots := certificate(t)
 	given["tls"], given["roots"] = start(t, ds, 1, serve.WithLoader(opts...), serve.WithTLS(&tls.Config{Certificates: []tls.Certificate{pair}}))[0], roots
-	given["socket"] = "unix:" + startAt(t, "unix", filepath.Join(t.TempDir(), "socket"), ds, serve.WithLoader(opts...))
 	given["bad"] = start(t, drawing{n: 20, longest: 6, bad: 13}, 1, serve.WithLoader(nwt.WithBatchSize(4)))[0]
 	one, two := given["drawing"].([]string)[0], start(t, drawing{n: 102, longest: 6, bad: -1}, 1, serve.WithLoader(opts...))[0]
 	others := [][]string{{one, two}}
@@ -181,7 +179,7 @@ func TestEachSampleComesOnceInPythonWhateverHappensToTheServers(t *testing.T) {
 			addresses, end := trouble(t, rand.New(rand.NewPCG(uint64(seed), 2)))
 			defer end()
 			if seed%2 == 1 {
-				addresses = []string{"shared:@nwt-" + addresses[0]}
+				addresses = []string{"shared:" + sharedAt(addresses[0])}
 			}
 			cmd.Args = append(cmd.Args, addresses...)
 			got, err := cmd.Output()

@@ -19,7 +19,6 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -34,7 +33,7 @@ import (
 
 const (
 	stall      = 20 * time.Second // a client that takes nothing for so long is hung up on
-	handshake  = 4 * time.Second  // for what a client says first; also how long a silent one keeps a server from ending
+	handshake  = 4 * time.Second  // for what a client says first, and for a message; also how long a silent one keeps a server from ending
 	maxStreams = 128              // calls of a connection at a time
 )
 
@@ -48,12 +47,12 @@ type Server struct {
 	most   int         // bytes of the largest batch, with what aligns it
 	work   int         // samples loaded at a time
 
-	loading chan struct{} // has one for each batch that is being loaded or sent
-	held    chan struct{} // has one for each batch that a client in shared memory has, but not for those it waited for
+	loading *turns        // has one for each batch that is being loaded or sent
+	held    chan struct{} // has one for each batch that a client on this host has, but not for those it waited for
 
 	spare sync.Pool // of *[]byte: memory for batches that are sent
 
-	batches, samples, bad, bytes, holding atomic.Int64 // of Stats
+	batches, samples, bad, bytes atomic.Int64 // of Stats
 }
 
 // New makes a server of a dataset; ctx bounds tuning. The errors are those of nwt.NewLoader and, with
@@ -69,7 +68,7 @@ func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, er
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{ds: ds, opts: o, loading: make(chan struct{}, o.slots), held: make(chan struct{}, o.slots)}
+	s := &Server{ds: ds, opts: o, loading: &turns{most: o.slots, by: make(map[any]int)}, held: make(chan struct{}, o.slots)}
 	var l *nwt.Loader
 	if whole := slices.Concat(o.loader, []nwt.Option{nwt.WithRank(0, 1)}); o.tune {
 		l, err = nwt.NewTunedLoader(ctx, ds, whole...)
@@ -106,6 +105,10 @@ func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, er
 	if !sized {
 		s.about.Bytes = total
 	}
+	s.about.Workers = s.work
+	if s.result != nil {
+		s.about.Result = s.result.String()
+	}
 	return s, nil
 }
 
@@ -122,21 +125,41 @@ type Stats struct {
 	Bad     int64 // samples that could not be loaded
 	Bytes   int64 // of the batches
 	Loading int   // batches that are being loaded or sent
-	Held    int   // batches in shared memory that clients have, or are about to get
+	Held    int   // batches that clients on this host have, or are about to get
 }
 
 // Stats returns what the server has done.
 func (s *Server) Stats() Stats {
-	return Stats{s.batches.Load(), s.samples.Load(), s.bad.Load(), s.bytes.Load(), len(s.loading), int(s.holding.Load())}
+	s.loading.mu.Lock()
+	defer s.loading.mu.Unlock()
+	return Stats{s.batches.Load(), s.samples.Load(), s.bad.Load(), s.bytes.Load(), s.loading.used, len(s.held)}
 }
 
 // Serve answers requests until ctx ends. It then takes no new ones, finishes those that it has begun if
-// WithGrace leaves the time, and hangs up. It closes the listener. A server serves once.
+// WithGrace leaves the time, and hangs up. It closes the listener, which may be nil for a server that has
+// only clients of WithShared. A server serves once.
 //
-// Without a token, everybody who reaches a TCP address is let in: on loopback, every user of this host. A
-// Unix socket made by [Listen] or [WithShared] lets in only the user who runs the server, and root. A
-// socket at @NAME also lets in others who know the token.
-func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+// Without a token, everybody who reaches the address is let in: on loopback, every user of this host.
+func (s *Server) Serve(ctx context.Context, l net.Listener) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wait := func() {}
+	if s.opts.shared != "" {
+		wait, err = s.share(ctx, s.opts.shared)
+	}
+	if err == nil && l != nil {
+		err = s.serveFlight(ctx, l)
+		cancel()
+	} else if l != nil {
+		err = errors.Join(err, l.Close())
+	}
+	if wait != nil {
+		wait()
+	}
+	return errors.Join(err, s.source.Close())
+}
+
+func (s *Server) serveFlight(ctx context.Context, l net.Listener) error {
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(maxTicket), grpc.WaitForHandlers(true),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(handshake),
@@ -144,11 +167,14 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: ping / 2, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: ping, Timeout: ping}),
 		grpc.InTapHandle(func(ctx context.Context, call *tap.Info) (context.Context, error) {
-			// Whether a server is alive everybody may ask.
-			if call.FullMethodName == grpc_health_v1.Health_Check_FullMethodName || s.knows(strings.TrimPrefix(strings.Join(call.Header.Get("authorization"), ""), "Bearer ")) {
-				return ctx, nil
+			switch {
+			case call.FullMethodName == grpc_health_v1.Health_Check_FullMethodName: // everybody may ask whether a server is alive
+			case s.knows(strings.TrimPrefix(strings.Join(call.Header.Get("authorization"), ""), "Bearer ")):
+				caller(ctx).prove()
+			default:
+				return nil, errToken
 			}
-			return nil, errToken
+			return ctx, nil
 		}),
 	}
 	if s.opts.tls != nil {
@@ -156,15 +182,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	if s.opts.token == "" && l.Addr().Network() == "tcp" {
 		slog.Warn("serve: there is no token: whoever reaches the address gets batches, on loopback every user of this host", "address", l.Addr().String())
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	wait := func() {}
-	if s.opts.shared != "" {
-		var err error
-		if wait, err = s.share(ctx, s.opts.shared); err != nil {
-			return errors.Join(err, l.Close(), s.source.Close())
-		}
 	}
 	g := grpc.NewServer(opts...)
 	flight.RegisterFlightServiceServer(g, &flights{s: s})
@@ -174,13 +191,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		g.GracefulStop()
 		stop.Stop()
 	})
-	err := g.Serve(listener{netutil.LimitListener(l, maxConns)}) // returns once all has stopped, or if the listener fails
+	err := g.Serve(&listener{Listener: l}) // returns once all has stopped, or if the listener fails
 	if g.Stop(); errors.Is(err, grpc.ErrServerStopped) {
 		err = nil // ctx had ended before
 	}
-	cancel()
-	wait()
-	return errors.Join(err, s.source.Close())
+	return err
 }
 
 // health answers who asks once; nobody may watch.
@@ -206,24 +221,15 @@ func (s *Server) describe(rank, world int) (description, error) {
 	return d, err
 }
 
-// enter waits for a place in loading, which leave gives back.
-func (s *Server) enter(ctx context.Context) error {
-	select {
-	case s.loading <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
-	}
-}
-
-func (s *Server) leave() { <-s.loading }
-
 // load loads the batch that a ticket asks for, and returns what is to be told of it. The caller has
 // entered. The error is a status.
 func (s *Server) load(ctx context.Context, asked []byte, alloc func(int) ([]byte, error), free func([]byte) error) (b driver.Batch, a answer, err error) {
 	a = answer{Server: s.opts.name, Data: s.about.Data}
 	var places []driver.Place
 	t, err := parseTicket(asked)
+	if err == nil && t.Version != 0 {
+		err = differs("server "+s.opts.name, version, t.Version)
+	}
 	switch {
 	case err != nil:
 	case t.Data == "":
@@ -298,6 +304,11 @@ func (s *Server) alloc(size int) ([]byte, error) {
 		return (*mem)[:size], nil
 	}
 	return memory.DefaultAllocator.Allocate(size), nil // aligned to 64 bytes
+}
+
+func (s *Server) recycle(mem []byte) error {
+	s.spare.Put(&mem)
+	return nil
 }
 
 // columns returns the columns of a batch: the fields', then those of lengths.

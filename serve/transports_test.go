@@ -19,7 +19,7 @@ import (
 )
 
 func TestThePythonTransports(t *testing.T) {
-	cmd := python(t, "-W", "error", "-m", "unittest", "discover", "-s", "../python/tests", "-p", "transports.py")
+	cmd := python(t, "-W", "error", "-m", "unittest", "discover", "-v", "-s", "../python/tests", "-p", "transports.py")
 	dir := t.TempDir()
 	both := func(name string, ds nwt.Dataset, opts ...serve.ServerOption) []string {
 		shared := filepath.Join(dir, name)
@@ -38,16 +38,24 @@ func TestThePythonTransports(t *testing.T) {
 		"huge":          both("huge", nwt.NewDataset(20, []nwt.Field{{Name: "x", Type: nwt.Uint8, Shape: []int{1 << 28}}}, nothing)),
 		"wide":          both("wide", nwt.NewDataset(20, wide(1000), nothing)),
 		"about":         both("about", plain, serve.WithAbout(map[string]any{"classes": []string{"cat", "dog"}}), serve.WithToken("secret")),
+		"failing":       both("failing", plain, serve.WithLoader(nwt.WithBatchTransform(func(context.Context, *nwt.Batch) error { return errors.New("the transform is broken") }))),
+		"path":          both("50%20#?ü, a path", plain),
 	}
-	var sockets []string
-	for _, name := range []string{"a socket", "50%20#?ü", "plain socket"} {
-		path := filepath.Join(dir, name)
-		l, err := serve.Listen("unix:" + path)
-		require.NoError(t, err)
-		serveOn(t, l, plain, serve.WithLoader(nwt.WithBatchSize(10)))
-		sockets = append(sockets, "unix:"+path)
+	if os.Getuid() == 0 {
+		at := filepath.Join(dir, "another user's")
+		require.NoError(t, os.Mkdir(at, 0o777))
+		require.NoError(t, os.Chmod(at, 0o777))
+		require.NoError(t, os.Chmod(dir, 0o755))
+		require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
+		serve.As(1001, func() {
+			l, err := net.Listen("unix", filepath.Join(at, "socket"))
+			if err == nil {
+				t.Cleanup(func() { _ = l.Close() })
+				given["another user's"] = l.Addr().String()
+			}
+		})
+		require.Contains(t, given, "another user's")
 	}
-	given["sockets"] = sockets
 	proxy, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer proxy.Close()

@@ -6,8 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -46,7 +44,7 @@ func TestOptionsOutOfBoundsAreToldTogether(t *testing.T) {
 	_, err = serve.Open(t.Context(), nil, serve.WithPatience(0))
 	require.ErrorContains(t, err, "WithPatience: 0s")
 	require.ErrorContains(t, err, "at least one address")
-	for _, path := range []string{"", "@", "/nothing/there/socket", strings.Repeat("x", 200)} {
+	for _, path := range []string{"", "@", "@name", "/nothing/there/socket", strings.Repeat("x", 200)} {
 		_, err = serve.New(t.Context(), drawing{n: 20, longest: 3, bad: -1}, serve.WithShared(path))
 		require.ErrorContains(t, err, "WithShared", path)
 	}
@@ -54,35 +52,15 @@ func TestOptionsOutOfBoundsAreToldTogether(t *testing.T) {
 
 func TestAnAddressThatCannotBeUsedIsTold(t *testing.T) {
 	for address, why := range map[string]string{
-		"host1": "has no port: host:port, such as host1:7474", "host1:": "has no port", "unix:": "path of a socket", "unix:@x": "path of a socket",
-		"http://host1:1": "must be host:port, unix:PATH or dns:///name:port", "dns:///host1": "has no port",
+		"host1": "has no port: host:port, such as host1:7474", "host1:": "has no port", "unix:/x": "must be host:port",
+		"http://host1:1": "must be host:port or dns:///name:port", "grpc://host1:1": "must be host:port", "dns:///host1": "has no port",
+		"::1:7474": "must be in brackets: [host]:port",
 	} {
 		_, err := serve.Open(t.Context(), []string{address})
 		require.ErrorContains(t, err, why, address)
 	}
 	_, err := serve.Open(t.Context(), []string{"host1:1", "dns:///host2:1"})
 	require.ErrorContains(t, err, "must be the only address")
-	_, err = serve.Listen("unix:@x")
-	require.ErrorContains(t, err, "only WithShared takes a name without a file")
-}
-
-func TestSocketsMayHaveAnyPathAndAreTheirUsersAlone(t *testing.T) {
-	ds := drawing{n: 40, longest: 3, bad: -1}
-	var addresses []string
-	for _, name := range []string{"a socket", "50%20#?ü", "plain"} {
-		path := filepath.Join(t.TempDir(), name)
-		require.NoError(t, os.Chmod(filepath.Dir(path), 0o700))
-		l, err := serve.Listen("unix:" + path)
-		require.NoError(t, err)
-		about, err := os.Stat(path)
-		require.NoError(t, err)
-		require.Equal(t, os.FileMode(0o600), about.Mode().Perm())
-		serveOn(t, l, ds, serve.WithLoader(nwt.WithBatchSize(4)))
-		addresses = append(addresses, "unix:"+path)
-		require.Len(t, held(t, loader(t, open(t, []string{"unix:" + path}), nwt.WithBatchSize(40)).Epoch(t.Context(), 0)), 11, name)
-	}
-	remote := open(t, addresses)
-	require.Equal(t, held(t, loader(t, ds, nwt.WithBatchSize(8)).Epoch(t.Context(), 0)), held(t, loader(t, remote, nwt.WithBatchSize(8), nwt.WithWorkers(3)).Epoch(t.Context(), 0)))
 }
 
 // In a bubble the clock is virtual, and clients reach a server through memory.
@@ -385,9 +363,9 @@ func (l *liar) GetFlightInfo(context.Context, *flight.FlightDescriptor) (*flight
 
 func TestAnotherVersionIsTold(t *testing.T) {
 	for about, why := range map[string]string{
-		`{"server": "host1", "data": "x", "batch": 1}`:               "server host1 speaks version 1, this is 2: update server host1",
-		`{"server": "host1", "version": 3, "data": "x", "batch": 1}`: "server host1 speaks version 3, this is 2: update nwt here",
-		`{"server": "host1", "version": 2, "data": "x"}`:             "tells 0 samples in batches of 0",
+		`{"server": "host1", "data": "x", "batch": 1}`:               "the client speaks version 3, server host1 version 1: update server host1",
+		`{"server": "host1", "version": 4, "data": "x", "batch": 1}`: "the client speaks version 3, server host1 version 4: update nwt where the client runs",
+		`{"server": "host1", "version": 3, "data": "x"}`:             "tells 0 samples in batches of 0",
 		`{}`: "this isn't an nwt server",
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -402,11 +380,11 @@ func TestAnotherVersionIsTold(t *testing.T) {
 	client, err := grpc.NewClient(start(t, drawing{n: 20, longest: 3, bad: -1}, 1)[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	defer client.Close()
-	_, err = flight.NewFlightServiceClient(client).GetFlightInfo(t.Context(), &flight.FlightDescriptor{Path: []string{"0", "1", "3"}})
-	require.ErrorContains(t, err, "the client speaks version 3, this is 2")
+	_, err = flight.NewFlightServiceClient(client).GetFlightInfo(t.Context(), &flight.FlightDescriptor{Path: []string{"0", "1", "4"}})
+	require.ErrorContains(t, err, "the client speaks version 4, server host0 version 3: update server host0")
 	stream, err := flight.NewFlightServiceClient(client).DoGet(t.Context(), &flight.Ticket{Ticket: []byte(`{"version": 1}`)})
 	require.NoError(t, err)
-	require.ErrorContains(t, read(stream), "the client speaks version 1, this is 2: update the client")
+	require.ErrorContains(t, read(stream), "the client speaks version 1, server host0 version 3: update nwt where the client runs")
 }
 
 func TestServersThatPadDifferentlyAreNotEqual(t *testing.T) {

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-import json
 import logging
 import os
-import select
 import shutil
+import socket
 import subprocess
 import sys
 import weakref
@@ -21,9 +19,10 @@ import numpy.typing as npt
 
 from . import _check as check
 from . import _ranks as ranks
-from ._loader import CLOSED, Batch, Loader, State
+from ._loader import Batch, Loader, State, _weakly
 from ._said import Said
 from ._wire import Error
+from .shared import Own, Pipes, Socket
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -129,21 +128,19 @@ class Local(Loader):
             self._program.close()
             raise
         self._args = given
-        self.classes = self._program.told["classes"] or []
+        self.result = self._transport.about.get("result", "")
+        if self.result:
+            logger.info("%s", self.result)
 
     def __repr__(self) -> str:
-        about = [f"{self.num_samples} samples", self._batches_of(), f"{self._program.told['workers']} workers"]
+        about = [f"{self.num_samples} samples", self._batches_of(), f"{self._transport.about['workers']} workers"]
         given = self._args[0][0]
         where = repr(given if isinstance(given, (str, os.PathLike)) else given[0]) + ("" if isinstance(given, (str, os.PathLike)) or len(given) == 1 else " …")
         return f"nwt.{type(self).__name__}({where}: {', '.join(about + self._of_rank())})"
 
     def _open(self) -> Any:
-        told = self._program.start()
-        self.result = told["result"]
-        if self.result:
-            logger.info("%s", self.result)
-        self._where, self._token = [told["address"]], self._program.token
-        return super()._open()
+        program = self._program
+        return Own(program.start, lambda: program.said.pass_on(), patience=self._patience, mapped=_weakly(self._mapped))
 
     @functools.cached_property
     def files(self) -> list[str]:
@@ -152,20 +149,25 @@ class Local(Loader):
         The list is empty if samples aren't files.
         """
         self._check()
-        return self._program.files()
+        return [os.fsdecode(one) for one in self._transport.more("files").split(b"\0")[:-1]]
+
+    @functools.cached_property
+    def _marks(self) -> str:
+        """The sizes and times of all files, hashed."""
+        return str(self._transport.more("marks").decode())
 
     def state_dict(self) -> State:
         """As in Loader. The state of a part of an epoch also tells the files' sizes and times."""
         state = super().state_dict()
         if state["samples"] and self._closed is None:
-            state["files"] = self._program.marks()
+            state["files"] = self._marks
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """As in Loader. If files have changed since the state was saved, that is an nwt.Error."""
         start = check.state(state)
         self._check()
-        if start["samples"] and state.get("files") not in (None, self._program.marks()):
+        if start["samples"] and state.get("files") not in (None, self._marks):
             raise Error(
                 "state: files have changed since it was saved (their sizes or times), so the rest of its epoch may be other samples: "
                 "begin the next epoch (set_epoch), or go on nevertheless after del state['files']"
@@ -182,9 +184,6 @@ class Local(Loader):
         if self._labels is not None:
             batch["label"] = self._labels[batch["index"]]
         return batch
-
-    def _ended(self) -> str | None:
-        return CLOSED if self._closed == CLOSED else self._program.again(self._came)
 
     def close(self) -> None:
         super().close()
@@ -396,93 +395,57 @@ class _Program:
     """Runs the program nwt-serve until close is called or this process ends."""
 
     def __init__(self, program: str, flags: Flags) -> None:
-        self.token, self._came, self._starts = os.urandom(16).hex(), 0, 1  # what had come when it was started last, and how often since
-        self._program, self._folder, self._flags = program, os.getcwd(), {"listen": "127.0.0.1:0", "token": self.token, **flags}
-        if sys.platform == "linux":
-            self._flags["shared"] = f"@nwt-{os.urandom(16).hex()}"
-        self.told: dict[str, Any] = {}
+        self._came, self._starts = -1, 0  # what had come when it was started last, and how often since
+        self._command, self._folder = [program, "-"], os.getcwd()
+        told = {name: flags.pop(name) for name in ("batch", "shuffle", "seed", "drop-last", "workers", "tune")}
+        # the strings of a list are bytes: a path needn't be UTF-8
+        self._document = {**told, "data": {n: [os.fsencode(one).decode("latin-1") for one in v] if isinstance(v, list) else v for n, v in flags.items()}}
+        self.process: Any = None
+        self._again = False  # whether it has ended before
+        self.said: Any = None  # a Said
         self.close: Callable[[], object] = lambda: None
 
-    def start(self) -> dict[str, Any]:
-        """Starts the program, and returns what the program reports once it serves."""
+    def start(self, came: int) -> tuple[Any, dict[str, Any]]:
+        """Starts the program, at most three times without a batch in between. Returns the connection, and what the program is to do."""
+        if self.process:
+            error = self._ended()
+            if self.said.end:
+                raise Error(f"nwt-serve can't be started again: {error}") if self._again else error
+            self._starts = self._starts if came == self._came else 0
+            if self._starts >= 3:
+                raise Error(f"{error} (it was started 3 times without loading a batch)")
+            logger.warning("starting it again: %s", error)
+            self._again = True
+        self._starts, self._came = self._starts + 1, came
         said = Said()
         sharing = str(ranks.sharing())
         # in torchrun's variables, so that the program takes its share of the CPUs
         environ = os.environ | {"RANK": "0", "WORLD_SIZE": sharing, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": sharing}
+        ours: Any = None
+        theirs: Any = None
+        if sys.platform != "win32":
+            ours, theirs = socket.socketpair()
         # a session of its own: Ctrl-C is for this process
-        process = subprocess.Popen(
-            [self._program, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said.file, cwd=self._folder, env=environ, start_new_session=True
-        )
+        process: Any = subprocess.Popen(
+            self._command, bufsize=0, stdin=theirs or subprocess.PIPE, stdout=None if theirs else subprocess.PIPE, stderr=said.file,
+            cwd=self._folder, env=environ, start_new_session=True,
+        )  # fmt: skip
         self.process, self.said = process, said
         self.close = weakref.finalize(self, _stop, process, said, os.getpid())
+        if theirs:
+            theirs.close()
+        return Socket(ours) if ours else Pipes(process.stdin, process.stdout), self._document
+
+    def _ended(self) -> Exception:
+        """Ends the program, whose connection has ended. Returns why that is."""
         try:
-            assert process.stdin and process.stdout
-            with contextlib.suppress(BrokenPipeError):  # it says why
-                process.stdin.write(_arguments(self._flags))
-                process.stdin.flush()  # it ends when this is closed
-            while sys.platform != "win32" and not select.select([process.stdout], [], [], 0.2)[0]:
-                said.pass_on()  # of tuning
-            if not (line := process.stdout.readline()):
-                raise said.error(process.wait())
-            self.told = json.loads(line)
-            said.pass_on()
-        except BaseException:
-            self.close()
-            raise
-        self._flags["listen"] = self.told["address"]
-        if "shared" in self._flags:
-            self.told["address"] = "shared:" + self._flags["shared"]
-        return self.told
-
-    def files(self) -> list[str]:
-        """The paths that follow the program's report."""
-        return [os.fsdecode(one) for one in self._more.split(b"\0")[:-2]]
-
-    def marks(self) -> str:
-        """What follows them: the sizes and times of all files, hashed."""
-        return self._more.split(b"\0")[-2].decode() if self._more else ""
-
-    @functools.cached_property
-    def _more(self) -> bytes:
-        assert self.process.stdout
-        return self.process.stdout.read()
-
-    def ended(self) -> str | None:
-        """Why the program has ended; None while it runs."""
-        if (status := self.process.poll()) is None:
-            return None
-        return CLOSED if self.said.file.closed else str(self.said.error(status))
-
-    def again(self, came: int) -> str | None:
-        """Starts the program again if it has ended, at most three times without a batch in between.
-
-        Returns why the program doesn't run, or None if it runs.
-        """
-        if not (why := self.ended()) or self.said.file.closed:
-            return why
-        self._starts, self._came = self._starts + 1 if came == self._came else 1, came
-        if self._starts > 3:
-            return f"{why} (it was started 3 times without loading a batch)"
-        logger.warning("starting it again: %s", why)
+            status = self.process.wait(1)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        error: Exception = self.said.error(status)
         self.close()
-        try:
-            self.start()
-        except (Error, OSError) as error:
-            return f"nwt-serve can't be started again: {error}"
-        return None
-
-
-def _arguments(flags: Flags) -> bytes:
-    """The flags in the form in which the program reads them from stdin."""
-    lines = []
-    for name, value in flags.items():
-        texts = (
-            ["@" + one if one.startswith("@") else one for one in value]
-            if isinstance(value, list)
-            else [str(value).lower() if value is True or value is False else value]
-        )
-        lines += [f"-{name}={text}\0" for text in texts]
-    return os.fsencode("".join(lines) + "\0")
+        return error
 
 
 def _stop(process: subprocess.Popen[bytes], said: Said, pid: int) -> None:

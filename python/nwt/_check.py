@@ -151,7 +151,7 @@ def expanded(text: str) -> list[str]:
 def addresses(value: Any) -> list[str]:
     several = [value] if isinstance(value, str) else list(value)
     if not several or not all(isinstance(one, str) and one for one in several):
-        raise ValueError(f"addresses={value!r}: must be host:port, unix:PATH or shared:PATH, or a list of such")
+        raise ValueError(f"addresses={value!r}: must be host:port or shared:PATH, or a list of such")
     if len(several) > 1 and any(one.startswith("shared:") for one in several):
         raise ValueError(f"addresses={value!r}: shared:PATH is a server of this host, and stands alone")
     return several

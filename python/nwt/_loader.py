@@ -48,7 +48,7 @@ _in_jax: set[type] = set()
 class Loader(contextlib.AbstractContextManager["Loader"]):
     """The batches of one rank, loaded by servers (nwt-serve).
 
-    addresses: an address (host:port or unix:PATH) or a list of them; if a host name stands for
+    addresses: an address (host:port) or a list of them; if a host name stands for
         several hosts, all are asked. All servers must serve the same batches. A server that dies is
         asked again, so it may come back. shared:PATH, the shared memory of a server on this host,
         must be the only address.
@@ -115,14 +115,13 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self._place(self.rank, self.world_size)
 
     def _open(self) -> Any:
-        ended = _weakly(self._ended)
         if self._where[0].startswith("shared:"):
             from .shared import Shared
 
-            return Shared(self._where[0][len("shared:") :], token=self._token, patience=self._patience, ended=ended, mapped=_weakly(self._mapped))
+            return Shared(self._where[0][len("shared:") :], patience=self._patience, mapped=_weakly(self._mapped))
         from .servers import Servers
 
-        return Servers(self._where, token=self._token, tls=self._tls, proxy=self._proxy, patience=self._patience, ended=ended)
+        return Servers(self._where, token=self._token, tls=self._tls, proxy=self._proxy, patience=self._patience)
 
     def _place(self, rank: int, world_size: int) -> None:
         """Makes this loader the loader of another rank."""
@@ -324,10 +323,6 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             raise RuntimeError(self._closed)
         if os.getpid() != self._pid:
             raise RuntimeError(f"this loader is of process {self._pid} and doesn't survive a fork: make one in each process, or start them by spawn")
-
-    def _ended(self) -> str | None:
-        """Why no server will answer any more; None if one may."""
-        return None
 
     def _mapped(self, whole: npt.NDArray[Any]) -> Callable[[], None] | None:
         """Called with new memory of batches.

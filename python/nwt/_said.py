@@ -22,7 +22,7 @@ class Said:
     def __init__(self) -> None:
         self.file = tempfile.TemporaryFile()
         self._at, self._line = 0, b""
-        self._end: dict[str, Any] = {}  # what the program ended with
+        self.end: dict[str, Any] = {}  # what the program ended with
         self._other = b""  # a panic, say
 
     def pass_on(self) -> None:
@@ -45,7 +45,7 @@ class Said:
         try:
             record = json.loads(line)
             if "error" in record and "msg" not in record:
-                self._end = record
+                self.end = record
                 return
             record.pop("time", None)
             level, text = LEVELS[record.pop("level")], record.pop("msg")
@@ -58,10 +58,10 @@ class Said:
     def error(self, status: int) -> Exception:
         """Why the program has ended."""
         self.pass_on()
-        if self._end:
-            kind = {"missing": errno.ENOENT, "forbidden": errno.EACCES, "no-folder": errno.ENOTDIR}.get(self._end.get("code", ""))
-            if kind and (path := self._end.get("path")):
+        if self.end:
+            kind = {"missing": errno.ENOENT, "forbidden": errno.EACCES, "no-folder": errno.ENOTDIR}.get(self.end.get("code", ""))
+            if kind and (path := self.end.get("path")):
                 return OSError(kind, os.strerror(kind), path)  # FileNotFoundError, PermissionError, NotADirectoryError
-            return Error(reworded(self._end["error"], self._end.get("code")))
+            return Error(reworded(self.end["error"], self.end.get("code")))
         text = (self._other + self._line).decode(errors="replace").strip()
         return Error(f"nwt-serve has ended, {'by signal' if status < 0 else 'with status'} {abs(status)}" + (f": {text}" if text else ""))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-VERSION = 2  # of what clients and servers say to each other
+VERSION = 3  # of what clients and servers say to each other
 
 
 class Error(RuntimeError):
@@ -42,7 +42,8 @@ def reworded(text: str, code: str | None = None) -> str:
 def speaks(who: str, version: Any) -> None:
     """Raises an error unless a server speaks this version."""
     if version != VERSION:
-        raise Error(f"{who} speaks version {version}, this is {VERSION}: update {'nwt here' if version > VERSION else who}")
+        older = who if version < VERSION else "nwt where the client runs"
+        raise Error(f"the client speaks version {VERSION}, {who} version {version}: update {older}")
 
 
 def fits(one: dict[str, Any], other: dict[str, Any]) -> None:

@@ -9,9 +9,9 @@ import importlib
 import json
 import os
 import queue
+import re
 import threading
 import time
-import urllib.parse
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -73,12 +73,12 @@ def reason(error: BaseException) -> str:
 
 def location(address: str, tls: Any) -> str:
     """The URI of an address, for gRPC."""
-    if address.startswith("unix:"):
-        path = address[len("unix:") :]
-        if not path or path.startswith("@"):
-            raise ValueError(f"addresses: {address!r}: unix: must be followed by the path of a socket")
-        return "grpc+unix://" + urllib.parse.quote(urllib.parse.quote(path))  # Arrow and gRPC each take it for a part of a URL
-    if not address.rpartition(":")[2].isdigit() or "]" in address.rpartition(":")[2]:
+    host, _, port = address.rpartition(":")
+    if "://" in address or address.startswith("unix:"):
+        raise ValueError(f"addresses: {address!r}: must be host:port, or shared:PATH for a server of this host")
+    if ":" in host and not host.startswith("["):
+        raise ValueError(f"addresses: {address!r}: an IPv6 address must be in brackets: [host]:port, such as [::1]:7474")
+    if not host or not port.isdigit():
         raise ValueError(f"addresses: {address!r} has no port: host:port, such as {address.rstrip(':')}:7474")
     return f"{'grpc+tls' if tls else 'grpc+tcp'}://{address}"
 
@@ -145,15 +145,12 @@ class Servers:
         tls: Any = None,
         proxy: bool = False,
         patience: float = 60.0,
-        ended: Callable[[], str | None] = lambda: None,
     ) -> None:
         flight = _flight()
         self._passing = flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError
         self._wrong = flight.FlightError, OSError, ValueError, KeyError, TypeError
         self._servers = [Server(a, token, tls, proxy) for a in addresses]
-        self._patience, self._ended = patience, ended  # ended says why asking again is in vain
-        self._changed = threading.Condition()
-        self._why: str | None = None  # no server will answer any more
+        self._patience, self._changed = patience, threading.Condition()
         self._closed = threading.Event()
         self.close = weakref.finalize(self, _close, self._closed, self._servers, os.getpid())
         self.about: dict[str, Any] = {}  # what the first to answer has
@@ -179,6 +176,8 @@ class Servers:
                 return what(server, seconds)
             except self._passing as error:
                 last = server.down = f"{server.address}: {reason(error)}"
+                if re.search("certificate.verify.failed", last, re.IGNORECASE) and not self.about:
+                    raise Error(last) from error
             except self._wrong as error:
                 raise Error(f"{server.address}: {reason(error)}") from error
             finally:
@@ -192,8 +191,6 @@ class Servers:
                 left = end - time.monotonic()
                 if stopped.is_set() or self._closed.is_set():
                     raise Error("the epoch was given up, or the loader is closed")
-                if self._why:
-                    raise Error(self._why)
                 if left <= 0:
                     last = last or next((s.down for s in self._servers if s.down), "none was free")
                     raise Error(f"no server has answered for {self._patience} s; {last}")
@@ -209,21 +206,18 @@ class Servers:
 
     def _revive(self, server: Server) -> None:
         """Asks a server until it answers, as long as a caller may be waiting for it."""
-        end, wait, why, answers = time.monotonic() + self._patience, 0.01, None, False
-        while not answers and not why and time.monotonic() < end and not self._closed.wait(wait):
+        end, wait, down = time.monotonic() + self._patience, 0.01, server.down
+        while down and time.monotonic() < end and not self._closed.wait(wait):
             wait = min(2 * wait, 1)
             try:
-                if not (why := self._ended()):
-                    server.describe(0, 1, 2)
-                    answers = True
+                server.describe(0, 1, 2)
+                down = None
             except self._passing:
                 pass
             except (*self._wrong, Error):
-                answers = True  # whoever asks next is told
+                down = None  # whoever asks next is told
         with self._changed:
-            server.reviving, self._why = None, self._why or why
-            if answers:
-                server.down = None
+            server.reviving, server.down = None, down
             self._changed.notify_all()
 
 

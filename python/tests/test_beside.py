@@ -366,13 +366,13 @@ class Programs(unittest.TestCase):
                 for _ in range(taken):
                     next(batches)
 
-                def start(real=own.start, own=own, starts=starts):
-                    starts.append(real())
+                def start(came, real=own.start, own=own, starts=starts):
+                    starts.append(real(came))
                     own.process.kill()
                     own.process.wait()
                     return starts[-1]
 
-                own.start = start
+                loader._transport._start = start
                 own.process.kill()
                 own.process.wait()
                 with self.assertRaisesRegex(nwt.Error, "by signal 9 .it was started 3 times without loading a batch"):
@@ -402,7 +402,7 @@ class Programs(unittest.TestCase):
             )
         for workers, many in ((None, len(os.sched_getaffinity(0))), (0, 1), (3, 3)):
             with pictures(num_workers=workers) as loader:
-                self.assertEqual(loader._program.told["workers"], many)
+                self.assertEqual(loader._transport.about["workers"], many)
         names = inspect.signature(nwt.ImageFolder).parameters
         self.assertEqual((list(names)[:2], names["batch_size"].default, names["normalize"].default), (["root", "classes"], 64, None))
         self.assertNotIn("normalize", inspect.signature(nwt.Tokens).parameters)

@@ -69,7 +69,7 @@ class Shards(unittest.TestCase):
         path = shard(at / "1.tar", ("1.cls", b"0"), ("2.cls", b"1"), ("1.png", png), ("2.png", png))
         with self.assertLogs("nwt", "WARNING") as logged, nwt.WebDataset(path, size=32, program=program.program()) as loader:
             self.assertIn("a key comes back later in a shard", logged.output[0])
-            self.assertIn("label", loader._transport._about["fields"][1]["Name"])
+            self.assertIn("label", loader._transport.about["fields"][1]["Name"])
             with self.assertRaisesRegex(nwt.Error, "1.tar: [12]: no file"):
                 list(loader)
 

@@ -62,7 +62,11 @@ class Batches(unittest.TestCase):
     def test_a_state_of_another_order_is_refused(self):
         with drawing() as loader:
             loader.load_state_dict({"epoch": 0, "samples": 10, "order": "12345"})
+<<<<<<< HEAD
             with self.assertRaisesRegex(nwt.Error, "state: it was saved with another number of samples"):
+=======
+            with self.assertRaisesRegex(nwt.Error, "^state: it was saved with"):
+>>>>>>> fc9d9fb (serve: a loader's own server has no door, and a shared one names its callers by the kernel)
                 next(iter(loader))
 
     def test_arrays_are_typed_writable_and_not_copied(self):
@@ -101,25 +105,21 @@ class BatchesOfSharedMemory(Batches):
             where = {batch["where"].__array_interface__["data"][0] for number in range(5) for batch in epoch(loader, number)}
             self.assertLessEqual(len(where), 2 * 6)  # what is asked for ahead of epoch 1 is dropped, since epoch 0 is chosen first
             one = next(epoch(loader, 0))["where"]
-        with self.assertRaisesRegex(nwt.Error, "the token is missing or wrong"):
-            nwt.Loader([GIVEN["secret shared"]])
         self.assertEqual(one.shape, (10, 3))
 
     def test_without_a_server_it_says_so(self):
         with self.assertRaisesRegex(nwt.Error, "no server has answered for 0.2 s"):
-            nwt.Loader(["shared:@nothing"], patience=0.2)
+            nwt.Loader(["shared:/nothing"], patience=0.2)
 
 
 class Servers(unittest.TestCase):
-    def test_a_token_a_certificate_and_a_socket(self):
+    def test_a_token_and_a_certificate(self):
         with self.assertRaisesRegex(nwt.Error, "the token is missing or wrong"):
             nwt.Loader([GIVEN["secret"]])
         nwt.Loader([GIVEN["secret"]], token="secret").close()
-        with self.assertRaises(nwt.Error):
-            nwt.Loader([GIVEN["tls"]], tls=True, patience=0.1)
+        with self.assertRaisesRegex(nwt.Error, "(?i)certificate.verify.failed"):  # at once
+            nwt.Loader([GIVEN["tls"]], tls=True, patience=600)
         with nwt.Loader([GIVEN["tls"]], tls=GIVEN["roots"]) as loader:
-            self.assertEqual(len(list(loader)), len(loader))
-        with nwt.Loader([GIVEN["socket"]]) as loader:
             self.assertEqual(len(list(loader)), len(loader))
 
     def test_a_bad_sample_is_an_error_that_names_it_and_the_server(self):

@@ -1,22 +1,25 @@
 """What the ways to a server promise. TestThePythonTransports, in module serve, starts the servers and runs this."""
 
+import collections
+import gc
 import json
 import os
 import random
 import resource
+import signal
 import socket
 import struct
+import sys
 import tempfile
 import threading
+import time
 import unittest
-import unittest.mock
 
 import numpy as np
 
-from nwt import shared
+from nwt._wire import Error
 from nwt.servers import Servers
-from nwt.shared import Shared
-from nwt.wire import Error
+from nwt.shared import Shared, _Memory
 
 GIVEN = json.loads(os.environ["NWT_TEST"])
 START = {"epoch": 0, "samples": 0}
@@ -49,6 +52,10 @@ class Both(unittest.TestCase):
         finally:
             for fd in files:
                 os.close(fd)
+
+    def test_a_socket_may_have_any_path(self):
+        for way in ways("path"):
+            first(way)
 
     def test_both_ways_give_equal_batches(self):
         (one, *rest), (other, *same) = (first(way) for way in ways("plain"))
@@ -95,28 +102,31 @@ class Both(unittest.TestCase):
         over.close()
 
     def test_what_a_server_tells_of_its_dataset(self):
-        for way in ways("about", token="secret"):
+        for way in (Servers(GIVEN["about"][:1], token="secret"), Shared(path("about"))):
             about = way.describe(0, 1)
             self.assertEqual(about["about"], {"classes": ["cat", "dog"]})
             self.assertEqual((about["samples"], about["batches"], about["batch"], about["sized"]), (101, 11, 10, False))
             self.assertEqual(way.describe(1, 2)["batches"], 6)
             way.close()
-        for way in ways("about", token="guess"):
-            with self.assertRaisesRegex(Error, "the token is missing or wrong"):
-                way.describe(0, 1)
-            way.close()
+        servers = Servers(GIVEN["about"][:1], token="guess")
+        with self.assertRaisesRegex(Error, "the token is missing or wrong"):
+            servers.describe(0, 1)
+        servers.close()
 
     def test_what_cannot_be_used_is_told(self):
-        for address in ("host1", "host1:", "[::1]", "unix:@x", "unix:"):
-            with self.assertRaisesRegex(ValueError, "has no port|path of a socket"):
+        for address in ("host1", "host1:", "[::1]", "unix:/x", "grpc://host1:1", "::1:7474"):
+            with self.assertRaisesRegex(ValueError, "has no port|must be host:port|must be in brackets"):
                 Servers([address])
+
+    def test_a_request_that_fails_says_why_and_patience_is_kept(self):
+        for way in ways("failing", patience=0.5):
+            began = time.monotonic()
+            with self.assertRaisesRegex(Error, "no server has answered for 0.5 s; .*the transform is broken"):
+                first(way)
+            self.assertLess(time.monotonic() - began, 20)
 
 
 class Flight(unittest.TestCase):
-    def test_sockets_may_have_any_path(self):
-        for address in GIVEN["sockets"]:
-            self.assertEqual(len(first(Servers([address]))[0]["where"]), 10)
-
     def test_servers_that_pad_differently_are_not_equal(self):
         servers = Servers([GIVEN["plain"][0], GIVEN["sized"][0]])
         servers.describe(0, 1)
@@ -139,6 +149,10 @@ class Flight(unittest.TestCase):
         asking.close()
         servers.close()
         silent.close()
+
+
+def path(name):
+    return GIVEN[name][1][len("shared:") :]
 
 
 class FakeServer:
@@ -172,13 +186,20 @@ class FakeServer:
         self._folder.cleanup()
 
 
+def _target(fd):
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""
+
+
 def message(kind, number, body):
     return struct.pack("<III", len(body), kind, number) + body
 
 
 ABOUT = json.dumps(
     {
-        "version": 2,
+        "version": 3,
         "server": "fake",
         "data": "x",
         "order": "y",
@@ -188,29 +209,91 @@ ABOUT = json.dumps(
         "fields": [{"Name": "x", "Type": "Uint8", "Shape": None}],
     }
 ).encode()
-BEGIN = message(2, 0, b'{"version": 2, "nonce": "1", "proof": ""}') + message(4, 0, ABOUT)
+BEGIN = message(4, 2**31, ABOUT) + message(4, 1, ABOUT)
 
 
 class SharedMemory(unittest.TestCase):
     def test_another_version_is_told(self):
-        with FakeServer(lambda line: line.sendall(message(2, 0, b'{"version": 3}'))) as server:
-            with self.assertRaisesRegex(Error, "speaks version 3, this is 2: update nwt here"):
+        with FakeServer(lambda line: line.sendall(message(4, 2**31, ABOUT.replace(b"3", b"4", 1)))) as server:
+            with self.assertRaisesRegex(Error, "the client speaks version 3, server fake version 4: update nwt where the client runs"):
                 Shared(server.path).describe(0, 1)
 
     def test_one_that_says_nothing_is_given_up(self):
-        with unittest.mock.patch.multiple(shared, SILENT=0.1, ALIVE_EVERY=0.05):
-            for begin in (b"", BEGIN):
-                with FakeServer(lambda line, begin=begin: line.sendall(begin)) as server, self.assertRaisesRegex(Error, "no server has answered for 0.4 s"):
-                    first(Shared(server.path, patience=0.4))
+        for begin in (b"", BEGIN):
+            with FakeServer(lambda line, begin=begin: line.sendall(begin)) as server, self.assertRaisesRegex(Error, "no server has answered for 0.4 s"):
+                first(Shared(server.path, patience=0.4))
 
     def test_it_goes_on_with_one_that_comes_after_it(self):
-        with unittest.mock.patch.multiple(shared, SILENT=0.1, ALIVE_EVERY=0.05), FakeServer(lambda line: line.sendall(BEGIN)) as server:
+        with FakeServer(lambda line: line.sendall(BEGIN)) as server:
             way = Shared(server.path, patience=30)
-            asking = way.asking(0, 1, 1)
-            take = asking.ask(START, 0)
-            way.path, way._about = GIVEN["plain"][1][len("shared:") :], None
+            way.describe(0, 1)
+            take = way.asking(0, 1, 1).ask(START, 0)
+            server._lines[0].shutdown(socket.SHUT_RDWR)
+            way._where, way.about = path("plain"), {}
             self.assertEqual(len(take()[0]["where"]), 10)
+            way.close()
+
+    def test_close_ends_a_thread_that_waits(self):
+        for begin in (b"", BEGIN):
+            with FakeServer(lambda line, begin=begin: line.sendall(begin)) as server:
+                way, got = Shared(server.path, patience=40), []
+
+                def take(way=way, got=got):
+                    try:
+                        first(way)
+                    except Error as error:
+                        got.append(str(error))
+
+                thread = threading.Thread(target=take)
+                thread.start()
+                time.sleep(0.2)  # by then it waits
+                began = time.monotonic()
+                way.close()
+                thread.join()
+                self.assertLess(time.monotonic() - began, 20)
+                self.assertEqual(got, ["it is closed"])
+
+    def test_loops_that_end_early_leave_no_descriptor_and_no_memory(self):
+        way = Shared(path("plain"))
+        way.describe(0, 1)
+        for _ in range(100):
+            asking = way.asking(0, 1, 4)
+            takes = [asking.ask(START, n) for n in range(4)]
+            takes[0]()
             asking.close()
+        files = len(way._line._memory)
+        self.assertLessEqual(files, 16)
+        way.close()
+        del way, asking, takes
+        gc.collect()
+        self.assertEqual([name for name in map(_target, os.listdir("/proc/self/fd")) if "memfd:nwt" in name], [])
+        with open("/proc/self/maps") as maps:
+            self.assertNotIn("memfd:nwt", maps.read())
+
+    def test_an_interrupt_while_memory_is_freed_isnt_lost(self):
+        lost, free = [], collections.deque()
+        gc.collect()  # weak sets of others lose interrupts
+        gc.disable()
+        self.addCleanup(gc.enable)
+        self.addCleanup(setattr, sys, "unraisablehook", sys.unraisablehook)
+        sys.unraisablehook = lost.append
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, signal.default_int_handler))
+        for _ in range(2000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-4)
+                for _ in range(10**5):
+                    whole = np.empty(1)
+                    given = _Memory(whole, free.append)
+                    del whole, given
+            except KeyboardInterrupt:
+                free.clear()
+        self.assertEqual(lost, [])
+
+    def test_the_socket_of_another_user_is_refused(self):
+        if "another user's" not in GIVEN:
+            self.skipTest("only root can be another user")
+        with self.assertRaisesRegex(Error, "is user 1001's, who is neither this user nor root"):
+            Shared(GIVEN["another user's"]).describe(0, 1)
 
     def test_whatever_it_says_the_client_ends_with_an_error(self):
         draw = random.Random(1)
@@ -231,14 +314,14 @@ class SharedMemory(unittest.TestCase):
                 body = b"".join(draw.choices(pieces, k=draw.randrange(6)))
                 said += draw.choice([message(draw.randrange(12), draw.randrange(3), body), draw.randbytes(20), struct.pack("<III", 1 << 31, 6, 1)])
             with FakeServer(lambda line, said=said: (line.sendall(said), line.shutdown(socket.SHUT_WR))) as server, self.assertRaises(Error):
-                first(Shared(server.path, patience=0.02))
+                first(Shared(server.path, patience=0.05))
 
     def test_no_file_is_left_open(self):
         for way in ways("plain"):
             first(way)
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(20):
-            first(Shared(GIVEN["plain"][1][len("shared:") :]))
+            first(Shared(path("plain")))
         self.assertLessEqual(len(os.listdir("/proc/self/fd")), before + 1)
 
     def test_a_process_may_have_many_files_open(self):
@@ -246,7 +329,7 @@ class SharedMemory(unittest.TestCase):
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, hard), hard))
         files = [os.dup(0) for _ in range(1100)]
         try:
-            self.assertEqual(len(first(Shared(GIVEN["plain"][1][len("shared:") :]))[0]["where"]), 10)
+            self.assertEqual(len(first(Shared(path("plain")))[0]["where"]), 10)
         finally:
             for file in files:
                 os.close(file)
@@ -254,21 +337,21 @@ class SharedMemory(unittest.TestCase):
 
     def test_each_memory_is_told_once_and_undone(self):
         told, undone = [], []
-        way = Shared(GIVEN["plain"][1][len("shared:") :], mapped=lambda whole: told.append(whole.nbytes) or (lambda: undone.append(1)))
+        way = Shared(path("plain"), mapped=lambda whole: told.append(whole.nbytes) or (lambda: undone.append(1)))
         asking = way.asking(0, 1, 2)
         for _ in range(50):
             asking.ask(START, 0)()
         self.assertLess(len(told), 5)
-        asking.close()
+        way.close()
         self.assertEqual(len(undone), len(told))
 
     def test_a_caller_that_keeps_batches_gets_copies(self):
-        way = Shared(GIVEN["plain"][1][len("shared:") :], patience=10)
+        way = Shared(path("plain"), patience=10)
         asking = way.asking(0, 1, 1)
         kept = [asking.ask(START, n)()[0]["where"] for n in range(11)]
         self.assertEqual([len(k) for k in kept], [10] * 10 + [1])
         self.assertEqual([int(k[0, 0]) for k in kept], list(range(0, 101, 10)))
-        asking.close()
+        way.close()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -103,20 +101,12 @@ func (s sample) read(dst *nwt.Sample) ([]byte, error) {
 	return kept.Bytes(), err
 }
 
-// tell writes a line of JSON to stdout; then, each with a zero byte, the path of each sample, and the marks. It
-// blocks until they are read.
-func (d *dataset) tell(about map[string]any) {
-	go d.marks() // ready once they are asked for
-	out := bufio.NewWriter(os.Stdout)
-	_ = json.NewEncoder(out).Encode(about)
-	_ = out.Flush()
+// paths returns the path of each sample that is a file, each with a zero byte.
+func (d *dataset) paths() (text []byte) {
 	for i := 0; d.files && i < d.n; i++ {
-		_, _ = out.WriteString(d.at(i).path + "\x00")
+		text = append(append(text, d.at(i).path...), 0)
 	}
-	_ = out.Flush()
-	_, _ = out.WriteString(d.marks() + "\x00")
-	_ = out.Flush()
-	_ = os.Stdout.Close()
+	return text
 }
 
 // open finds the samples.
@@ -178,8 +168,8 @@ func (s *settings) folder(ctx context.Context, d *dataset, dir, kind string) err
 		extensions = strings.FieldsFunc(s.extensions, func(r rune) bool { return r == ',' })
 	}
 	opts := []folder.Option{folder.WithoutStrayFiles()}
-	if len(s.classes) > 0 {
-		opts = append(opts, folder.WithClasses(s.classes))
+	if len(*s.classes) > 0 {
+		opts = append(opts, folder.WithClasses(*s.classes))
 	}
 	f, err := folder.Open(ctx, dir, extensions, opts...)
 	if err != nil {

@@ -3,19 +3,22 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -50,21 +53,22 @@ func main() {
 
 // settings are the flags.
 type settings struct {
-	data                             map[string]*[]string // by kind
-	classes                          []string
-	extensions, dtype                string
-	size, scale, ratio, jitter       []float64
-	normalize                        []float64
-	flip                             float64
-	batch, length, workers           int
-	seed                             uint64
-	shuffle, train, dropLast, tune   bool
-	insecure, version                bool
-	listen, shared, tokenFile, token string
-	cert, key, metrics               string
+	flags                          *flag.FlagSet
+	data                           map[string]*[]string // by kind
+	classes                        *[]string
+	extensions, dtype              string
+	size, scale, ratio, jitter     []float64
+	normalize                      []float64
+	flip                           float64
+	batch, length, workers         int
+	seed                           uint64
+	shuffle, train, dropLast, tune bool
+	insecure, version              bool
+	listen, shared, tokenFile      string
+	cert, key, metrics             string
 }
 
-func parse(args []string, stdout io.Writer) (s settings, err error) {
+func parse(args []string, stdout io.Writer) (s *settings, err error) {
 	flags := flag.NewFlagSet("nwt-serve", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error tells
 	numbers := func(to *[]float64, least, most int, name, separator, usage string) {
@@ -89,14 +93,14 @@ func parse(args []string, stdout io.Writer) (s settings, err error) {
 		})
 		return to
 	}
-	s = settings{size: []float64{224}, scale: []float64{0.08, 1}, ratio: []float64{3. / 4, 4. / 3}, jitter: make([]float64, 4)}
+	s = &settings{flags: flags, size: []float64{224}, scale: []float64{0.08, 1}, ratio: []float64{3. / 4, 4. / 3}, jitter: make([]float64, 4)}
 	s.data = map[string]*[]string{
 		"images": names("images", "`folder` of pictures, one folder per class; or a picture, or @FILE, with one path per line, or several of these flags"),
 		"files":  names("files", "the same of `files` of any kind: their bytes are served"),
 		"shards": names("shards", "`shard` of pictures in WebDataset's format, a tar file that isn't compressed; or @FILE, or several"),
 		"tokens": names("tokens", "`file` of tokens, or @FILE, or several: windows of -length + 1 of them are served"),
 	}
-	classes := names("class", "`name` of class 0, then those of the next ones, or @FILE; by default the folders, sorted")
+	s.classes = names("class", "`name` of class 0, then those of the next ones, or @FILE; by default the folders, sorted")
 	flags.StringVar(&s.extensions, "extensions", "", "of -files, such as `.wav,.flac`; by default all")
 	flags.IntVar(&s.length, "length", 1024, "`tokens` from the beginning of a window to that of the next")
 	flags.StringVar(&s.dtype, "dtype", "", "`type` of a token: uint8, uint16 (by default), int32, uint32 or int64, little-endian; or of pixels: uint8 (by default), float32, float16 or bfloat16")
@@ -113,10 +117,9 @@ func parse(args []string, stdout io.Writer) (s settings, err error) {
 	flags.BoolVar(&s.dropLast, "drop-last", false, "leave out what doesn't fill a last batch")
 	flags.IntVar(&s.workers, "workers", 0, "`samples` loaded at a time; 0: as many as there are CPUs for this rank of the host")
 	flags.BoolVar(&s.tune, "tune", false, "measure how many workers are worth it, and print the table; kept in the user's cache folder")
-	flags.StringVar(&s.listen, "listen", "127.0.0.1:7474", "`address`: host:port or unix:PATH")
-	flags.StringVar(&s.shared, "shared", "", "`path` of a Unix socket, or @NAME, for clients of this host that take batches in shared memory; Linux only")
+	flags.StringVar(&s.listen, "listen", "", "`host:port` for clients of Arrow Flight; by default 127.0.0.1:7474, or nothing with -shared")
+	flags.StringVar(&s.shared, "shared", "", "`path` of a Unix socket for this user's clients on this host, which take batches in shared memory; Linux only")
 	flags.StringVar(&s.tokenFile, "token-file", "", "`file` with the token that clients must know")
-	flags.StringVar(&s.token, "token", "", "the `token`, if these flags come by stdin: others can read the command line")
 	flags.StringVar(&s.cert, "tls-cert", "", "`file` of the certificate")
 	flags.StringVar(&s.key, "tls-key", "", "`file` of its key")
 	flags.BoolVar(&s.insecure, "insecure", false, "let everybody in who reaches the address, without a token")
@@ -129,38 +132,80 @@ func parse(args []string, stdout io.Writer) (s settings, err error) {
 	} else if err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("unexpected %q", flags.Arg(0))
 	}
-	s.classes = *classes
 	return s, err
 }
 
-// told returns the arguments that another program writes to stdin, each with a zero byte, and an empty one after
-// the last. Once that program ends, so does stdin, and this process.
-func told() (args []string, err error) {
-	in := bufio.NewReader(os.Stdin)
-	for {
-		arg, err := in.ReadString(0)
-		if err != nil {
-			return nil, fmt.Errorf("stdin: %w", err)
-		}
-		if arg == "\x00" {
-			go func() { _, _ = io.Copy(io.Discard, in); os.Exit(1) }()
-			go func() { // a fork of that program has its end of stdin too
-				for parent := os.Getppid(); os.Getppid() == parent; time.Sleep(200 * time.Millisecond) {
+// document sets flags from JSON: {"data": {"images": [PATH, …], "size": "224x224"}, "batch": 64}. The strings
+// of a list are bytes, each a character of its number, since a path needn't be UTF-8.
+func (s *settings) document(members map[string]any) (err error) {
+	lists := map[string]*[]string{"class": s.classes, "images": s.data["images"], "files": s.data["files"], "shards": s.data["shards"], "tokens": s.data["tokens"]}
+	for name, value := range members {
+		switch value := value.(type) {
+		case map[string]any:
+			err = errors.Join(err, s.document(value))
+		case []any:
+			for _, one := range value {
+				var raw []byte
+				for _, char := range fmt.Sprint(one) {
+					raw = append(raw, byte(char))
 				}
-				os.Exit(1)
-			}()
-			return args, nil
+				if lists[name] == nil {
+					return fmt.Errorf("%s: no list has this name", name)
+				}
+				*lists[name] = append(*lists[name], string(raw))
+			}
+		default:
+			if bad := s.flags.Set(name, fmt.Sprint(value)); bad != nil {
+				err = errors.Join(err, fmt.Errorf("%s: %w", name, bad))
+			}
 		}
-		args = append(args, arg[:len(arg)-1])
 	}
+	return err
+}
+
+// pipes are stdin and stdout, where stdin is no socket.
+type pipes struct {
+	io.Reader
+	io.Writer
+}
+
+func (pipes) Close() error { return os.Stdin.Close() }
+
+// own serves the program that has started this one, which is connected with stdin, until either ends.
+func own(ctx context.Context) error {
+	go func() { // a fork of that program has its end of stdin too
+		for parent := os.Getppid(); os.Getppid() == parent; time.Sleep(200 * time.Millisecond) {
+		}
+		os.Exit(1)
+	}()
+	var c io.ReadWriteCloser = pipes{os.Stdin, os.Stdout}
+	if socket, err := net.FileConn(os.Stdin); err == nil {
+		c = socket
+	}
+	return serve.Own(ctx, c, func(ctx context.Context, document []byte) (*serve.Server, error) {
+		context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, func() { os.Exit(1) }) }) // whatever a file system does
+		var members map[string]any
+		d := json.NewDecoder(bytes.NewReader(document))
+		d.UseNumber()
+		err := d.Decode(&members)
+		for _, own := range []string{"version", "rank", "world"} { // package serve has read them
+			delete(members, own)
+		}
+		s, _ := parse(nil, io.Discard)
+		if err = errors.Join(err, s.document(members)); err != nil {
+			return nil, err
+		}
+		server, ds, err := s.server(ctx, true)
+		if err == nil {
+			go ds.marks() // ready once they are asked for
+		}
+		return server, err
+	})
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
-	beside := len(args) == 1 && args[0] == "-"
-	if beside {
-		if args, err = told(); err != nil {
-			return err
-		}
+	if len(args) == 1 && args[0] == "-" {
+		return own(ctx)
 	}
 	s, err := parse(args, stdout)
 	switch {
@@ -172,15 +217,55 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		_, err := fmt.Fprintln(stdout, version)
 		return err
 	}
-	with, err := s.server()
+	with, err := s.doors()
 	if err != nil {
 		return err
 	}
+	var at [2]net.Listener // what is wrong with addresses is told before anything is read
+	for i, address := range []string{s.listen, s.metrics} {
+		if address != "" {
+			if at[i], err = net.Listen("tcp", address); err != nil {
+				return err
+			}
+			defer at[i].Close()
+		}
+	}
+	server, ds, err := s.server(ctx, false, with...)
+	if err != nil {
+		return err
+	}
+	if at[1] != nil {
+		h := &http.Server{Handler: exported(server), ReadHeaderTimeout: 10 * time.Second}
+		go func() { _ = h.Serve(at[1]) }() // until Close
+		defer h.Close()
+		fmt.Fprintf(stdout, "metrics at http://%s\n", at[1].Addr())
+	}
+	if r := server.Result(); r != nil {
+		fmt.Fprint(stdout, r)
+	}
+	where := s.shared
+	if at[0] != nil {
+		where = strings.TrimSpace(at[0].Addr().String() + " " + where)
+	}
+	fmt.Fprintf(stdout, "\n%d samples at %s, %d workers\n", ds.Len(), where, server.Workers())
+	return server.Serve(ctx, at[0])
+}
+
+// server makes a server of the data.
+func (s *settings) server(ctx context.Context, own bool, with ...serve.ServerOption) (*serve.Server, *dataset, error) {
 	ds, err := s.open(ctx)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	ds.beside = beside
+	ds.beside = own
+	shown := make(map[string]string)
+	for _, class := range ds.classes {
+		utf8 := strings.ToValidUTF8(class, "�")
+		if other, is := shown[utf8]; is {
+			return nil, nil, fmt.Errorf("the classes %q and %q can't be told apart: rename the folders, in UTF-8", other, class)
+		}
+		shown[utf8] = class
+	}
 	opts := []nwt.Option{nwt.WithBatchSize(s.batch), nwt.WithSeed(s.seed)}
 	if rank, err := nwt.RankFromEnv(nil); err == nil && rank.LocalWorld > 1 {
 		opts = append(opts, nwt.WithRankFromEnv()) // the ranks of a host share its CPUs
@@ -204,53 +289,34 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if ds.sizes != nil {
 		served = nwt.Sized(served, func(i int, sizes []int) { sizes[0] = ds.sizes[i] })
 	}
-	about := map[string]any{"drop_last": s.dropLast}
-	if len(strings.Join(ds.classes, `","`)) < 1<<19 { // more wouldn't be told
-		about["classes"] = ds.classes
-	}
-	server, err := serve.New(ctx, served, append(with, serve.WithLoader(opts...), serve.WithAbout(about))...)
-	if err != nil {
-		return err
-	}
-	result := ""
-	if r := server.Result(); r != nil {
-		result = r.String()
-	}
-	l, err := serve.Listen(s.listen)
-	if err != nil {
-		return err
-	}
-	if s.metrics != "" {
-		at, err := net.Listen("tcp", s.metrics)
-		if err != nil {
-			return errors.Join(err, l.Close())
-		}
-		h := &http.Server{Handler: exported(server), ReadHeaderTimeout: 10 * time.Second}
-		go func() { _ = h.Serve(at) }() // until Close
-		defer h.Close()
-		fmt.Fprintf(stdout, "metrics at http://%s\n", at.Addr())
-	}
-	if beside {
-		go ds.tell(map[string]any{"address": l.Addr().String(), "classes": ds.classes, "result": result, "workers": server.Workers()})
-	} else {
-		fmt.Fprintf(stdout, "%s\n%d samples at %s, %d workers\n", result, ds.Len(), l.Addr(), server.Workers())
-	}
-	return server.Serve(ctx, l)
+	with = append(with, serve.WithLoader(opts...), serve.WithAbout(map[string]any{"drop_last": s.dropLast, "classes": ds.classes}),
+		serve.WithMore("files", ds.paths), serve.WithMore("marks", func() []byte { return []byte(ds.marks()) }))
+	server, err := serve.New(ctx, served, with...)
+	return server, ds, err
 }
 
-// server returns a server's options. What is wrong with its addresses is told before anything is read.
-func (s *settings) server() (with []serve.ServerOption, err error) {
+// doors returns the options that say who is let in.
+func (s *settings) doors() (with []serve.ServerOption, err error) {
+	if s.shared != "" {
+		with = append(with, serve.WithShared(s.shared))
+	} else if s.listen == "" {
+		s.listen = "127.0.0.1:7474"
+	}
 	if s.tokenFile != "" {
 		token, err := os.ReadFile(s.tokenFile)
 		if err != nil {
 			return nil, err
 		}
-		s.token = strings.TrimSpace(string(token))
-	}
-	if s.token != "" {
-		with = append(with, serve.WithToken(s.token))
-	} else if !s.insecure && !local(s.listen) {
-		return nil, fmt.Errorf("-listen %s: without -token-file it must be a loopback address or unix:PATH, unless -insecure", s.listen)
+		if about, err := os.Stat(s.tokenFile); err == nil && about.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
+			slog.Warn("other users of this host may read the token: chmod 600", "file", s.tokenFile)
+		}
+		text := strings.TrimSpace(string(token))
+		if text == "" {
+			return nil, fmt.Errorf("-token-file %s: there is no token in it", s.tokenFile)
+		}
+		with = append(with, serve.WithToken(text))
+	} else if host, _, err := net.SplitHostPort(s.listen); s.listen != "" && !s.insecure && (err != nil || host != "localhost" && !net.ParseIP(host).IsLoopback()) {
+		return nil, fmt.Errorf("-listen %s: without -token-file it must be a loopback address, unless -insecure", s.listen)
 	}
 	if s.cert != "" || s.key != "" {
 		pair, err := tls.LoadX509KeyPair(s.cert, s.key)
@@ -259,22 +325,7 @@ func (s *settings) server() (with []serve.ServerOption, err error) {
 		}
 		with = append(with, serve.WithTLS(&tls.Config{Certificates: []tls.Certificate{pair}}))
 	}
-	try := func(name, address string) {
-		l, bad := serve.Listen(address)
-		if bad == nil {
-			bad = l.Close()
-		}
-		if bad != nil && err == nil {
-			err = fmt.Errorf("%s: %w", name, bad)
-		}
-	}
-	if s.shared != "" {
-		if with = append(with, serve.WithShared(s.shared)); s.shared[0] != '@' {
-			try("-shared "+s.shared, "unix:"+s.shared)
-		}
-	}
-	try("-listen "+s.listen, s.listen)
-	return with, err
+	return with, nil
 }
 
 // exported returns what Prometheus is told, on any path.
@@ -292,13 +343,4 @@ func exported(s *serve.Server) http.Handler {
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "nwt_serve_batches_loading", Help: "Batches that are being loaded or sent."}, func() float64 { return float64(s.Stats().Loading) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "nwt_serve_workers", Help: "Samples loaded at a time."}, func() float64 { return float64(s.Workers()) }))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
-}
-
-// local reports whether only this host reaches an address.
-func local(address string) bool {
-	if strings.HasPrefix(address, "unix:") {
-		return true
-	}
-	host, _, err := net.SplitHostPort(address)
-	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
 }

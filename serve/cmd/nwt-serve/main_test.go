@@ -2,14 +2,16 @@ package main
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"image"
 	"image/png"
 	"io"
+	"log/slog"
 	"math"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -48,7 +50,7 @@ func TestTheRanksOfAHostShareItsCPUs(t *testing.T) {
 		said, out := io.Pipe()
 		ended := make(chan error)
 		go func() {
-			ended <- run(ctx, []string{"-images", onePicture(t), "-size", "32", "-listen", "unix:" + filepath.Join(t.TempDir(), "socket")}, out)
+			ended <- run(ctx, []string{"-images", onePicture(t), "-size", "32", "-listen", "127.0.0.1:0"}, out)
 		}()
 		line := make([]byte, 200)
 		n, err := said.Read(line)
@@ -64,16 +66,11 @@ func TestMetricsCountWhatIsServed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	said, out := io.Pipe()
 	ended := make(chan error)
-	socket := filepath.Join(t.TempDir(), "socket")
 	go func() {
-		ended <- run(ctx, []string{"-images", dir, "-size", "32", "-workers", "1", "-listen", "unix:" + socket, "-metrics", "127.0.0.1:0"}, out)
+		ended <- run(ctx, []string{"-images", dir, "-size", "32", "-workers", "1", "-listen", "127.0.0.1:0", "-metrics", "127.0.0.1:0"}, out)
 	}()
-	line := make([]byte, 200)
-	n, err := said.Read(line)
-	require.NoError(t, err)
-	go func() { _, _ = io.Copy(io.Discard, said) }()
-	url := regexp.MustCompile(`http://\S+`).FindString(string(line[:n]))
-	ds, err := serve.Open(ctx, []string{"unix:" + socket})
+	addresses := told(t, said)
+	ds, err := serve.Open(ctx, addresses[1:])
 	require.NoError(t, err)
 	l, err := nwt.NewLoader(ds)
 	require.NoError(t, err)
@@ -83,7 +80,7 @@ func TestMetricsCountWhatIsServed(t *testing.T) {
 	require.NoError(t, l.Close())
 	require.NoError(t, ds.Close())
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	page, err := client.Get(url)
+	page, err := client.Get("http://" + addresses[0])
 	require.NoError(t, err)
 	text, err := io.ReadAll(page.Body)
 	require.NoError(t, err)
@@ -102,13 +99,13 @@ func TestFilesOfAnyKindAreServedAsBytes(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	args := []string{"-files", dir, "-extensions", ".txt", "-workers", "1", "-listen"}
-	require.ErrorContains(t, run(t.Context(), append(args, "unix:/x", "-images", dir), io.Discard), "one of -images, -files, -shards and -tokens")
+	args := []string{"-files", dir, "-extensions", ".txt", "-workers", "1", "-listen", "127.0.0.1:0"}
+	require.ErrorContains(t, run(t.Context(), append(args, "-images", dir), io.Discard), "one of -images, -files, -shards and -tokens")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	socket := "unix:" + filepath.Join(t.TempDir(), "socket")
-	go func() { ended <- run(ctx, append(args, socket), io.Discard) }()
-	ds, err := serve.Open(ctx, []string{socket})
+	said, out := io.Pipe()
+	go func() { ended <- run(ctx, args, out) }()
+	ds, err := serve.Open(ctx, told(t, said))
 	require.NoError(t, err)
 	l, err := nwt.NewLoader(ds)
 	require.NoError(t, err)
@@ -120,24 +117,7 @@ func TestFilesOfAnyKindAreServedAsBytes(t *testing.T) {
 	require.NoError(t, ds.Close())
 	cancel()
 	require.NoError(t, <-ended)
-}
-
-func TestASocketThatAKilledServerLeftDoesNotStopTheNext(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "socket")
-	listen := func() *net.UnixListener {
-		l, err := serve.Listen("unix:" + path)
-		require.NoError(t, err)
-		return l.(*net.UnixListener)
-	}
-	l := listen()
-	l.SetUnlinkOnClose(false)
-	_, err := serve.Listen("unix:" + path)
-	require.Error(t, err, "a server listens there")
-	require.NoError(t, l.Close())
-	require.NoError(t, listen().Close())
-	require.NoError(t, os.WriteFile(path, nil, 0o600))
-	_, err = serve.Listen("unix:" + path)
-	require.Error(t, err, "it is a file")
+	require.NoError(t, out.Close())
 }
 
 func TestWithoutATokenItListensOnThisHostOnly(t *testing.T) {
@@ -145,12 +125,67 @@ func TestWithoutATokenItListensOnThisHostOnly(t *testing.T) {
 	for _, address := range []string{":0", "0.0.0.0:0", "[::]:0", "example.org:0", "nothing"} {
 		require.ErrorContains(t, run(t.Context(), []string{"-images", dir, "-workers", "1", "-listen", address}, io.Discard), "without -token-file", address)
 	}
-	for _, address := range []string{"localhost:1", "127.0.0.1:1", "[::1]:1", "unix:/run/x"} {
-		require.True(t, local(address), address)
+	for _, address := range []string{"localhost:1", "127.0.0.1:1", "[::1]:1"} {
+		s := &settings{listen: address}
+		_, err := s.doors()
+		require.NoError(t, err, address)
 	}
-	for _, address := range []string{"", net.JoinHostPort("", "1")} {
-		require.False(t, local(address), address)
+}
+
+func TestATokenFileHasAToken(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	for _, text := range []string{"", " \n"} {
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		require.ErrorContains(t, run(t.Context(), []string{"-images", onePicture(t), "-token-file", file, "-listen", "127.0.0.1:0"}, io.Discard), "there is no token in it")
 	}
+	var said bytes.Buffer
+	was := slog.Default()
+	defer slog.SetDefault(was)
+	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+	for mode, warns := range map[os.FileMode]bool{0o600: false, 0o640: true, 0o604: true} {
+		said.Reset()
+		require.NoError(t, os.WriteFile(file, []byte("secret\n"), 0o600))
+		require.NoError(t, os.Chmod(file, mode))
+		_, err := (&settings{listen: ":7474", tokenFile: file}).doors()
+		require.NoError(t, err)
+		require.Equal(t, warns, strings.Contains(said.String(), "other users of this host may read the token"), mode)
+	}
+}
+
+// Flags can't be smuggled in: each member of a document is one flag, and lists are lists of paths.
+func TestADocumentSetsWhatItNames(t *testing.T) {
+	s, err := parse(nil, io.Discard)
+	require.NoError(t, err)
+	require.NoError(t, s.document(map[string]any{"data": map[string]any{"images": []any{"@a", "b\u00ff"}, "class": []any{"a\x00-listen=0.0.0.0:1"}, "size": "32x40", "train": true}, "batch": json.Number("7")}))
+	require.Equal(t, []any{[]string{"@a", "b\xff"}, []string{"a\x00-listen=0.0.0.0:1"}, []float64{32, 40}, true, 7, ""}, []any{*s.data["images"], *s.classes, s.size, s.train, s.batch, s.listen})
+	for _, wrong := range []map[string]any{{"batches": json.Number("1")}, {"batch": "x"}, {"listen": []any{"x"}}} {
+		require.Error(t, s.document(wrong), wrong)
+	}
+}
+
+func TestClassesThatCannotBeToldApartAreNamed(t *testing.T) {
+	dir := t.TempDir()
+	for _, class := range []string{"\xe4", "\xf6"} {
+		if err := os.Mkdir(filepath.Join(dir, class), 0o700); err != nil {
+			t.Skip(err) // of a file system whose names are UTF-8
+		}
+		require.NoError(t, os.CopyFS(filepath.Join(dir, class), os.DirFS(filepath.Join(onePicture(t), "class"))))
+	}
+	require.ErrorContains(t, run(t.Context(), []string{"-images", dir, "-listen", "127.0.0.1:0"}, io.Discard), `the classes "\xe4" and "\xf6" can't be told apart`)
+}
+
+// told returns the addresses that the program says, the last of which is where it serves, and reads on.
+func told(t *testing.T, said io.Reader) (addresses []string) {
+	lines := bufio.NewScanner(said)
+	for lines.Scan() {
+		addresses = append(addresses, regexp.MustCompile(`127\.0\.0\.1:\d+`).FindAllString(lines.Text(), -1)...)
+		if strings.Contains(lines.Text(), " samples at ") {
+			break
+		}
+	}
+	require.NoError(t, lines.Err())
+	go func() { _, _ = io.Copy(io.Discard, said) }() // until the test closes it
+	return addresses
 }
 
 func TestASeedIsANumberFrom0To2To64Minus1(t *testing.T) {
@@ -175,9 +210,9 @@ func TestAnAddressThatCannotBeUsedIsToldBeforeAnythingIsRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	for _, path := range []string{"/nowhere/socket", file, "/" + strings.Repeat("x", 200)} {
-		require.ErrorContains(t, run(t.Context(), []string{"-images", "/nothing", "-shared", path}, io.Discard), "-shared "+path, path)
+		require.ErrorContains(t, run(t.Context(), []string{"-images", onePicture(t), "-shared", path}, io.Discard), "WithShared: "+path[:5])
 	}
-	require.ErrorContains(t, run(t.Context(), []string{"-images", "/nothing", "-listen", "unix:/nowhere/socket"}, io.Discard), "-listen unix:/nowhere/socket")
+	require.ErrorContains(t, run(t.Context(), []string{"-images", "/nothing", "-listen", "127.0.0.1:99999"}, io.Discard), "99999")
 }
 
 func TestWhatIsWrongWithTheDataIsSaid(t *testing.T) {
