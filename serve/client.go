@@ -222,19 +222,20 @@ func (e serverError) Temporary() bool { return e.temporary }
 // EndsEpoch reports that the error is of the source of all samples.
 func (e serverError) EndsEpoch() bool { return true }
 
-// within returns a context that ends after d. A second counts as at most two: this process may have been
-// suspended.
+// within returns a context that ends after d, in ticks of at most a second. Each counts as at most two: this
+// process may have been suspended.
 func within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
+		tick := min(d/4, time.Second)
 		for last := time.Now(); d > 0; {
 			select {
-			case <-time.After(min(d, time.Second)):
+			case <-time.After(min(d, tick)):
 			case <-ctx.Done():
 				return
 			}
 			now := time.Now()
-			d -= min(now.Sub(last), 2*time.Second)
+			d -= min(now.Sub(last), 2*tick)
 			last = now
 		}
 		cancel()

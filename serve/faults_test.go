@@ -4,8 +4,11 @@ package serve_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -14,6 +17,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -31,11 +35,15 @@ var (
 	stopped   = flag.Duration("stopped", 0, "how long servers are stopped in every fifth history, such as 30s: long enough to be noticed")
 )
 
-const serverAddress, socketFolder = "NWT_TEST_SERVER", "NWT_TEST_SOCKETS"
+const serverAddress, socketFolder, clientOf = "NWT_TEST_SERVER", "NWT_TEST_SOCKETS", "NWT_TEST_CLIENT"
 
-// TestMain runs a server if the test has started itself as one.
+// TestMain runs a server, or a client, if the test has started itself as one.
 func TestMain(m *testing.M) {
 	address := os.Getenv(serverAddress)
+	if at := os.Getenv(clientOf); at != "" {
+		takeAll(at)
+		return
+	}
 	if address == "" {
 		goleak.VerifyTestMain(m)
 		return
@@ -102,8 +110,11 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
+// intrude is what another user of this host does to servers, where a test can be another user.
+var intrude func(ctx context.Context, addresses []string)
+
 // trouble starts some servers of slow, and others later; it kills, stops and slows them at random
-// until end is called.
+// until end is called, while another user intrudes.
 func trouble(t *testing.T, rng *rand.Rand) (addresses []string, end func()) {
 	t.Setenv(socketFolder, t.TempDir())
 	hosts := make([]*host, 2+rng.IntN(2))
@@ -129,6 +140,9 @@ func trouble(t *testing.T, rng *rand.Rand) (addresses []string, end func()) {
 		_ = h.cmd.Process.Signal(syscall.SIGCONT)
 	}
 	var trouble sync.WaitGroup
+	if intrude != nil {
+		trouble.Go(func() { intrude(ctx, addresses) })
+	}
 	trouble.Go(func() {
 		for ctx.Err() == nil {
 			h := troubled[rng.IntN(len(troubled))]
@@ -177,6 +191,91 @@ func TestEachSampleComesOnceWhateverHappensToTheServers(t *testing.T) {
 			defer end()
 			workers := 1 + seed%8
 			require.Equal(t, want, held(t, loader(t, open(t, addresses), append(opts, nwt.WithWorkers(workers))...).Epochs(t.Context(), 1, 4)))
+		})
+	}
+}
+
+// takeAll is a client with a patience of a second.
+func takeAll(address string) {
+	ds, err := serve.Open(context.Background(), []string{address}, serve.WithPatience(time.Second))
+	if err != nil {
+		panic(err)
+	}
+	l, err := nwt.NewLoader(ds, append(slowOpts, nwt.WithWorkers(2), nwt.WithRetry(0, 0))...)
+	if err != nil {
+		panic(err)
+	}
+	for b, err := range l.Epochs(context.Background(), 0, 4) {
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(b.Len())
+	}
+}
+
+func TestAClientThatIsSuspendedForLongerThanItsPatienceGoesOn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for seconds")
+	}
+	address := start(t, slow, 1, serve.WithLoader(append(slowOpts, nwt.WithWorkers(1))...))[0]
+	client := exec.Command(os.Args[0])
+	client.Env = append(os.Environ(), clientOf+"="+address)
+	client.Stderr = os.Stderr
+	said, err := client.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, client.Start())
+	_, err = said.Read(make([]byte, 3))
+	require.NoError(t, err)
+	require.NoError(t, client.Process.Signal(syscall.SIGSTOP))
+	time.Sleep(3 * time.Second)
+	require.NoError(t, client.Process.Signal(syscall.SIGCONT))
+	rest, err := io.ReadAll(said)
+	require.NoError(t, err)
+	require.NoError(t, client.Wait())
+	require.Equal(t, 4*38-1, strings.Count(string(rest), "\n"))
+}
+
+func TestRetriesHoldWhileAServerIsAwayForLongerThanPatience(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for seconds")
+	}
+	listen := func(address string) net.Listener {
+		l, err := net.Listen("tcp", address)
+		require.NoError(t, err)
+		return l
+	}
+	l := listen("127.0.0.1:0")
+	address := l.Addr().String()
+	stop := serveOn(t, l, slow, serve.WithLoader(slowOpts...))
+	remote := open(t, []string{address}, serve.WithPatience(time.Second))
+	quiet := nwt.WithLogger(slog.New(slog.DiscardHandler))
+	batches := 0
+	for b, err := range loader(t, remote, append(slowOpts, nwt.WithWorkers(2), nwt.WithRetry(10, 500*time.Millisecond), quiet)...).Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		if batches++; b.Number() == 3 {
+			stop()
+			time.AfterFunc(3*time.Second, func() { serveOn(t, listen(address), slow, serve.WithLoader(slowOpts...)) })
+		}
+	}
+	require.Equal(t, 38, batches)
+}
+
+func TestAWrongCertificateIsToldAtOnce(t *testing.T) {
+	pair, _ := certificate(t)
+	expired, its := certificate(t, time.Now().Add(-time.Hour))
+	for name, c := range map[string]struct {
+		served tls.Certificate
+		roots  string
+		why    string
+	}{"another root": {pair, its, "certificate signed by unknown authority"}, "expired": {expired, its, "expired"}} {
+		t.Run(name, func(t *testing.T) {
+			trusted := x509.NewCertPool()
+			text, err := os.ReadFile(c.roots)
+			require.NoError(t, err)
+			require.True(t, trusted.AppendCertsFromPEM(text))
+			address := start(t, slow, 1, serve.WithTLS(&tls.Config{Certificates: []tls.Certificate{c.served}}))
+			_, err = serve.Open(t.Context(), address, serve.WithTLS(&tls.Config{RootCAs: trusted}), serve.WithPatience(time.Hour))
+			require.ErrorContains(t, err, c.why)
 		})
 	}
 }

@@ -37,6 +37,35 @@ import (
 	"github.com/nwt-go/nwt/vision"
 )
 
+func init() {
+	if os.Getuid() == 0 {
+		intrude = func(ctx context.Context, addresses []string) { serve.As(1001, func() { connectTo(ctx, addresses) }) }
+	}
+}
+
+// connectTo connects to servers and their sockets, says what isn't a call, and keeps hundreds of connections.
+func connectTo(ctx context.Context, addresses []string) {
+	var kept []net.Conn
+	for n := 0; ctx.Err() == nil; n++ {
+		network, at := "tcp", addresses[n%len(addresses)]
+		if n%2 == 1 {
+			network, at = "unix", sharedAt(at)
+		}
+		if c, err := net.Dial(network, at); err == nil {
+			_, _ = c.Write([]byte("\x10\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00{\"version\": 3}   "))
+			kept = append(kept, c)
+		}
+		if len(kept) > 300 {
+			_ = kept[0].Close()
+			kept = kept[1:]
+		}
+		time.Sleep(time.Millisecond)
+	}
+	for _, c := range kept {
+		_ = c.Close()
+	}
+}
+
 // python returns a command of Python with what the client needs.
 func python(t testing.TB, args ...string) *exec.Cmd {
 	if testing.Short() {
@@ -75,10 +104,10 @@ func digests(t *testing.T, batches iter.Seq2[*nwt.Batch, error]) (all []string) 
 }
 
 // certificate makes one for 127.0.0.1, and returns the file of its root.
-func certificate(t *testing.T) (tls.Certificate, string) {
+func certificate(t *testing.T, ends ...time.Time) (tls.Certificate, string) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
 	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: append(ends, time.Now().Add(time.Hour))[0], IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(crand.Reader, template, template, &key.PublicKey, key)
 	require.NoError(t, err)
 	roots := filepath.Join(t.TempDir(), "roots.pem")

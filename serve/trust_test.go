@@ -280,6 +280,8 @@ func TestAClientHasABoundOfItsOwn(t *testing.T) {
 		l := loader(t, remote, nwt.WithBatchSize(4), nwt.WithWorkers(1), nwt.WithRetry(0, 0), nwt.WithLogger(slog.New(slog.DiscardHandler)))
 		for _, err := range l.Epoch(t.Context(), 0) {
 			require.ErrorContains(t, err, "no server has answered for ")
+			require.NotContains(t, err.Error(), "\n")
+			require.NotContains(t, err.Error(), "batches have come")
 			temporary, _ := nwt.Temporary(err)
 			require.True(t, temporary)
 		}

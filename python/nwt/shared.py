@@ -113,6 +113,7 @@ class Shared:
 
     def _wait(self, number: int) -> Any:
         left, looked, told, why = self._patience, time.monotonic(), None, "it says nothing"
+        tick = min(TICK, left / 4)
         while number not in self._answers:
             if self._closed:
                 self._hang_up()
@@ -124,7 +125,7 @@ class Shared:
                 if line is not told and line.about and not line.came.qsize():
                     line.say(WAITING, number)
                     told = line
-                if said := self._hear(line, min(TICK, left)):
+                if said := self._hear(line, min(tick, left)):
                     why, told = said, None
             except OSError as error:
                 why = str(error)
@@ -132,7 +133,7 @@ class Shared:
                 time.sleep(0.01)
             now = time.monotonic()
             if not (self.patient and self._line and not self._line.about):
-                left -= min(now - looked, 2 * TICK)  # this process may have been stopped
+                left -= min(now - looked, 2 * tick)  # this process may have been stopped
             looked = now
             if left <= 0 and number not in self._answers:
                 raise Error(f"no server has answered for {self._patience} s; {self._where}: {why}")
