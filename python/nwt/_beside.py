@@ -12,7 +12,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import IO, TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -109,7 +109,7 @@ class Local(Loader):
         ]
         cls.__signature__ = inspect.Signature([*own[1:], *more])  # type: ignore[attr-defined]  # for help() and editors
 
-    def __init__(self, given: tuple[Any, ...], flags: Flags, options: Mapping[str, Any]) -> None:
+    def __init__(self, given: tuple[Any, ...], flags: Flags, options: Mapping[str, Any], files: Sequence[IO[bytes]] = ()) -> None:
         options = dict(options)
         own = {name: options.pop(name) for name in ("errors", "rank", "world_size", "prefetch", "patience") if name in options}
         flags["batch"] = check.integer("batch_size", options.pop("batch_size", 64), 1, 2**24 - 1)
@@ -121,7 +121,7 @@ class Local(Loader):
         flags["tune"] = check.boolean("tune", options.pop("tune", False))
         program = options.pop("program", None)
         check.unknown(type(self).__name__, options, inspect.signature(type(self)).parameters)
-        self._program = _Program(find() if program is None else check.path("program", program), flags)
+        self._program = _Program(find() if program is None else check.path("program", program), flags, files)
         try:
             super().__init__("shared:own", **own)
         except BaseException:
@@ -394,7 +394,8 @@ def find() -> str:
 class _Program:
     """Runs the program nwt-serve until close is called or this process ends."""
 
-    def __init__(self, program: str, flags: Flags) -> None:
+    def __init__(self, program: str, flags: Flags, files: Sequence[IO[bytes]]) -> None:
+        self._files = files  # whose descriptors the program inherits
         self._came, self._starts = -1, 0  # what had come when it was started last, and how often since
         self._command, self._folder = [program, "-"], os.getcwd()
         told = {name: flags.pop(name) for name in ("batch", "shuffle", "seed", "drop-last", "workers", "tune")}
@@ -428,7 +429,7 @@ class _Program:
         # a session of its own: Ctrl-C is for this process
         process: Any = subprocess.Popen(
             self._command, bufsize=0, stdin=theirs or subprocess.PIPE, stdout=None if theirs else subprocess.PIPE, stderr=said.file,
-            cwd=self._folder, env=environ, start_new_session=True,
+            cwd=self._folder, env=environ, start_new_session=True, pass_fds=[file.fileno() for file in self._files],
         )  # fmt: skip
         self.process, self.said = process, said
         self.close = weakref.finalize(self, _stop, process, said, os.getpid())

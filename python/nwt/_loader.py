@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy.typing as npt
 
 from . import _check as check
+from . import _children
 from . import _ranks as ranks
 from ._wire import Error, reworded
 
@@ -81,6 +82,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         patience: float = 60.0,
         **unknown: NoReturn,
     ) -> None:
+        _children.begin()
         self._closed: str | None = "the loader isn't open"
         check.unknown(type(self).__name__, unknown)
         self._args: tuple[tuple[Any, ...], dict[str, Any]] = (addresses,), {

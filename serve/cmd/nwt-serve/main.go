@@ -66,6 +66,7 @@ type settings struct {
 	insecure, version              bool
 	listen, shared, tokenFile      string
 	cert, key, metrics             string
+	program                        *program // what makes the samples, instead of files
 }
 
 func parse(args []string, stdout io.Writer) (s *settings, err error) {
@@ -192,6 +193,11 @@ func own(ctx context.Context) error {
 			delete(members, own)
 		}
 		s, _ := parse(nil, io.Discard)
+		var made struct{ Data struct{ Python *program } }
+		if err = errors.Join(err, json.Unmarshal(document, &made)); made.Data.Python != nil {
+			s.program = made.Data.Python
+			delete(members, "data")
+		}
 		if err = errors.Join(err, s.document(members)); err != nil {
 			return nil, err
 		}
@@ -253,6 +259,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 
 // server makes a server of the data.
 func (s *settings) server(ctx context.Context, own bool, with ...serve.ServerOption) (*serve.Server, *dataset, error) {
+	if s.program != nil {
+		return s.program.server(ctx, s, with...)
+	}
 	ds, err := s.open(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -266,24 +275,9 @@ func (s *settings) server(ctx context.Context, own bool, with ...serve.ServerOpt
 		}
 		shown[utf8] = class
 	}
-	opts := []nwt.Option{nwt.WithBatchSize(s.batch), nwt.WithSeed(s.seed)}
-	if rank, err := nwt.RankFromEnv(nil); err == nil && rank.LocalWorld > 1 {
-		opts = append(opts, nwt.WithRankFromEnv()) // the ranks of a host share its CPUs
-	}
+	opts, with := s.options(ds.name, with)
 	if s.shuffle {
 		opts = append(opts, nwt.WithShuffle(s.seed))
-	}
-	if s.dropLast {
-		opts = append(opts, nwt.WithDropLast())
-	}
-	if s.tune {
-		if dir, err := os.UserCacheDir(); err == nil && os.MkdirAll(filepath.Join(dir, "nwt"), 0o700) == nil {
-			opts = append(opts, nwt.WithResultCache(filepath.Join(dir, "nwt", "workers.json"), ds.name))
-		}
-		opts = append(opts, nwt.WithErrorBudget(math.MaxInt32)) // clients judge bad samples
-		with = append(with, serve.WithTuning())
-	} else if s.workers > 0 {
-		opts = append(opts, nwt.WithWorkers(s.workers))
 	}
 	served := nwt.WritesAll(ds)
 	if ds.sizes != nil {
@@ -293,6 +287,27 @@ func (s *settings) server(ctx context.Context, own bool, with ...serve.ServerOpt
 		serve.WithMore("files", ds.paths), serve.WithMore("marks", func() []byte { return []byte(ds.marks()) }))
 	server, err := serve.New(ctx, served, with...)
 	return server, ds, err
+}
+
+// options returns the options of a loader, apart from its order, and adds those of its server.
+func (s *settings) options(name string, with []serve.ServerOption) ([]nwt.Option, []serve.ServerOption) {
+	opts := []nwt.Option{nwt.WithBatchSize(s.batch), nwt.WithSeed(s.seed)}
+	if rank, err := nwt.RankFromEnv(nil); err == nil && rank.LocalWorld > 1 {
+		opts = append(opts, nwt.WithRankFromEnv()) // the ranks of a host share its CPUs
+	}
+	if s.dropLast {
+		opts = append(opts, nwt.WithDropLast())
+	}
+	if s.tune {
+		if dir, err := os.UserCacheDir(); err == nil && os.MkdirAll(filepath.Join(dir, "nwt"), 0o700) == nil {
+			opts = append(opts, nwt.WithResultCache(filepath.Join(dir, "nwt", "workers.json"), name))
+		}
+		opts = append(opts, nwt.WithErrorBudget(math.MaxInt32)) // clients judge bad samples
+		with = append(with, serve.WithTuning())
+	} else if s.workers > 0 {
+		opts = append(opts, nwt.WithWorkers(s.workers))
+	}
+	return opts, with
 }
 
 // doors returns the options that say who is let in.

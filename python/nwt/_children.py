@@ -1,0 +1,533 @@
+"""The processes that make samples in Python: a template, and a child of it for each worker.
+
+nwt-serve starts the template with the interpreter of the training program. The template reads the
+dataset once, and forks a child whenever nwt-serve asks for one. It has one thread and never makes a
+sample, so that a fork copies no lock that another thread holds. If it has more threads, and where
+forks aren't safe, each child is an interpreter of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import mmap
+import os
+import pickle
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import traceback
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+# Starts the template, or with a number a child that can't be forked; argv: the folder of nwt, and that number.
+PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from nwt import _children; _children.run(*map(int, sys.argv[1:]))"
+SOCKET, MEMORY, SETUP = 3, 4, 5  # descriptors of such a process
+FORK, KILL = 1, 2  # what the template is asked for
+DESCRIBE, LAYOUT, LOAD = 1, 2, 3  # what a child is asked for
+MADE, BAD = 1, 2  # the status of a sample
+OBJECTS = "__objects__"  # the field of what is neither an array nor a number
+
+RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")  # nwt-serve has others of these than the program
+
+_open: list[socket.socket] = []  # of this process, until it ends
+reading_main = False  # the training program is executed up to its first loader
+
+
+class MainEnds(BaseException):
+    """Ends the execution of the training program in the template, at its first loader."""
+
+
+def begin() -> None:
+    """Called by each loader before anything else."""
+    if reading_main:
+        raise MainEnds
+
+
+# What is sent
+
+
+def command(folder: str) -> list[str]:
+    """The command that starts the template."""
+    if not sys.executable:
+        raise RuntimeError("sys.executable is empty: samples are made by processes of this interpreter, and it isn't known")
+    return [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", PROGRAM, folder]  # type: ignore[attr-defined]
+
+
+def setup(made: Mapping[str, Any]) -> bytes:
+    """What the template reads: where modules and the main program are, and the pickled dataset."""
+    from multiprocessing import spawn
+
+    found = spawn.get_preparation_data("nwt")
+    main = {key: found[key] for key in ("init_main_from_name", "init_main_from_path") if key in found}
+    inside = getattr(sys.modules["__main__"], "__file__", None) is None and "init_main_from_name" not in main  # a notebook
+    header = json.dumps(
+        {"path": found["sys_path"], "argv": found["sys_argv"], "dir": os.getcwd(), "ranks": {name: os.environ.get(name) for name in RANKS}, **main}
+    ).encode()
+    return b"".join(struct.pack("<Q", len(part)) + part for part in (header, _pickled(dict(made), inside)))
+
+
+def _pickled(made: dict[str, Any], inside: bool) -> bytes:
+    """The dataset as bytes; inside: there is no file of the main program that the template could execute."""
+    what = " and ".join(name for name in ("dataset", "transform") if made.get(name) is not None)
+    try:
+        data = pickle.dumps(made, protocol=5)
+        if not (inside and b"__main__" in data):
+            return data
+        problem = "is defined in a notebook or at a prompt"
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        problem = f"can't be copied to other processes: {error}"
+    try:
+        import cloudpickle  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise TypeError(f"the {what} {problem}: move it into a module, or pip install cloudpickle") from None
+    return bytes(cloudpickle.dumps(made, protocol=5))
+
+
+def _exactly(conn: socket.socket, n: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < n:
+        if not (part := conn.recv(min(n - len(parts), 1 << 20))):
+            raise EOFError
+        parts += part
+    return bytes(parts)
+
+
+# The template
+
+
+def run(number: int = -1) -> NoReturn:
+    status = 1
+    try:
+        conn = socket.socket(fileno=SOCKET)
+        _open.append(conn)
+        if number >= 0:
+            with open(SETUP, "rb") as file:
+                made = _read_setup(file.read)
+            _Child(made, conn, MEMORY, number).serve()
+        else:
+            _Template(conn).serve()
+        status = 0
+    except (EOFError, ConnectionError):
+        status = 0  # nwt-serve has ended, or needs this process no more
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _leave(status)
+
+
+def _leave(status: int) -> NoReturn:
+    with contextlib.suppress(BaseException):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)
+
+
+def _read_setup(read: Callable[[int], bytes]) -> dict[str, Any]:
+    global reading_main
+    header, payload = (read(struct.unpack("<Q", read(8))[0]) for _ in range(2))
+    told = json.loads(header)
+    sys.path[:], sys.argv[:] = told["path"], told["argv"]
+    os.chdir(told["dir"])
+    for name, value in told["ranks"].items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    reading_main = True
+    try:
+        _read_main(told.get("init_main_from_name"), told.get("init_main_from_path"))
+    finally:
+        reading_main = False
+    return dict(pickle.loads(payload))
+
+
+def _read_main(name: str | None, path: str | None) -> None:
+    """Executes the training program up to its first loader, under the name __mp_main__."""
+    if name is None and path is None or name is not None and name.endswith("__main__"):
+        return  # a package's __main__.py is no module that a dataset is defined in, such as that of unittest
+    module = types.ModuleType("__mp_main__")
+    if name is not None:
+        import importlib.util
+
+        spec = importlib.util.find_spec(name)
+        assert spec and spec.loader
+        code, module.__file__ = spec.loader.get_code(name), spec.origin  # type: ignore[attr-defined]
+        module.__package__ = spec.parent
+    else:
+        assert path
+        if os.path.splitext(os.path.basename(path))[0] == "ipython":
+            return
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec")
+        module.__file__ = path
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+    with contextlib.suppress(MainEnds):
+        exec(code, module.__dict__)  # noqa: S102  # the program itself
+
+
+class _Template:
+    def __init__(self, conn: socket.socket) -> None:
+        self.conn, self.kept = conn, b""
+        self.children: dict[int, int] = {}  # pid to number
+        self.wake, awake = socket.socketpair()
+        _open.extend((self.wake, awake))
+        self.wake.setblocking(False)
+        awake.setblocking(False)
+        self.awake = awake
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(awake.fileno())
+
+    def tell(self, **what: Any) -> None:
+        self.conn.sendall(json.dumps(what).encode() + b"\n")
+
+    def read(self, n: int) -> bytes:
+        part = _exactly(self.conn, n)
+        self.kept += part
+        return part
+
+    def serve(self) -> None:
+        try:
+            self.made = _read_setup(self.read)
+        except (EOFError, ConnectionError):
+            raise
+        except BaseException as error:
+            self.tell(failed=_text(error))
+            return
+        self.forks = sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
+        if self.forks:
+            gc.collect()
+            gc.freeze()  # else a collection in a child writes to every page
+        self.tell(ready=True, forks=self.forks)
+        try:
+            self.answer()
+        finally:
+            for pid in self.children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def answer(self) -> None:
+        import select
+
+        while True:
+            ready = select.select([self.conn, self.wake], [], [])[0]
+            if self.wake in ready:
+                with contextlib.suppress(BlockingIOError):
+                    self.wake.recv(4096)
+                self.reap()
+            if self.conn in ready:
+                self.obey()
+
+    def obey(self) -> None:
+        head, fds, _, _ = socket.recv_fds(self.conn, 8, 2)
+        if not head:
+            raise EOFError
+        while len(head) < 8:
+            head += _exactly(self.conn, 8 - len(head))
+        what, number = struct.unpack("<II", head)
+        if what == KILL:
+            for pid, child in self.children.items():
+                if child == number:
+                    os.kill(pid, signal.SIGKILL)
+            return
+        try:
+            pid = self.fork(number, *fds) if self.forks else self.spawn(number, *fds)
+            self.children[pid] = number
+            self.tell(child=number, pid=pid)
+        except OSError as error:
+            self.tell(child=number, failed=str(error))
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def fork(self, number: int, conn: int, memory: int) -> int:
+        if pid := os.fork():
+            return pid
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for one in (self.conn, self.wake, self.awake):
+                one.close()
+            _open.append(socket.socket(fileno=conn))
+            _Child(self.made, _open[-1], memory, number).serve()
+            status = 0
+        except (EOFError, ConnectionError):
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            _leave(status)
+
+    def spawn(self, number: int, conn: int, memory: int) -> int:
+        with tempfile.TemporaryFile() as file:
+            file.write(self.kept)
+            file.seek(0)
+            # the descriptors in their places: a shell would need dup2, so the child's program does it
+            program = (
+                f"import os; [os.dup2(a, b) for a, b in {[(conn, 53), (memory, 54), (file.fileno(), 55)]}]; [os.dup2(a + 50, a) for a in (3, 4, 5)]; " + PROGRAM
+            )
+            argv = [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", program, os.path.dirname(os.path.dirname(__file__)), str(number)]  # type: ignore[attr-defined]
+            return subprocess.Popen(argv, pass_fds=(conn, memory, file.fileno())).pid
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            number = self.children.pop(pid, None)
+            if number is not None:
+                self.tell(child=number, ended=os.waitstatus_to_exitcode(status))
+
+
+# A child
+
+
+def _text(error: BaseException) -> str:
+    """The last lines of a traceback, without this module's."""
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    lines = traceback.format_exception(type(error), error, trace, limit=-2)
+    return "".join(lines[1:] if lines[0].startswith("Traceback") else lines).strip()[-2000:]
+
+
+class _Child:
+    """Makes samples, and writes them into memory that it shares with nwt-serve."""
+
+    def __init__(self, made: dict[str, Any], conn: socket.socket, memory: int, number: int) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.conn, self.read = conn, conn.makefile("rb").read
+        self.dataset, self.transform = made.get("dataset"), made.get("transform")
+        self.temporary = (ConnectionError, TimeoutError, *made.get("retryable", ()))
+        self.name = str(made.get("name") or "0")  # of a sample that is one array
+        self.ragged, self.whole, self.objects = made.get("ragged") or {}, bool(made.get("whole")), int(made.get("objects") or 4 << 20)
+        size = os.fstat(memory).st_size
+        self.memory = mmap.mmap(memory, size) if size else None
+        os.close(memory)
+        self.seeds = self._seeds()
+        self.arity = self._arity() if self.transform is not None else 0
+        if init := made.get("init"):
+            init(number)
+
+    def _seeds(self) -> list[Callable[[int], object]]:
+        """What is seeded before each sample."""
+        seeds: list[Callable[[int], object]] = [random.seed, lambda seed: np.random.seed(seed & 0xFFFFFFFF)]
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(1)  # first: a pool of threads doesn't survive a fork
+            seeds.append(torch.default_generator.manual_seed)
+        return seeds
+
+    def _arity(self) -> int:
+        """2 if the transform takes a generator of random numbers, else 1."""
+        import inspect
+
+        try:
+            parameters = inspect.signature(self.transform).parameters.values()  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            return 1
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and (p.default is p.empty or p.name == "rng")]
+        return 2 if len(positional) > 1 else 1
+
+    def serve(self) -> None:
+        while head := self.read(8):
+            what, n = struct.unpack("<II", head)
+            answer: Any
+            if what == LOAD:
+                pairs = struct.unpack(f"<{2 * n}Q", self.read(16 * n))
+                answer = self.load(pairs)
+            elif what == LAYOUT:
+                self.lay_out(json.loads(self.read(n)))
+                continue
+            else:
+                answer = self.describe()
+            text = json.dumps(answer).encode() if answer else b""
+            self.conn.sendall(struct.pack("<I", len(text)) + text)
+
+    def make(self, index: int, place: int, seed: int) -> Any:
+        for seeds in self.seeds:
+            seeds(seed)
+        if self.transform is None:
+            return self.dataset[index]  # type: ignore[index]
+        image = self.inputs[place]
+        return self.transform(image, np.random.default_rng(seed)) if self.arity == 2 else self.transform(image)
+
+    def load(self, pairs: tuple[int, ...]) -> list[Any]:
+        bad: list[Any] = []
+        memory = self.memory
+        assert memory is not None
+        for place in range(len(pairs) // 2):
+            try:
+                self.put(place, self.make(pairs[2 * place], place, pairs[2 * place + 1]))
+                memory[place] = MADE  # nwt-serve watches it
+            except BaseException as error:
+                bad.append([place, isinstance(error, self.temporary), _text(error)])
+                memory[place] = BAD
+        return bad
+
+    # How a sample is divided: ("array", field), ("object", name), ("items", type, [[key, part], …]) or ("parts", type, [part, …])
+
+    def describe(self) -> dict[str, Any]:
+        """The fields of the samples, as those of the first one are."""
+        import base64
+
+        try:
+            n = len(self.dataset) if self.transform is None else 0  # type: ignore[arg-type]
+            if n == 0 and self.transform is None:
+                return {"n": 0}
+            self.fields: list[dict[str, Any]] = []
+            sample = self.make(0, 0, 0)
+            tree = ("object", "sample") if self.whole else self.divide(sample, "")
+            for name in self.ragged:
+                if not any(field["name"] == name for field in self.fields):
+                    raise ValueError(
+                        f"ragged={self.ragged!r}: a sample has no array {name!r}, but {', '.join(field['name'] for field in self.fields) or 'none'}"
+                    )
+            if any(objects(tree)):
+                self.fields.append({"name": OBJECTS, "dtype": "uint8", "shape": [self.objects], "ragged": True})
+            return {"n": n, "fields": self.fields, "tree": base64.b64encode(pickle.dumps(tree)).decode()}
+        except BaseException as error:
+            return {"failed": _text(error)}
+
+    def divide(self, value: Any, name: str) -> Any:
+        if isinstance(value, Mapping):
+            return "items", None, [[key, self.divide(part, f"{name}.{key}" if name else str(key))] for key, part in value.items()]
+        if isinstance(value, (list, tuple)) and not _is_text(value):
+            return "parts", type(value), [self.divide(part, f"{name}.{i}" if name else str(i)) for i, part in enumerate(value)]
+        array, name = _array(value), name or self.name
+        if array is None:
+            return "object", name
+        shape = list(array.shape)
+        if longest := self.ragged.get(name):
+            if not shape:
+                raise ValueError(f"ragged={self.ragged!r}: {name!r} is a number and has no length")
+            shape[0] = int(longest)
+        if 0 in shape:
+            raise ValueError(
+                f"field {name!r} of sample 0 has the shape {tuple(array.shape)}, without elements: say ragged={{{name!r}: 512}} with the longest length allowed, or give collate_fn"
+            )
+        self.fields.append({"name": name, "dtype": _dtype(value, array), "shape": shape, "ragged": bool(longest)})
+        return "array", len(self.fields) - 1
+
+    def lay_out(self, told: dict[str, Any]) -> None:
+        """Finds the fields' places in the memory."""
+        import base64
+
+        memory, slots = self.memory, told["slots"]
+        if "input" in told:
+            self.inputs = np.ndarray((slots, *told["input"]["shape"]), np.uint8, memory, told["input"]["offset"])
+        if not told.get("fields"):
+            return
+        self.fields = told["fields"]
+        self.tree = pickle.loads(base64.b64decode(told["tree"]))
+        for field in self.fields:
+            kind = np.dtype({"bfloat16": "uint16"}.get(field["dtype"], field["dtype"]))
+            shape = tuple(field["shape"])
+            inner = np.ndarray(shape, kind).strides if 0 not in shape else ()
+            field["view"] = np.ndarray((slots, *shape), kind, memory, field["offset"], (told["stride"], *inner))
+            field["lens"] = np.ndarray((slots,), np.int32, memory, field["lens"], (told["stride"],)) if field["ragged"] else None
+            field["shape"], field["kind"] = shape, kind
+
+    def put(self, place: int, sample: Any) -> None:
+        objects: list[Any] = []
+        self.put_part(place, sample, self.tree, objects)
+        if objects:
+            data = pickle.dumps(objects, protocol=5)
+            field = self.fields[-1]
+            if len(data) > field["shape"][0]:
+                raise ValueError(
+                    f"what isn't an array takes {len(data)} bytes in this sample, at most {field['shape'][0]} are allowed: say object_bytes={1 << len(data).bit_length()}"
+                )
+            field["view"][place, : len(data)] = np.frombuffer(data, np.uint8)
+            field["lens"][place] = len(data)
+
+    def put_part(self, place: int, value: Any, tree: Any, objects: list[Any]) -> None:
+        if tree[0] == "array":
+            self.put_array(place, value, self.fields[tree[1]])
+        elif tree[0] == "object":
+            objects.append(value)
+        elif tree[0] == "items":
+            if not isinstance(value, Mapping) or len(value) != len(tree[2]):
+                raise ValueError(
+                    f"the sample has {_shortly(value)}, and sample 0 a dict of {', '.join(str(key) for key, _ in tree[2])}: samples must be alike, or give collate_fn"
+                )
+            for key, part in tree[2]:
+                self.put_part(place, value[key], part, objects)
+        else:
+            if not isinstance(value, (list, tuple)) or len(value) != len(tree[2]):
+                raise ValueError(f"the sample has {_shortly(value)}, and sample 0 has {len(tree[2])} parts: samples must be alike, or give collate_fn")
+            for one, part in zip(value, tree[2]):
+                self.put_part(place, one, part, objects)
+
+    def put_array(self, place: int, value: Any, field: dict[str, Any]) -> None:
+        array, shape = _array(value), field["shape"]
+        if array is None:
+            raise ValueError(f"field {field['name']!r}: {_shortly(value)}, and sample 0 has an array of {field['dtype']}")
+        if array.dtype != field["kind"]:
+            raise ValueError(f"field {field['name']!r} is {array.dtype}, and in sample 0 it is {field['dtype']}: samples must have one type")
+        if field["ragged"]:
+            if array.ndim != len(shape) or array.shape[1:] != shape[1:] or len(array) > shape[0]:
+                raise ValueError(
+                    f"field {field['name']!r} has the shape {array.shape}: at most {shape} is allowed; say ragged={{{field['name']!r}: {2 * shape[0]}}}"
+                )
+            field["view"][place, : len(array)] = array
+            field["lens"][place] = len(array)
+        elif array.shape != shape:
+            raise ValueError(
+                f"field {field['name']!r} has the shape {array.shape}, and in sample 0 {shape}: if its length varies say ragged={{{field['name']!r}: 512}} with the longest allowed, or give collate_fn"
+            )
+        else:
+            field["view"][place] = array
+
+
+def _is_text(value: Any) -> bool:
+    return len(value) == 0 or any(isinstance(one, (str, bytes)) for one in value) and all(isinstance(one, (str, bytes)) for one in value)
+
+
+def objects(tree: Any) -> Iterator[str]:
+    """The names of what is neither an array nor a number."""
+    if tree[0] == "object":
+        yield tree[1]
+    elif tree[0] != "array":
+        for part in tree[2]:
+            yield from objects(part[1] if tree[0] == "items" else part)
+
+
+def _array(value: Any) -> npt.NDArray[Any] | None:
+    """The value as an array, if it is an array, a tensor or a number, else None."""
+    if isinstance(value, np.ndarray):
+        return value if value.dtype.kind in "biuf" and value.dtype.itemsize <= 8 else None
+    if isinstance(value, (int, float, np.generic)):  # bool is an int
+        array = np.asarray(value)
+        return array if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8 else None
+    torch = sys.modules.get("torch")
+    if torch and isinstance(value, torch.Tensor):
+        value = value.detach()
+        if value.dtype == torch.bfloat16:
+            return value.view(torch.int16).numpy().view(np.uint16)  # type: ignore[no-any-return]
+        return None if value.is_complex() else value.numpy()
+    return None
+
+
+def _dtype(value: Any, array: npt.NDArray[Any]) -> str:
+    torch = sys.modules.get("torch")
+    return "bfloat16" if torch and isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 else array.dtype.newbyteorder("=").name
+
+
+def _shortly(value: Any) -> str:
+    return f"{type(value).__name__} {value!r:.60}"

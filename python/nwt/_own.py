@@ -1,0 +1,160 @@
+"""Loaders of samples that the program's own Python makes."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _check as check
+from . import _children
+from ._beside import Flags, Local, Options, logger
+from ._loader import Batch
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Dataset(Local):
+    """The samples of a dataset of your own: an object with __len__ and __getitem__, as for torch's DataLoader.
+
+    Processes of this Python make the samples, one per worker. They have a copy of the dataset, and
+    of what the main program defines above its first loader. Before each sample random, numpy.random
+    and torch are seeded by seed, epoch and position, so that a sample is the same at any number of
+    workers.
+    dataset: dataset[i] is an array, a tensor, a number, a tuple or a dict of these, or whatever
+        pickles. All samples must be alike.
+    A batch is a dict. The arrays of a dict keep their names, those of a tuple are "0", "1" …, and
+    "index", int64 [n], has the number of each sample. What is neither an array nor a number comes
+    as a list.
+    ragged: the arrays whose first dimension varies, with the longest allowed: {"text": 512}. They
+        are padded to it, and "text.len0" has the lengths.
+    collate_fn: makes a batch of a list of samples, in this process. The samples come as pickles.
+    object_bytes=4 MiB: how many bytes what isn't an array may take in a sample.
+    weights: a number per sample: samples are drawn with replacement, in these proportions.
+    draws: how many samples an epoch has, with weights; by default as many as the dataset.
+    lengths: a number per sample: a batch has samples of similar lengths.
+    batch_tokens: how long the samples of a batch may be together, padding included, with lengths;
+        batch_size is then the most samples.
+    timeout: how many seconds a sample may take. Then its process is killed, and the sample is bad.
+    retryable=(): exceptions after which a sample is made again, beside ConnectionError and
+        TimeoutError.
+    worker_init_fn: called in each process, with its number.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        ragged: Mapping[str, int] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        object_bytes: int = 4 << 20,
+        weights: npt.ArrayLike | None = None,
+        draws: int | None = None,
+        lengths: npt.ArrayLike | None = None,
+        batch_tokens: int | None = None,
+        timeout: float | None = None,
+        retryable: tuple[type[BaseException], ...] = (),
+        worker_init_fn: Callable[[int], object] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        _children.begin()
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise TypeError(
+                f"dataset={dataset!r:.200}: must have __len__ and __getitem__; for what can only be iterated over, make __getitem__ open or read its part number i"
+            )
+        if not isinstance(retryable, tuple) or not all(isinstance(one, type) and issubclass(one, BaseException) for one in retryable):
+            raise TypeError(f"retryable={retryable!r:.200}: must be a tuple of exceptions, such as (OSError,)")
+        for name, function in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name}={function!r:.200}: must be a function")
+        self.source, self._collate = dataset, collate_fn
+        self._files: list[IO[bytes]] = []
+        made = {
+            "dataset": dataset,
+            "ragged": {str(name): check.integer(f"ragged[{name!r}]", longest, 1, 2**31 - 1) for name, longest in (ragged or {}).items()},
+            "whole": collate_fn is not None,
+            "objects": check.integer("object_bytes", object_bytes, 1, 2**30),
+            "retryable": retryable,
+            "init": worker_init_fn,
+        }
+        given = {
+            "ragged": ragged, "collate_fn": collate_fn, "object_bytes": object_bytes, "weights": weights, "draws": draws, "lengths": lengths,
+            "batch_tokens": batch_tokens, "timeout": timeout, "retryable": retryable, "worker_init_fn": worker_init_fn, **options,
+        }  # fmt: skip
+        try:
+            told: Flags = {
+                "command": _children.command(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
+                "setup": self._held(_children.setup(made)),
+                "stderr": self._kept(os.fdopen(os.dup(2), "wb", buffering=0)),
+                "timeout": 0 if timeout is None else check.number("timeout", timeout, 1e-3, 1e9),
+                **self._order(len(dataset), weights, draws, lengths, batch_tokens),
+            }
+            if collate_fn is not None:
+                logger.info("collate_fn: samples come to this process as pickles, and are combined while training waits")
+            super().__init__(((dataset,), given), {"python": told}, dict(options), self._files)
+        except BaseException:
+            for file in self._files:
+                file.close()
+            raise
+        self._tree = pickle.loads(base64.b64decode(self._transport.about["about"]["tree"]))
+        self._objects = list(_children.objects(self._tree))
+
+    def _kept(self, file: IO[bytes]) -> int:
+        """Keeps a file as long as the loader, for nwt-serve, which inherits its descriptor."""
+        self._files.append(file)
+        return file.fileno()
+
+    def _held(self, data: bytes) -> int:
+        file = tempfile.TemporaryFile()
+        file.write(data)
+        file.flush()
+        return self._kept(file)
+
+    def _order(self, n: int, weights: Any, draws: int | None, lengths: Any, tokens: int | None) -> Flags:
+        """Checks what is said of the order, and returns what nwt-serve is told of it."""
+        if weights is not None and lengths is not None:
+            raise ValueError("weights and lengths: only one of them can decide the order")
+        if draws is not None and weights is None or tokens is not None and lengths is None:
+            raise ValueError("draws is for weights, and batch_tokens for lengths")
+        told: Flags = {}
+        for name, value, kind in (("weights", weights, np.float64), ("lengths", lengths, np.int64)):
+            if value is not None:
+                try:
+                    numbers = np.ascontiguousarray(value, kind)
+                except (TypeError, ValueError) as error:
+                    raise TypeError(f"{name}: {error}") from None
+                if numbers.shape != (n,):
+                    raise ValueError(f"{name}: must be a number per sample: there are {n} samples, and the shape is {numbers.shape}")
+                told[name] = self._held(numbers.tobytes())
+        if draws is not None:
+            told["draws"] = check.integer("draws", draws, 1)
+        if tokens is not None:
+            told["tokens"] = check.integer("batch_tokens", tokens, 1)
+        return told
+
+    def __repr__(self) -> str:
+        about = [f"{self.num_samples} samples", self._batches_of(), f"{self._transport.about['workers']} workers"]
+        return f"nwt.Dataset({type(self.source).__name__}: {', '.join(about + self._of_rank())})"
+
+    def _made(self, arrays: dict[str, npt.NDArray[Any]]) -> Any:
+        batch = super()._made(arrays)
+        if not self._objects:
+            return batch
+        rows, lens = batch.pop(_children.OBJECTS), batch.pop(_children.OBJECTS + ".len0")
+        samples = [pickle.loads(row[:n]) for row, n in zip(rows, lens)]
+        if self._collate is not None:
+            return self._collate([sample[0] for sample in samples])
+        lists: dict[str, Any] = {name: [sample[k] for sample in samples] for k, name in enumerate(self._objects)}
+        return Batch({**batch, **lists})
+
+    def close(self) -> None:
+        super().close()
+        for file in self._files:
+            file.close()

@@ -1,0 +1,117 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"time"
+
+	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/sampler"
+	"github.com/nwt-go/nwt/serve"
+	"github.com/nwt-go/nwt/serve/internal/pydata"
+)
+
+// A program is what makes samples, or changes pictures, in Python. Its numbers are descriptors that this
+// process has inherited; 0: none.
+type program struct {
+	Command []string `json:"command"` // starts the template
+	Setup   uintptr  `json:"setup"`   // what the template reads
+	Stderr  uintptr  `json:"stderr"`
+	Timeout float64  `json:"timeout"` // seconds per sample; 0: none
+
+	Weights uintptr `json:"weights"` // float64 per sample
+	Draws   int     `json:"draws"`   // samples per epoch, with Weights
+	Lengths uintptr `json:"lengths"` // int64 per sample
+	Tokens  int     `json:"tokens"`  // per batch, with Lengths; 0: a batch has a number of samples
+}
+
+// inherited returns what is in a file that the program that started this one has written.
+func inherited(descriptor uintptr) ([]byte, error) {
+	file := os.NewFile(descriptor, "inherited")
+	if file == nil {
+		return nil, fmt.Errorf("descriptor %d isn't one", descriptor)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.NewSectionReader(file, 0, info.Size()))
+}
+
+// server serves the samples. The template and its children end with this process.
+func (p *program) server(ctx context.Context, s *settings, with ...serve.ServerOption) (*serve.Server, *dataset, error) {
+	setup, err := inherited(p.Setup)
+	if err != nil {
+		return nil, nil, err
+	}
+	ds, err := pydata.Open(ctx, pydata.Config{
+		Command: p.Command, Setup: setup, Stdout: os.Stdout, Stderr: os.NewFile(p.Stderr, "stderr"),
+		Timeout: time.Duration(p.Timeout * float64(time.Second)),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	opts, with := s.options("python "+hash(setup), with)
+	switch order, err := p.order(ds.Len(), s.batch, s.seed); {
+	case err != nil:
+		return nil, nil, err
+	case order != nil:
+		opts = append(opts, nwt.WithSampler(order))
+	case s.shuffle:
+		opts = append(opts, nwt.WithShuffle(s.seed))
+	}
+	none := func() []byte { return nil } // samples aren't files
+	with = append(with, serve.WithLoader(opts...), serve.WithAbout(map[string]any{"drop_last": s.dropLast, "tree": ds.Tree()}),
+		serve.WithMore("files", none), serve.WithMore("marks", none))
+	server, err := serve.New(ctx, ds, with...)
+	return server, &dataset{marks: func() string { return "" }}, err
+}
+
+// order returns the order of n samples that the program has asked for, or nil.
+func (p *program) order(n, batch int, seed uint64) (nwt.Sampler, error) {
+	switch {
+	case p.Weights != 0:
+		weights, err := numbers(p.Weights, n, "weights", func(bits uint64) float64 { return math.Float64frombits(bits) })
+		if err != nil {
+			return nil, err
+		}
+		draws := p.Draws
+		if draws == 0 {
+			draws = n
+		}
+		return sampler.Weighted(weights, draws, seed)
+	case p.Lengths != 0:
+		lengths, err := numbers(p.Lengths, n, "lengths", func(bits uint64) int { return int(bits) })
+		if err != nil {
+			return nil, err
+		}
+		of := func(i int) int { return lengths[i] }
+		if p.Tokens > 0 {
+			return sampler.TokenBatches(n, of, sampler.Tokens{Max: p.Tokens, MaxSamples: batch}, seed)
+		}
+		return sampler.Bucketed(n, of, sampler.Buckets{BatchSize: batch}, seed)
+	}
+	return nil, nil
+}
+
+func numbers[T any](descriptor uintptr, n int, name string, of func(bits uint64) T) ([]T, error) {
+	data, err := inherited(descriptor)
+	if err != nil {
+		return nil, err
+	}
+	if len(data) != 8*n {
+		return nil, fmt.Errorf("%s: there are %d, but %d samples", name, len(data)/8, n)
+	}
+	all := make([]T, n)
+	for i := range all {
+		all[i] = of(binary.NativeEndian.Uint64(data[8*i:]))
+	}
+	return all, nil
+}

@@ -1,0 +1,146 @@
+//go:build unix
+
+package pydata
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A child is a process that makes samples, and the memory that it writes them to. It belongs to one worker.
+type child struct {
+	from    *template
+	number  uint32
+	conn    *net.UnixConn
+	mem     []byte
+	answer  []byte // what has come of the answer to the request under way
+	pending int    // samples of that request; 0: there is none
+}
+
+const (
+	describe = 1
+	layOut   = 2
+	load     = 3
+)
+
+const (
+	unmade byte = iota // a sample's status
+	made
+	failed
+)
+
+// tick is how often a worker that waits looks whether its context has ended, and what its child has made.
+const tick = 50 * time.Millisecond
+
+// newChild has a template fork a child with so many bytes of memory.
+func newChild(ctx context.Context, t *template, size int) (*child, error) {
+	file, err := newMemory()
+	if err != nil {
+		return nil, fmt.Errorf("memory of %d bytes for samples: %w", size, err)
+	}
+	defer file.Close()
+	if err := file.Truncate(int64(size)); err != nil {
+		return nil, fmt.Errorf("memory of %d bytes for samples: %w", size, err)
+	}
+	mem, err := unix.Mmap(int(file.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("memory of %d bytes for samples: %w", size, err)
+	}
+	conn, theirs, err := socketpair()
+	if err != nil {
+		_ = unix.Munmap(mem)
+		return nil, err
+	}
+	number, err := t.fork(ctx, theirs, file)
+	_ = theirs.Close() // before the template forks another child, so that its end is seen at once
+	if err != nil {
+		return nil, errors.Join(err, conn.Close(), unix.Munmap(mem))
+	}
+	return &child{from: t, number: number, conn: conn, mem: mem}, nil
+}
+
+// close ends the child: it may be in the middle of a sample.
+func (c *child) close() {
+	c.from.kill(c.number)
+	_ = c.conn.Close()
+	_ = unix.Munmap(c.mem)
+}
+
+// send begins a request.
+func (c *child) send(what, n uint32, rest []byte) error {
+	head := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, what), n)
+	_, err := c.conn.Write(append(head, rest...))
+	return err
+}
+
+// errSilent says that a child has taken too long for a sample.
+var errSilent = errors.New("no sample came in time")
+
+// await waits for the answer to a request. It returns the error of ctx, in which case the answer is still to
+// come; errSilent if no sample was finished for the time of timeout, counted in ticks, so that a computer's
+// sleep doesn't count; or that the child has ended.
+func (c *child) await(ctx context.Context, timeout time.Duration) ([]byte, error) {
+	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	done, silent := c.made(), time.Duration(0)
+	buf := make([]byte, 4096)
+	for {
+		if len(c.answer) >= 4 {
+			if n := int(binary.LittleEndian.Uint32(c.answer)); len(c.answer) == 4+n {
+				text := c.answer[4:]
+				c.answer, c.pending = nil, 0
+				return text, nil
+			}
+		}
+		if err := c.conn.SetReadDeadline(time.Now().Add(tick)); err != nil {
+			return nil, err
+		}
+		n, err := c.conn.Read(buf)
+		c.answer = append(c.answer, buf[:n]...)
+		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			if err != nil {
+				return nil, fmt.Errorf("the process that makes it has ended: %w", err)
+			}
+		case c.made() > done:
+			done, silent = c.made(), 0
+		default:
+			if silent += tick; timeout > 0 && silent >= timeout {
+				return nil, errSilent
+			}
+		}
+	}
+}
+
+// made returns how many samples of the request the child has finished.
+func (c *child) made() (n int) {
+	for n < c.pending && c.mem[n] != unmade {
+		n++
+	}
+	return n
+}
+
+// describe asks for the fields of the first sample.
+func (c *child) describe(ctx context.Context) (about about, err error) {
+	if err := c.send(describe, 0, nil); err != nil {
+		return about, err
+	}
+	text, err := c.await(ctx, 0)
+	if err == nil {
+		err = json.Unmarshal(text, &about)
+	}
+	if err == nil && about.Failed != "" {
+		err = fmt.Errorf("sample 0: %s", about.Failed)
+	}
+	return about, err
+}

@@ -1,0 +1,279 @@
+//go:build unix
+
+package pydata
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/nwt-go/nwt"
+)
+
+// A worker is what a worker of the loader keeps: its child, and what is left of a call that failed.
+type worker struct {
+	d       *Dataset
+	child   *child // nil if none was needed yet, or the last one has ended
+	request []byte
+
+	// If samples of a LoadMany are bad, the loader asks again for each half, and for the halves of these, until
+	// it calls Load for a bad one. Nothing is made twice: what was made, or was bad, is kept until the loader
+	// asks for something else.
+	failing []key
+	kept    map[key]kept
+}
+
+// A key is a sample of an epoch.
+type key struct {
+	index int
+	seed  uint64
+}
+
+// kept is a sample that was made, or why it couldn't be.
+type kept struct {
+	parts [][]byte // what is in each field
+	err   error
+	again bool // the error is temporary: the sample is made again
+}
+
+func (d *Dataset) Load(ctx context.Context, index int, dst *nwt.Sample) error {
+	return d.LoadMany(ctx, []int{index}, []*nwt.Sample{dst})
+}
+
+func (d *Dataset) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	w, err := nwt.Scratch(dst[0], func() (*worker, error) { return &worker{d: d, kept: map[key]kept{}}, nil })
+	if err != nil {
+		return err
+	}
+	return w.load(ctx, indices, dst)
+}
+
+// Close ends the child.
+func (w *worker) Close() error {
+	w.drop()
+	return nil
+}
+
+func (w *worker) drop() {
+	if w.child != nil {
+		w.child.close()
+		w.child = nil
+	}
+}
+
+func (w *worker) load(ctx context.Context, indices []int, dst []*nwt.Sample) error {
+	keys := make([]key, len(dst))
+	for i, s := range dst {
+		keys[i] = key{indices[i], s.Rand().Uint64()}
+	}
+	if !slices.Contains(w.failing, keys[0]) {
+		w.failing = nil
+		clear(w.kept)
+	}
+	var todo []int
+	for i, k := range keys {
+		switch old, known := w.kept[k]; {
+		case !known || old.again:
+			todo = append(todo, i)
+		case old.err != nil:
+			return old.err
+		default:
+			w.d.give(dst[i], k.index, old.parts)
+		}
+	}
+	for part := range slices.Chunk(todo, w.d.slots) {
+		if err := w.make(ctx, part, keys, dst); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// make makes samples, as many as a child has memory for. If one is bad it returns its error, and keeps all.
+func (w *worker) make(ctx context.Context, todo []int, keys []key, dst []*nwt.Sample) error {
+	bad := error(nil)
+	keep := func(i int, k kept) {
+		if w.failing == nil {
+			w.failing = keys
+		}
+		w.kept[keys[i]] = k
+		if bad == nil {
+			bad = k.err
+		}
+	}
+	var done []int // their slots are todo's
+	for len(todo) > 0 {
+		if err := w.begin(ctx, todo, keys, dst); err != nil {
+			return err
+		}
+		text, err := w.child.await(ctx, w.d.config.Timeout)
+		if err != nil && ctx.Err() != nil {
+			return err // the answer is still to come: see begin
+		}
+		var faults []fault
+		if err == nil && len(text) > 0 {
+			err = json.Unmarshal(text, &faults)
+		}
+		n, mem := len(todo), w.child.mem
+		if err != nil {
+			w.child.pending = len(todo)
+			n = w.child.made()
+		}
+		for slot, i := range todo[:n] {
+			if mem[slot] == made {
+				w.d.giveFrom(mem, slot, dst[i], keys[i].index)
+				done = append(done, i)
+			}
+		}
+		for _, f := range faults {
+			if f.place >= 0 && f.place < n {
+				keep(todo[f.place], kept{err: f.err(), again: f.temporary})
+			}
+		}
+		if err == nil {
+			todo = nil
+			break
+		}
+		for slot, i := range todo[:n] {
+			if mem[slot] == failed { // nobody has said why
+				keep(i, kept{err: nwt.Retryable(err), again: true})
+			}
+		}
+		w.drop()
+		if n < len(todo) {
+			lost := kept{err: nwt.Retryable(err), again: true}
+			if errors.Is(err, errSilent) {
+				lost = kept{err: tooLate{w.d.config.Timeout}}
+			}
+			keep(todo[n], lost)
+			n++
+		}
+		todo = todo[n:]
+	}
+	if bad != nil {
+		for _, i := range done {
+			w.kept[keys[i]] = kept{parts: w.d.take(dst[i])}
+		}
+	}
+	return bad
+}
+
+// begin sends a request for samples. What was asked for before, for a run that has ended, is waited for.
+func (w *worker) begin(ctx context.Context, todo []int, keys []key, dst []*nwt.Sample) (err error) {
+	if w.child != nil && w.child.pending > 0 {
+		if _, err := w.child.await(ctx, w.d.config.Timeout); err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
+			w.drop()
+		}
+	}
+	if w.child == nil {
+		if w.child, err = w.d.child(ctx); err != nil {
+			return unstartable{err}
+		}
+	}
+	c := w.child
+	w.request = w.request[:0]
+	for slot, i := range todo {
+		if in := w.d.config.Input; in != nil {
+			if err := in.Load(ctx, keys[i].index, dst[i], w.d.layout.input(c.mem, slot)); err != nil {
+				return err
+			}
+		}
+		w.request = binary.LittleEndian.AppendUint64(w.request, uint64(keys[i].index))
+		w.request = binary.LittleEndian.AppendUint64(w.request, keys[i].seed)
+	}
+	clear(c.mem[:len(todo)])
+	c.pending = len(todo)
+	if err := c.send(load, uint32(len(todo)), w.request); err != nil {
+		w.drop()
+		return nwt.Retryable(fmt.Errorf("the process that makes it has ended: %w", err))
+	}
+	return nil
+}
+
+// unstartable is the error of a dataset whose processes can't be started: no sample is to blame.
+type unstartable struct{ error }
+
+func (e unstartable) Unwrap() error { return e.error }
+
+func (unstartable) EndsEpoch() bool { return true }
+
+// tooLate is the error of a sample that took too long. Trying again would take as long.
+type tooLate struct{ bound time.Duration }
+
+func (e tooLate) Error() string { return fmt.Sprintf("no sample within %v", e.bound) }
+
+func (tooLate) Unwrap() error { return context.DeadlineExceeded }
+
+func (tooLate) Temporary() bool { return false }
+
+// A fault is why a sample is bad: its slot, whether the error is temporary, and the last lines of the traceback.
+type fault struct {
+	place     int
+	temporary bool
+	text      string
+}
+
+func (f *fault) UnmarshalJSON(text []byte) error {
+	return json.Unmarshal(text, &[]any{&f.place, &f.temporary, &f.text})
+}
+
+func (f fault) err() error {
+	if f.temporary {
+		return nwt.Retryable(errors.New(f.text))
+	}
+	return errors.New(f.text)
+}
+
+// giveFrom copies a sample from a child's memory into its batch.
+func (d *Dataset) giveFrom(mem []byte, slot int, dst *nwt.Sample, index int) {
+	for f := range d.layout.Fields {
+		field, from := &d.layout.Fields[f], slot*d.layout.Stride
+		place := dst.Bytes(f)
+		if field.Ragged {
+			n := int(*(*int32)(unsafe.Pointer(&mem[field.Lens+from])))
+			n = max(0, min(n, field.Shape[0]))
+			dst.SetLen(f, n)
+			place = place[:len(place)/field.Shape[0]*n]
+		}
+		copy(place, mem[field.Offset+from:])
+	}
+	d.giveIndex(dst, index)
+}
+
+func (d *Dataset) giveIndex(dst *nwt.Sample, index int) {
+	if d.index >= 0 {
+		nwt.Values[int64](dst, d.index)[0] = int64(index)
+	}
+}
+
+// take returns a copy of what is in each field of a sample.
+func (d *Dataset) take(s *nwt.Sample) (parts [][]byte) {
+	for f := range d.layout.Fields {
+		place := s.Bytes(f)
+		if shape := d.layout.Fields[f].Shape; d.layout.Fields[f].Ragged {
+			place = place[:len(place)/shape[0]*s.Len(f, 0)]
+		}
+		parts = append(parts, slices.Clone(place))
+	}
+	return parts
+}
+
+// give copies what take has returned into a sample.
+func (d *Dataset) give(dst *nwt.Sample, index int, parts [][]byte) {
+	for f, part := range parts {
+		place := dst.Bytes(f)
+		if shape := d.layout.Fields[f].Shape; d.layout.Fields[f].Ragged {
+			dst.SetLen(f, len(part)/(len(place)/shape[0]))
+		}
+		copy(place, part)
+	}
+	d.giveIndex(dst, index)
+}
