@@ -13,7 +13,7 @@
 //	DoGet          … with "samples" and "order" of a state: the batch-th after that state
 //	DoGet          … with "partial": true: bad samples are left out, and named in the answer's "bad"
 //
-// A ticket may say "version": 2; a server of another version then refuses it.
+// A ticket may say "version": 3; a server of another version then refuses it.
 //
 // A batch is one record batch. Its columns are the fields, as fixed-shape tensors, and for each
 // ragged dimension a column of lengths.
