@@ -21,8 +21,8 @@ from . import _check as check
 from . import _ranks as ranks
 from ._loader import Batch, Loader, State, _weakly
 from ._said import Said
+from ._shared import Own, Pipes, Socket
 from ._wire import Error
-from .shared import Own, Pipes, Socket
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -118,10 +118,10 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
 
     def _open(self) -> Any:
         if self._where[0].startswith("shared:"):
-            from .shared import Shared
+            from ._shared import Shared
 
             return Shared(self._where[0][len("shared:") :], patience=self._patience, mapped=_weakly(self._mapped))
-        from .servers import Servers
+        from ._servers import Servers
 
         return Servers(self._where, token=self._token, tls=self._tls, proxy=self._proxy, patience=self._patience)
 

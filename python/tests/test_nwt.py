@@ -138,13 +138,13 @@ class Servers(unittest.TestCase):
             nwt.Loader(["127.0.0.1:1"], patience=0.2)
 
     def test_a_server_that_is_down_is_not_asked_for_batches(self):
-        asked, get = [], nwt.servers.Server.get
+        asked, get = [], nwt._servers.Server.get
 
         def counted(server, *args):
             asked.append(server.address)
             return get(server, *args)
 
-        with unittest.mock.patch.object(nwt.servers.Server, "get", counted), nwt.Loader([GIVEN["drawing"][0], "127.0.0.1:1"], prefetch=2) as loader:
+        with unittest.mock.patch.object(nwt._servers.Server, "get", counted), nwt.Loader([GIVEN["drawing"][0], "127.0.0.1:1"], prefetch=2) as loader:
             for _ in range(5):
                 self.assertEqual(len(list(loader)), len(loader))
                 time.sleep(0.05)

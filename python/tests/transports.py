@@ -17,9 +17,9 @@ import unittest
 
 import numpy as np
 
+from nwt._servers import Servers
+from nwt._shared import Shared, _Memory
 from nwt._wire import Error
-from nwt.servers import Servers
-from nwt.shared import Shared, _Memory
 
 GIVEN = json.loads(os.environ["NWT_TEST"])
 START = {"epoch": 0, "samples": 0}
