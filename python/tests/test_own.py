@@ -120,7 +120,14 @@ class TestOwn(unittest.TestCase):
                     "import nwt\nclass Birds:\n    def __len__(self): return 20\n    def __getitem__(self, i): return i\n"
                     f"print('above')\ntrain = nwt.Dataset(Birds(), batch_size=10, program={program.program()!r})\nprint([batch['0'].tolist() for batch in train])\n"
                 )
-            said = subprocess.run([sys.executable, file.name], check=False, capture_output=True, text=True, timeout=120)
+            said = subprocess.run(
+                [sys.executable, file.name],
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
         self.assertEqual(said.returncode, 0, said.stderr)
         self.assertEqual(said.stdout.count("above"), 2)  # the second time in the template
         self.assertIn("[10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]", said.stdout)
