@@ -87,15 +87,24 @@ func (c *Cache) bytes() int64 {
 	return c.kept.Bytes()
 }
 
-// cacheBytes returns the memory of the caches that ds is made of, each counted once.
+// cacheBytes returns the memory of the caches that ds is made of, each counted once, and what else its
+// datasets remember, as a vision.Folder does.
 func cacheBytes(ds Dataset) int64 {
 	var sum int64
-	seen := map[*Cache]bool{}
+	seen := map[any]bool{}
 	var visit func(Dataset)
 	visit = func(ds Dataset) {
 		if d, ok := ds.(interface{ cache() *Cache }); ok && !seen[d.cache()] {
 			seen[d.cache()] = true
 			sum += d.cache().bytes()
+		}
+		if d, ok := ds.(interface {
+			Remembers() (owner any, bytes int64)
+		}); ok {
+			if owner, bytes := d.Remembers(); !seen[owner] {
+				seen[owner] = true
+				sum += bytes
+			}
 		}
 		var parts []Dataset
 		switch d := ds.(type) {

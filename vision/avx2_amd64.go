@@ -43,4 +43,9 @@ func levelsFromYCCAVX2(red *byte, green *byte, blue *byte, y *byte, cb *byte, cr
 // inverseAVX2 is inverse.
 //
 //go:noescape
-func inverseAVX2(in *int32, dst *byte, stride int)
+func inverseAVX2(in *int16, quant *int32, dst *byte, stride int)
+
+// inverseHalfAVX2 is inverseHalf.
+//
+//go:noescape
+func inverseHalfAVX2(in *int16, quant *int32, dst *byte, stride int)

@@ -74,6 +74,36 @@ DATA blueCb<>+24(SB)/4, $+116130
 DATA blueCb<>+28(SB)/4, $+116130
 GLOBL blueCb<>(SB), RODATA|NOPTR, $32
 
+DATA half2048<>+0(SB)/4, $+1024
+DATA half2048<>+4(SB)/4, $+1024
+DATA half2048<>+8(SB)/4, $+1024
+DATA half2048<>+12(SB)/4, $+1024
+DATA half2048<>+16(SB)/4, $+1024
+DATA half2048<>+20(SB)/4, $+1024
+DATA half2048<>+24(SB)/4, $+1024
+DATA half2048<>+28(SB)/4, $+1024
+GLOBL half2048<>(SB), RODATA|NOPTR, $32
+
+DATA half262144<>+0(SB)/4, $+131072
+DATA half262144<>+4(SB)/4, $+131072
+DATA half262144<>+8(SB)/4, $+131072
+DATA half262144<>+12(SB)/4, $+131072
+DATA half262144<>+16(SB)/4, $+131072
+DATA half262144<>+20(SB)/4, $+131072
+DATA half262144<>+24(SB)/4, $+131072
+DATA half262144<>+28(SB)/4, $+131072
+GLOBL half262144<>(SB), RODATA|NOPTR, $32
+
+DATA middles<>+0(SB)/4, $+8388736
+DATA middles<>+4(SB)/4, $+8388736
+DATA middles<>+8(SB)/4, $+8388736
+DATA middles<>+12(SB)/4, $+8388736
+DATA middles<>+16(SB)/4, $+8388736
+DATA middles<>+20(SB)/4, $+8388736
+DATA middles<>+24(SB)/4, $+8388736
+DATA middles<>+28(SB)/4, $+8388736
+GLOBL middles<>(SB), RODATA|NOPTR, $32
+
 // func mixRowsAVX2(dst *byte, src *byte, n int, stride int, weights *uint64, taps int)
 // Requires: AVX, AVX2
 TEXT ·mixRowsAVX2(SB), NOSPLIT, $0-48
@@ -553,20 +583,34 @@ pixels:
 	VZEROUPPER
 	RET
 
-// func inverseAVX2(in *int32, dst *byte, stride int)
+// func inverseAVX2(in *int16, quant *int32, dst *byte, stride int)
 // Requires: AVX, AVX2
-TEXT ·inverseAVX2(SB), NOSPLIT, $0-24
+TEXT ·inverseAVX2(SB), NOSPLIT, $0-32
 	MOVQ         in+0(FP), AX
-	MOVQ         dst+8(FP), CX
-	MOVQ         stride+16(FP), DX
-	VMOVDQU      (AX), Y0
-	VMOVDQU      32(AX), Y1
-	VMOVDQU      64(AX), Y2
-	VMOVDQU      96(AX), Y3
-	VMOVDQU      128(AX), Y4
-	VMOVDQU      160(AX), Y5
-	VMOVDQU      192(AX), Y6
-	VMOVDQU      224(AX), Y7
+	MOVQ         quant+8(FP), CX
+	MOVQ         dst+16(FP), DX
+	MOVQ         stride+24(FP), BX
+	VPMOVSXWD    (AX), Y0
+	VPMULLD      (CX), Y0, Y0
+	VPMOVSXWD    16(AX), Y1
+	VPMULLD      32(CX), Y1, Y1
+	VPMOVSXWD    32(AX), Y2
+	VPMULLD      64(CX), Y2, Y2
+	VPMOVSXWD    48(AX), Y3
+	VPMULLD      96(CX), Y3, Y3
+	VPMOVSXWD    64(AX), Y4
+	VPMULLD      128(CX), Y4, Y4
+	VPMOVSXWD    80(AX), Y5
+	VPMULLD      160(CX), Y5, Y5
+	VPMOVSXWD    96(AX), Y6
+	VPMULLD      192(CX), Y6, Y6
+	VPMOVSXWD    112(AX), Y7
+	VPMULLD      224(CX), Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	VMOVDQU      Y8, (AX)
+	VMOVDQU      Y8, 32(AX)
+	VMOVDQU      Y8, 64(AX)
+	VMOVDQU      Y8, 96(AX)
 	VPADDD       Y2, Y6, Y8
 	VPMULLD      cosine4433<>+0(SB), Y8, Y8
 	VPMULLD      cosine15137<>+0(SB), Y6, Y6
@@ -717,32 +761,22 @@ TEXT ·inverseAVX2(SB), NOSPLIT, $0-24
 	VPSHUFB      Y9, Y7, Y7
 	VPACKUSWB    Y6, Y0, Y0
 	VPSHUFB      Y9, Y0, Y0
-	LEAQ         (DX)(DX*2), AX
-	LEAQ         (CX)(DX*4), BX
+	LEAQ         (BX)(BX*2), AX
+	LEAQ         (DX)(BX*4), CX
 	VPUNPCKLDQ   Y0, Y7, Y5
 	VPUNPCKHDQ   Y0, Y7, Y8
-	VMOVQ        X5, (CX)
-	VMOVHPS      X5, (CX)(DX*1)
-	VMOVQ        X8, (CX)(DX*2)
-	VMOVHPS      X8, (CX)(AX*1)
+	VMOVQ        X5, (DX)
+	VMOVHPS      X5, (DX)(BX*1)
+	VMOVQ        X8, (DX)(BX*2)
+	VMOVHPS      X8, (DX)(AX*1)
 	VEXTRACTI128 $0x01, Y5, X5
 	VEXTRACTI128 $0x01, Y8, X8
-	VMOVQ        X5, (BX)
-	VMOVHPS      X5, (BX)(DX*1)
-	VMOVQ        X8, (BX)(DX*2)
-	VMOVHPS      X8, (BX)(AX*1)
+	VMOVQ        X5, (CX)
+	VMOVHPS      X5, (CX)(BX*1)
+	VMOVQ        X8, (CX)(BX*2)
+	VMOVHPS      X8, (CX)(AX*1)
 	VZEROUPPER
 	RET
-
-DATA half2048<>+0(SB)/4, $+1024
-DATA half2048<>+4(SB)/4, $+1024
-DATA half2048<>+8(SB)/4, $+1024
-DATA half2048<>+12(SB)/4, $+1024
-DATA half2048<>+16(SB)/4, $+1024
-DATA half2048<>+20(SB)/4, $+1024
-DATA half2048<>+24(SB)/4, $+1024
-DATA half2048<>+28(SB)/4, $+1024
-GLOBL half2048<>(SB), RODATA|NOPTR, $32
 
 DATA cosine4433<>+0(SB)/4, $+4433
 DATA cosine4433<>+4(SB)/4, $+4433
@@ -864,26 +898,6 @@ DATA cosine12299<>+24(SB)/4, $+12299
 DATA cosine12299<>+28(SB)/4, $+12299
 GLOBL cosine12299<>(SB), RODATA|NOPTR, $32
 
-DATA half262144<>+0(SB)/4, $+131072
-DATA half262144<>+4(SB)/4, $+131072
-DATA half262144<>+8(SB)/4, $+131072
-DATA half262144<>+12(SB)/4, $+131072
-DATA half262144<>+16(SB)/4, $+131072
-DATA half262144<>+20(SB)/4, $+131072
-DATA half262144<>+24(SB)/4, $+131072
-DATA half262144<>+28(SB)/4, $+131072
-GLOBL half262144<>(SB), RODATA|NOPTR, $32
-
-DATA middles<>+0(SB)/4, $+8388736
-DATA middles<>+4(SB)/4, $+8388736
-DATA middles<>+8(SB)/4, $+8388736
-DATA middles<>+12(SB)/4, $+8388736
-DATA middles<>+16(SB)/4, $+8388736
-DATA middles<>+20(SB)/4, $+8388736
-DATA middles<>+24(SB)/4, $+8388736
-DATA middles<>+28(SB)/4, $+8388736
-GLOBL middles<>(SB), RODATA|NOPTR, $32
-
 DATA byFours<>+0(SB)/1, $0x00
 DATA byFours<>+1(SB)/1, $0x04
 DATA byFours<>+2(SB)/1, $0x08
@@ -917,3 +931,105 @@ DATA byFours<>+29(SB)/1, $0x07
 DATA byFours<>+30(SB)/1, $0x0b
 DATA byFours<>+31(SB)/1, $0x0f
 GLOBL byFours<>(SB), RODATA|NOPTR, $32
+
+// func inverseHalfAVX2(in *int16, quant *int32, dst *byte, stride int)
+// Requires: AVX, AVX2
+TEXT ·inverseHalfAVX2(SB), NOSPLIT, $0-32
+	MOVQ         in+0(FP), AX
+	MOVQ         quant+8(FP), CX
+	MOVQ         dst+16(FP), DX
+	MOVQ         stride+24(FP), BX
+	VPMOVSXWD    (AX), X0
+	VPMULLD      (CX), X0, X0
+	VPMOVSXWD    16(AX), X1
+	VPMULLD      32(CX), X1, X1
+	VPMOVSXWD    32(AX), X2
+	VPMULLD      64(CX), X2, X2
+	VPMOVSXWD    48(AX), X3
+	VPMULLD      96(CX), X3, X3
+	VPXOR        Y4, Y4, Y4
+	VMOVDQU      Y4, (AX)
+	VMOVDQU      Y4, 32(AX)
+	VMOVDQU      Y4, 64(AX)
+	VMOVDQU      Y4, 96(AX)
+	VPADDD       X0, X2, X4
+	VPSUBD       X2, X0, X0
+	VPMULLD      cosine10703<>+0(SB), X1, X2
+	VPMULLD      cosine4433<>+0(SB), X3, X5
+	VPADDD       X2, X5, X2
+	VPMULLD      cosine4433<>+0(SB), X1, X1
+	VPMULLD      cosine10703<>+0(SB), X3, X3
+	VPSUBD       X3, X1, X1
+	VPSLLD       $0x0d, X4, X4
+	VPADDD       half2048<>+0(SB), X4, X4
+	VPADDD       X4, X2, X3
+	VPSUBD       X2, X4, X2
+	VPSRAD       $0x0b, X3, X3
+	VPSRAD       $0x0b, X2, X2
+	VPSLLD       $0x0d, X0, X0
+	VPADDD       half2048<>+0(SB), X0, X0
+	VPADDD       X0, X1, X4
+	VPSUBD       X1, X0, X0
+	VPSRAD       $0x0b, X4, X4
+	VPSRAD       $0x0b, X0, X0
+	VPUNPCKLDQ   X4, X3, X1
+	VPUNPCKHDQ   X4, X3, X3
+	VPUNPCKLDQ   X2, X0, X4
+	VPUNPCKHDQ   X2, X0, X0
+	VPUNPCKLQDQ  X4, X1, X2
+	VPUNPCKHQDQ  X4, X1, X1
+	VPUNPCKLQDQ  X0, X3, X4
+	VPUNPCKHQDQ  X0, X3, X0
+	VPADDD       X2, X4, X3
+	VPSUBD       X4, X2, X2
+	VPMULLD      cosine10703<>+0(SB), X1, X4
+	VPMULLD      cosine4433<>+0(SB), X0, X5
+	VPADDD       X4, X5, X4
+	VPMULLD      cosine4433<>+0(SB), X1, X1
+	VPMULLD      cosine10703<>+0(SB), X0, X0
+	VPSUBD       X0, X1, X0
+	VPSLLD       $0x0d, X3, X3
+	VPADDD       half262144<>+0(SB), X3, X3
+	VPADDD       X3, X4, X1
+	VPSUBD       X4, X3, X3
+	VPSRAD       $0x12, X1, X1
+	VPSRAD       $0x12, X3, X3
+	VPSLLD       $0x0d, X2, X2
+	VPADDD       half262144<>+0(SB), X2, X2
+	VPADDD       X2, X0, X4
+	VPSUBD       X0, X2, X0
+	VPSRAD       $0x12, X4, X4
+	VPSRAD       $0x12, X0, X0
+	VPUNPCKLDQ   X4, X1, X2
+	VPUNPCKHDQ   X4, X1, X1
+	VPUNPCKLDQ   X3, X0, X4
+	VPUNPCKHDQ   X3, X0, X0
+	VPUNPCKLQDQ  X4, X2, X3
+	VPUNPCKHQDQ  X4, X2, X2
+	VPUNPCKLQDQ  X0, X1, X4
+	VPUNPCKHQDQ  X0, X1, X0
+	VPBROADCASTW middles<>+0(SB), Y1
+	VPACKSSDW    X2, X3, X3
+	VPADDSW      X1, X3, X3
+	VPACKSSDW    X0, X4, X4
+	VPADDSW      X1, X4, X4
+	VPACKUSWB    X4, X3, X3
+	VPEXTRD      $0x00, X3, (DX)
+	ADDQ         BX, DX
+	VPEXTRD      $0x01, X3, (DX)
+	ADDQ         BX, DX
+	VPEXTRD      $0x02, X3, (DX)
+	ADDQ         BX, DX
+	VPEXTRD      $0x03, X3, (DX)
+	VZEROUPPER
+	RET
+
+DATA cosine10703<>+0(SB)/4, $+10703
+DATA cosine10703<>+4(SB)/4, $+10703
+DATA cosine10703<>+8(SB)/4, $+10703
+DATA cosine10703<>+12(SB)/4, $+10703
+DATA cosine10703<>+16(SB)/4, $+10703
+DATA cosine10703<>+20(SB)/4, $+10703
+DATA cosine10703<>+24(SB)/4, $+10703
+DATA cosine10703<>+28(SB)/4, $+10703
+GLOBL cosine10703<>(SB), RODATA|NOPTR, $32

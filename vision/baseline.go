@@ -29,22 +29,33 @@ type baselineDecoder struct {
 	// What lies between two markers, without the zeros that follow 0xff, and with slack.
 	codes []byte
 	at    int // in codes
+	// If places are remembered: where codes begin in data, where they end if not at a marker, and after which
+	// bytes of data some were left out.
+	places places
+	base   int
+	limit  int
+	cuts   []cut
 	// The upper bits of acc, as many as bits, are those that were read and aren't used yet.
 	// Those below are the next ones, or 0.
 	acc  uint64
 	bits uint
 
-	coefficients [64]int32
+	size         shrink
+	coefficients [64]int16 // 0 between blocks
 }
 
 // A component is one component of the scan.
 type component struct {
 	id, quant  byte
 	dc, ac     byte
-	h, v       int        // blocks per MCU
-	factors    *[64]int32 // coefficients are multiplied by these as they are read
+	h, v       int // blocks per MCU
+	side       int // pixels per side that become of a block: 8, 4 or 2
+	last       int // the last of its coefficients, in the order of a scan, that these depend on
 	prediction int32
 }
+
+// A cut says that the bytes of a file before raw are that many more than those of codes.
+type cut struct{ raw, more int }
 
 // errOtherScans says that a file is for progressiveDecoder.
 var errOtherScans = errors.New("not one scan of all components in order")
@@ -55,13 +66,15 @@ type region struct{ left, top, right, bottom int }
 // decode decodes a region of a picture to planes, together with the other pixels of the blocks that it
 // touches. If ctx ends, it decodes less. damaged says what is wrong with a picture of which something
 // could be decoded nonetheless.
-func (d *baselineDecoder) decode(ctx context.Context, data []byte, h *jpegHeader, planes []plane, wanted region) (damaged, err error) {
+func (d *baselineDecoder) decode(ctx context.Context, data []byte, h *jpegHeader, planes []plane, wanted region, remembered places) (damaged, err error) {
 	d.reset()
+	d.places = remembered
 	if err := d.readTables(ctx, data, h); err != nil {
 		return nil, err
 	}
 	err = d.readScan(ctx, h, planes, wanted)
 	d.data, d.given = nil, [2][4][]byte{}
+	d.places = places{}
 	return err, nil
 }
 
@@ -112,6 +125,10 @@ func (d *baselineDecoder) frame(h *jpegHeader, segment []byte) {
 	for i := range d.n {
 		c, f := segment[6+3*i:], h.sampling[i]
 		d.scan[i] = component{id: c[0], h: f.h, v: f.v, quant: c[2]}
+		if d.scan[i].side = 8 / d.size.luma; i > 0 {
+			d.scan[i].side = 8 / d.size.chroma
+		}
+		d.scan[i].last = lastOf[d.scan[i].side]
 	}
 }
 
@@ -131,7 +148,6 @@ func (d *baselineDecoder) readScanHeader(segment []byte) error {
 		if err := d.checkTables(i); err != nil {
 			return err
 		}
-		c.factors = &d.quant[c.quant]
 		d.tables[1][c.ac].pair()
 	}
 	return nil
@@ -356,65 +372,95 @@ func (d *baselineDecoder) readScan(ctx context.Context, h *jpegHeader, planes []
 	across, down := (h.width+width-1)/width, (h.height+height-1)/height
 	left, right := wanted.left/width, min(across, (wanted.right+width-1)/width)
 	top, bottom := wanted.top/height, min(down, (wanted.bottom+height-1)/height)
-	d.markers = 0
-	d.begin()
-	toMarker := d.restart
+	d.markers, d.limit = 0, d.end(bottom*across)
+	toMarker, next := d.restart, 0 // next is the MCU, counted along the rows, whose codes are next
+	place, mark := d.placeFrom(0)
+	d.codes = d.codes[:0]
 	var failed error
-	for y := range bottom {
+	for y := top; y <= bottom; y++ { // the last time, to the end of the row before
 		if err := ended(ctx); err != nil {
 			return err
 		}
-		for x := range across {
-			if failed == nil && d.restart > 0 && toMarker == 0 {
-				failed = d.resume()
+		from, to := y*across+left, y*across+right
+		if y == bottom {
+			from, to = y*across, y*across
+		}
+		if y == bottom && d.limit > 0 { // what follows was decoded before
+			break
+		}
+		if known := d.placeBefore(from, next); known >= 0 && failed == nil {
+			next = d.places.mcu(known)
+			toMarker = d.jump(known, next)
+			place, mark = d.placeFrom(next)
+		} else if len(d.codes) == 0 {
+			d.begin()
+		}
+		for ; failed == nil && next < to; next++ {
+			if next < from && next%across == 0 {
+				if err := ended(ctx); err != nil {
+					return err
+				}
+			}
+			if next == mark {
+				d.remember(place)
+				place, mark = d.placeFrom(next + 1)
+			}
+			if d.restart > 0 && toMarker == 0 {
+				if failed = d.resume(); failed != nil {
+					break
+				}
 				toMarker = d.restart
 			}
 			toMarker--
-			inside := y >= top && x >= left && x < right
-			if failed != nil {
-				if inside {
-					d.blank(planes, x, y)
-				}
-				continue
-			}
-			if !inside {
+			if next < from {
 				failed = d.skip()
-			} else if failed = d.mcu(planes, x, y); failed != nil {
-				d.blank(planes, x, y)
+			} else {
+				failed = d.mcu(planes, next-y*across, y)
 			}
 			if failed == nil && d.over() {
 				failed = errCut
-				if inside {
-					d.blank(planes, x, y)
-				}
 			}
+			if failed != nil {
+				break
+			}
+		}
+		for x := max(left, next-y*across); failed != nil && y < bottom && x < right; x++ {
+			d.blank(planes, x, y)
 		}
 	}
 	return failed
 }
 
-// begin makes codes of the data up to the next marker.
+// begin makes codes of the data up to the next marker or to the limit.
 func (d *baselineDecoder) begin() {
 	for i := range d.n {
 		d.scan[i].prediction = 0
 	}
 	d.acc, d.bits, d.at, d.codes = 0, 0, 0, d.codes[:0]
+	d.base, d.cuts = d.pos, d.cuts[:0]
+	data := d.data
+	if d.limit > 0 {
+		data = data[:d.limit]
+	}
 	for {
-		n := bytes.IndexByte(d.data[d.pos:], 0xff)
+		n := bytes.IndexByte(data[d.pos:], 0xff)
 		if n < 0 {
-			n = len(d.data) - d.pos
+			n = len(data) - d.pos
 		}
-		d.codes = append(d.codes, d.data[d.pos:d.pos+n]...)
+		d.codes = append(d.codes, data[d.pos:d.pos+n]...)
 		d.pos += n
 		at := d.pos + 1
-		for at < len(d.data) && d.data[at] == 0xff { // fill bytes
+		for at < len(data) && data[at] == 0xff { // fill bytes
 			at++
 		}
-		if at >= len(d.data) || d.data[at] != 0 {
+		if at >= len(data) || data[at] != 0 {
 			break
 		}
 		d.codes = append(d.codes, 0xff)
 		d.pos = at + 1
+		if d.places.known != nil {
+			d.cuts = append(d.cuts, cut{d.pos, d.pos - d.base - len(d.codes)})
+		}
 	}
 	d.codes = append(d.codes, slack[:]...)
 }
@@ -451,24 +497,35 @@ func (d *baselineDecoder) resume() error {
 func (d *baselineDecoder) mcu(planes []plane, x, y int) error {
 	for i := range d.n {
 		c := &d.scan[i]
-		pl := &planes[i]
+		pl, quant := &planes[i], &d.quant[c.quant]
 		for v := range c.v {
 			for h := range c.h {
-				last, err := d.block(c)
+				last, err := d.block(c, &d.coefficients)
 				if err != nil {
+					d.coefficients = [64]int16{}
 					return err
 				}
-				row, column := 8*(y*c.v+v), 8*(x*c.h+h)
-				dst := pl.pix[row*pl.stride+column:]
-				if last == 0 {
-					flat(dst, pl.stride, level(d.coefficients[0], 4, 3))
-				} else {
-					inverse(&d.coefficients, dst, pl.stride)
-				}
+				c.paint(&d.coefficients, quant, last == 0, pl, x*c.h+h, y*c.v+v)
 			}
 		}
 	}
 	return nil
+}
+
+// paint makes the pixels of the block in a column and a row of blocks. It may clear the coefficients,
+// of which but the first are 0 if even is set.
+func (c *component) paint(coefficients *[64]int16, quant *[64]int32, even bool, pl *plane, column, row int) {
+	dst := pl.pix[c.side*(row*pl.stride+column):]
+	switch {
+	case even:
+		flat(dst, pl.stride, c.side, level(int32(coefficients[0])*quant[0], 4, 3))
+	case c.side == 8:
+		inverse(coefficients, quant, dst, pl.stride)
+	case c.side == 4:
+		inverseHalf(coefficients, quant, dst, pl.stride)
+	default:
+		inverseQuarter(coefficients, quant, dst, pl.stride)
+	}
 }
 
 // blank makes the pixels of an MCU grey.
@@ -478,16 +535,23 @@ func (d *baselineDecoder) blank(planes []plane, x, y int) {
 		pl := &planes[i]
 		for v := range c.v {
 			for h := range c.h {
-				flat(pl.pix[8*(y*c.v+v)*pl.stride+8*(x*c.h+h):], pl.stride, 128)
+				flat(pl.pix[c.side*((y*c.v+v)*pl.stride+x*c.h+h):], pl.stride, c.side, 128)
 			}
 		}
 	}
 }
 
-func flat(dst []byte, stride int, v uint8) {
+func flat(dst []byte, stride, side int, v uint8) {
 	all := uint64(v) * 0x0101010101010101
-	for y := range 8 {
-		binary.LittleEndian.PutUint64(dst[y*stride:], all)
+	for y := range side {
+		switch row := dst[y*stride:]; side {
+		case 8:
+			binary.LittleEndian.PutUint64(row, all)
+		case 4:
+			binary.LittleEndian.PutUint32(row, uint32(all))
+		default:
+			binary.LittleEndian.PutUint16(row, uint16(all))
+		}
 	}
 }
 
@@ -528,17 +592,17 @@ func numberOf(acc uint64, size uint) int32 {
 	return int32(acc>>((64-size)&63)) + negative&(1-1<<(size&15))
 }
 
-// block reads a block's coefficients, and returns the place of the last one that isn't 0.
-func (d *baselineDecoder) block(c *component) (last int, err error) {
+// block reads a block's coefficients into out, all 0 but for the first, at least up to c.last, and returns the
+// place of the last one that isn't 0 among them.
+func (d *baselineDecoder) block(c *component, out *[64]int16) (last int, err error) {
 	if err := d.dc(c); err != nil {
 		return 0, err
 	}
-	out, quant, t := &d.coefficients, c.factors, &d.tables[1][c.ac]
-	*out = [64]int32{}
-	out[0] = int32(int16(c.prediction)) * quant[0]
+	t := &d.tables[1][c.ac]
+	out[0] = int16(c.prediction)
 	codes, acc, bits, at := d.codes, d.acc, d.bits, d.at
-	k := 1
-	for k < 64 {
+	k, most := 1, c.last
+	for k <= most {
 		if bits < longest {
 			acc, bits, at = refilled(codes, acc, bits, at)
 		}
@@ -558,10 +622,9 @@ func (d *baselineDecoder) block(c *component) (last int, err error) {
 			bits -= length
 			size := uint(symbol & 15)
 			if size == 0 {
-				if symbol>>4 != 15 {
-					break
+				if k += 16; symbol>>4 != 15 {
+					k = 64
 				}
-				k += 16
 				continue
 			}
 			k += int(symbol >> 4)
@@ -569,13 +632,15 @@ func (d *baselineDecoder) block(c *component) (last int, err error) {
 			acc <<= size & 63
 			bits -= size
 		}
-		place := zigzag[k&127]
-		out[place&63] = number * quant[place&63]
+		out[zigzag[k&127]&63] = int16(number)
 		last = k
 		k++
 	}
 	d.acc, d.bits, d.at = acc, bits, at
-	return last, nil
+	if k < 64 {
+		err = d.pass(t, k)
+	}
+	return last, err
 }
 
 // skip reads the blocks of an MCU, but keeps only what the next blocks need.
@@ -595,9 +660,12 @@ func (d *baselineDecoder) skipBlock(c *component) error {
 	if err := d.dc(c); err != nil {
 		return err
 	}
-	t := &d.tables[1][c.ac]
+	return d.pass(&d.tables[1][c.ac], 1)
+}
+
+// pass passes over the coefficients of a block, from coefficient k on.
+func (d *baselineDecoder) pass(t *huffman, k int) error {
 	codes, acc, bits, at := d.codes, d.acc, d.bits, d.at
-	k := 1
 	for k < 64 {
 		if bits < longest {
 			acc, bits, at = refilled(codes, acc, bits, at)
@@ -638,6 +706,7 @@ const (
 	c0_765 = 6270
 	c0_899 = 7373
 	c1_175 = 9633
+	c1_306 = 10703
 	c1_501 = 12299
 	c1_847 = 15137
 	c1_961 = 16069
@@ -646,8 +715,14 @@ const (
 	c3_072 = 25172
 )
 
-// inversePlain writes the pixels of a block, given its coefficients, which it overwrites.
-func inversePlain(in *[64]int32, dst []byte, stride int) {
+// inversePlain writes the pixels of a block, given its coefficients, which it clears, and their factors.
+func inversePlain(coefficients *[64]int16, quant *[64]int32, dst []byte, stride int) {
+	var all [64]int32
+	in := &all
+	for i, v := range coefficients {
+		in[i] = int32(v) * quant[i]
+	}
+	*coefficients = [64]int16{}
 	for x := range 8 {
 		c := (*[57]int32)(in[x:])
 		if c[8]|c[16]|c[24]|c[32]|c[40]|c[48]|c[56] == 0 {
@@ -672,6 +747,42 @@ func inversePlain(in *[64]int32, dst []byte, stride int) {
 		p[2], p[5] = level(e2+o1, half, shift), level(e2-o1, half, shift)
 		p[3], p[4] = level(e3+o0, half, shift), level(e3-o0, half, shift)
 	}
+}
+
+// inverseHalfPlain does what inversePlain does at half the size: it transforms the 4 × 4 lowest frequencies,
+// which are those of the block without its finest detail (T.81, A.3.3, for four values instead of eight).
+func inverseHalfPlain(coefficients *[64]int16, quant *[64]int32, dst []byte, stride int) {
+	var c [16]int32
+	for i := range c {
+		k := i/4*8 + i%4
+		c[i] = int32(coefficients[k]) * quant[k]
+	}
+	*coefficients = [64]int16{}
+	for x := range 4 {
+		const half = 1 << 10
+		e0, e1, o0, o1 := quarters(c[x], c[4+x], c[8+x], c[12+x])
+		c[x], c[4+x], c[8+x], c[12+x] = (e0+o0+half)>>11, (e1+o1+half)>>11, (e1-o1+half)>>11, (e0-o0+half)>>11
+	}
+	for y := range 4 {
+		const half, shift = 1 << 17, 18
+		r, p := (*[4]int32)(c[4*y:]), (*[4]byte)(dst[y*stride:])
+		e0, e1, o0, o1 := quarters(r[0], r[1], r[2], r[3])
+		p[0], p[1], p[2], p[3] = level(e0+o0, half, shift), level(e1+o1, half, shift), level(e1-o1, half, shift), level(e0-o0, half, shift)
+	}
+}
+
+// quarters returns the even and the odd part of the inverse transform of a line of four.
+func quarters(c0, c1, c2, c3 int32) (e0, e1, o0, o1 int32) {
+	return (c0 + c2) << 13, (c0 - c2) << 13, c1*c1_306 + c3*c0_541, c1*c0_541 - c3*c1_306
+}
+
+// inverseQuarter does what inverseHalfPlain does at a quarter of the size, of the 2 × 2 lowest frequencies.
+func inverseQuarter(coefficients *[64]int16, quant *[64]int32, dst []byte, stride int) {
+	at := func(k int) int32 { return int32(coefficients[k]) * quant[k] }
+	a, b, c, e := at(0), at(1), at(8), at(9)
+	*coefficients = [64]int16{}
+	dst[0], dst[1] = level(a+b+c+e, 4, 3), level(a-b+c-e, 4, 3)
+	dst[stride], dst[stride+1] = level(a+b-c-e, 4, 3), level(a-b-c+e, 4, 3)
 }
 
 // halves returns the even and the odd part of the inverse transform of a line.

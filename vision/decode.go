@@ -18,7 +18,9 @@ func (w *worker) decode(data []byte, h header, g *geometry) error {
 	var err error
 	switch {
 	case h.jpeg.components > 0:
-		err = w.decodeJPEG(data, h, needed)
+		size := w.shrink(&h, g)
+		err = w.decodeJPEG(data, h, needed, size)
+		g.x, g.y = g.x.shrunk(size.luma), g.y.shrunk(size.luma)
 	case h.png.channels > 0:
 		err = w.decodePNG(data, h, needed)
 	case isGIF(data):
@@ -76,15 +78,46 @@ func (h *header) mirrored() (x, y bool) {
 	return 1<<h.orientation&horizontally != 0, 1<<h.orientation&vertically != 0
 }
 
-// decodeJPEG decodes a JPEG file. If it can tell that the file is whole, it decodes only down to the last
-// row needed.
-func (w *worker) decodeJPEG(data []byte, h header, needed region) error {
-	scans, whole, err := h.jpeg.rest(w.ctx, data)
-	if err != nil {
-		return err
+// A shrink is how many times smaller the planes of a JPEG file are decoded: 1, 2 or 4.
+type shrink struct{ luma, chroma int }
+
+// shrink returns how small a file is decoded: as small as leaves at least twice as many values per side of
+// each component as the result has pixels.
+func (w *worker) shrink(h *header, g *geometry) shrink {
+	size, j := shrink{1, 1}, &h.jpeg
+	for by := 2; by <= 4 && j.planar() && !w.p.unscaled; by *= 2 {
+		smaller := shrink{by, by}
+		if j.subX == 2 && j.subY == 2 { // chroma is half as large already
+			smaller.chroma /= 2
+		}
+		if min(g.x.scale(), g.y.scale()) < float64(2*max(by, smaller.chroma*max(j.subX, j.subY))) {
+			break
+		}
+		size = smaller
 	}
-	if err := checkScans(&h, scans); err != nil {
-		return err
+	return size
+}
+
+// decodeJPEG decodes a JPEG file at a size. If it can tell that the file is whole, it decodes only down to the last
+// row needed.
+func (w *worker) decodeJPEG(data []byte, h header, needed region, size shrink) error {
+	scans, whole := 1, true
+	var remembered places
+	var key uint64
+	if j := &h.jpeg; !j.progressive && j.interleaved && j.planar() {
+		remembered, key = w.p.rows.find(data, j)
+	}
+	if remembered.known == nil {
+		var err error
+		if scans, whole, err = h.jpeg.rest(w.ctx, data); err != nil {
+			return err
+		}
+		if err := checkScans(&h, scans); err != nil {
+			return err
+		}
+		if key != 0 && whole && scans == 1 {
+			remembered = w.p.rows.add(key, &h.jpeg)
+		}
 	}
 	if whole && !w.p.damaged && !h.jpeg.complete() {
 		return fmt.Errorf("vision: JPEG: the picture ends after scan %d: some bits of its components are missing", scans)
@@ -98,7 +131,7 @@ func (w *worker) decodeJPEG(data []byte, h header, needed region) error {
 	if !whole { // missing parts must be found, whatever the crop is
 		needed.bottom = h.height
 	}
-	return w.decodePlanes(data, h, needed)
+	return w.decodePlanes(data, h, needed, size, remembered)
 }
 
 // judge returns an error if what was decoded of a JPEG file can't be used.
@@ -121,36 +154,43 @@ func inked(ink, black byte) byte {
 	return black - byte((t+t>>8)>>8)
 }
 
-// decodePlanes decodes what is needed of a file that has planes.
-func (w *worker) decodePlanes(data []byte, h header, needed region) error {
-	w.picture = picture{width: h.width, height: h.height, model: ycc,
-		subX: h.jpeg.subX, subY: h.jpeg.subY, smooth: h.jpeg.smooth()}
+// decodePlanes decodes what is needed of a file that has planes, at a size.
+func (w *worker) decodePlanes(data []byte, h header, needed region, size shrink, remembered places) error {
+	by := size.luma
+	width, height := up(h.width, by)/by, up(h.height, by)/by
+	w.picture = picture{width: width, height: height, model: ycc,
+		subX: h.jpeg.subX * size.chroma / by, subY: h.jpeg.subY * size.chroma / by, smooth: h.jpeg.smooth()}
 	if h.jpeg.components == 1 {
 		w.picture.model = grey
 	}
 	// Blocks are written whole.
-	blocks := func(n, sub int) int { return up(n, 8*sub) }
-	w.mem = w.picture.shape(w.mem, blocks(h.width, h.jpeg.subX), blocks(min(h.height, needed.bottom+2*h.jpeg.subY), h.jpeg.subY))
+	blocks := func(n, sub int) int { return up(n, 8*sub) / by }
+	// Chroma values are smoothed with their neighbours.
+	aroundX, aroundY := 2*h.jpeg.subX*by, 2*h.jpeg.subY*by
+	w.mem = w.picture.shape(w.mem, blocks(h.width, h.jpeg.subX), blocks(min(h.height, needed.bottom+aroundY), h.jpeg.subY))
 	for i := range w.picture.count() {
 		pl := &w.picture.planes[i]
-		pl.width, pl.height = h.width, min(pl.height, h.height)
+		pl.width, pl.height = width, min(pl.height, height)
 		if i > 0 {
-			pl.width, pl.height = up(h.width, h.jpeg.subX)/h.jpeg.subX, min(pl.height, up(h.height, h.jpeg.subY)/h.jpeg.subY)
+			pl.width, pl.height = up(width, w.picture.subX)/w.picture.subX, min(pl.height, up(height, w.picture.subY)/w.picture.subY)
 		}
 	}
-	// Chroma values are smoothed with their neighbours.
-	needed.left, needed.top = max(0, needed.left-2*h.jpeg.subX), max(0, needed.top-2*h.jpeg.subY)
-	needed.right, needed.bottom = needed.right+2*h.jpeg.subX, needed.bottom+2*h.jpeg.subY
-	return w.judge(w.decodeBlocks(data, &h.jpeg, w.picture.planes[:w.picture.count()], needed))
+	needed.left, needed.top = max(0, needed.left-aroundX), max(0, needed.top-aroundY)
+	needed.right, needed.bottom = needed.right+aroundX, needed.bottom+aroundY
+	return w.judge(w.decodeBlocks(data, &h.jpeg, w.picture.planes[:w.picture.count()], needed, size, remembered))
 }
 
-// decodeBlocks decodes a region of the components of a file to planes.
-func (w *worker) decodeBlocks(data []byte, h *jpegHeader, planes []plane, needed region) (damaged, err error) {
+// lastOf is the last coefficient, in the order of a scan, of those that become side × side pixels.
+var lastOf = [...]int{2: 4, 4: 24, 8: 63}
+
+// decodeBlocks decodes a region of the components of a file to planes, at a size.
+func (w *worker) decodeBlocks(data []byte, h *jpegHeader, planes []plane, needed region, size shrink, remembered places) (damaged, err error) {
 	if !h.progressive && h.interleaved {
 		if w.baseline == nil {
 			w.baseline = new(baselineDecoder)
 		}
-		damaged, err = w.baseline.decode(w.ctx, data, h, planes, needed)
+		w.baseline.size = size
+		damaged, err = w.baseline.decode(w.ctx, data, h, planes, needed, remembered)
 		if !errors.Is(err, errOtherScans) {
 			return damaged, err
 		}
@@ -158,6 +198,7 @@ func (w *worker) decodeBlocks(data []byte, h *jpegHeader, planes []plane, needed
 	if w.progressive == nil {
 		w.progressive = new(progressiveDecoder)
 	}
+	w.progressive.size = size
 	return w.progressive.decode(w.ctx, data, h, planes, needed, w.p.damaged)
 }
 
@@ -179,7 +220,7 @@ func (w *worker) decodeColours(data []byte, h header) error {
 		parts[i] = plane{mem[:n:n], across * f.h, (h.width*f.h + j.unitX - 1) / j.unitX, (h.height*f.v + j.unitY - 1) / j.unitY}
 		mem = mem[n:]
 	}
-	if err := w.judge(w.decodeBlocks(data, j, parts, region{right: h.width, bottom: h.height})); err != nil {
+	if err := w.judge(w.decodeBlocks(data, j, parts, region{right: h.width, bottom: h.height}, shrink{1, 1}, places{})); err != nil {
 		return err
 	}
 	w.picture = picture{width: h.width, height: h.height, model: rgb, subX: 1, subY: 1}

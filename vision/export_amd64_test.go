@@ -23,10 +23,13 @@ func Colours(n Normalize) func(r, g, b []float32, y, cb, cr []byte) {
 // Levels converts a row of YCbCr to bytes.
 func Levels(r, g, b, y, cb, cr []byte) { fromYCC(r, g, b, y, cb, cr, fullRange, &unchanged) }
 
-// Inverse writes the pixels of a block of coefficients.
-func Inverse(block [64]int32) (pixels [64]byte) {
-	inverse(&block, pixels[:], 8)
-	return pixels
+// Inverse writes the pixels of a block of coefficients, given their factors, and behind them those at half
+// the size. It returns what is left of the coefficients too.
+func Inverse(block [64]int16, quant *[64]int32) (pixels [64 + 16]byte, left [2][64]int16) {
+	left = [2][64]int16{block, block}
+	inverse(&left[0], quant, pixels[:], 8)
+	inverseHalf(&left[1], quant, pixels[64:], 4)
+	return pixels, left
 }
 
 // Turned returns what mixRows, columnsOf and rowsOf make of eight rows of n bytes.

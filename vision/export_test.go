@@ -43,3 +43,20 @@ func (t FixedCrop) check(p *plan) error {
 func (d Choices) Scale() [2]float32 {
 	return [2]float32{float32(d.geometry.x.scale()), float32(d.geometry.y.scale())}
 }
+
+// Remembered returns how many places in files a pipeline remembers.
+func Remembered(p *Pipeline) (n int) {
+	if p.rows != nil {
+		for _, chunk := range p.rows.words {
+			for i := range chunk {
+				if chunk[i].Load() != 0 {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
+// RememberedInAll returns how many bytes all pipelines take for what they remember.
+func RememberedInAll() int64 { return rowBytes.Load() }

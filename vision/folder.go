@@ -142,6 +142,12 @@ func (f *Folder) Fingerprint() string {
 	return "vision.Folder: " + f.files.Tell() + " " + f.pipeline.Fingerprint()
 }
 
+// Remembers returns how many bytes of memory the folder's pipeline takes for what it remembers of its files.
+// The owner is the same for all folders of that pipeline. [nwt.Stats] counts it in DatasetBytes.
+func (f *Folder) Remembers() (owner any, bytes int64) {
+	return f.pipeline.drawer(), f.pipeline.rows.size()
+}
+
 // Load loads a picture. Its errors name the file.
 func (f *Folder) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 	r, err := nwt.Scratch(dst, newFileReader)

@@ -77,11 +77,20 @@ func fromYCC[T element](r, g, b []T, y, cb, cr []byte, t *chroma, tables *[3]*le
 	fromYCCPlain(r, g, b, y, cb, cr, t, tables)
 }
 
-func inverse(in *[64]int32, dst []byte, stride int) {
+func inverse(coefficients *[64]int16, quant *[64]int32, dst []byte, stride int) {
 	if !avx2 {
-		inversePlain(in, dst, stride)
+		inversePlain(coefficients, quant, dst, stride)
 		return
 	}
 	dst = dst[:7*stride+8]
-	inverseAVX2(&in[0], &dst[0], stride)
+	inverseAVX2(&coefficients[0], &quant[0], &dst[0], stride)
+}
+
+func inverseHalf(coefficients *[64]int16, quant *[64]int32, dst []byte, stride int) {
+	if !avx2 {
+		inverseHalfPlain(coefficients, quant, dst, stride)
+		return
+	}
+	dst = dst[:3*stride+4]
+	inverseHalfAVX2(&coefficients[0], &quant[0], &dst[0], stride)
 }

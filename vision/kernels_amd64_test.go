@@ -96,13 +96,21 @@ func TestTheAssemblyConvertsColoursAsPlainGo(t *testing.T) {
 func TestTheAssemblyTransformsBlocksAsPlainGo(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for i := range 100_000 {
-		var block [64]int32
+		var block [64]int16
+		var quant [64]int32
 		for range r.IntN(65) {
-			block[r.IntN(64)] = int32(r.Uint32()) >> (i % 32) // of damaged files too, whose sums overflow
+			k := r.IntN(64)
+			block[k], quant[k] = int16(r.Uint32())>>(i%16), int32(uint16(r.Uint32()))>>(i/16%16) // of damaged files too, whose sums overflow
 		}
-		if got, want := inBothWays(t, func() [64]byte { return vision.Inverse(block) }); got != want {
-			t.Fatalf("%v: %v, not %v", block, got, want)
-		}
+		got, want := inBothWays(t, func() (all struct {
+			pixels [64 + 16]byte
+			left   [2][64]int16
+		}) {
+			all.pixels, all.left = vision.Inverse(block, &quant)
+			return all
+		})
+		require.Equal(t, want, got, "%v, %v", block, quant)
+		require.Zero(t, got.left)
 	}
 }
 

@@ -18,4 +18,10 @@ func fromYCC[T element](r, g, b []T, y, cb, cr []byte, t *chroma, tables *[3]*le
 	fromYCCPlain(r, g, b, y, cb, cr, t, tables)
 }
 
-func inverse(in *[64]int32, dst []byte, stride int) { inversePlain(in, dst, stride) }
+func inverse(coefficients *[64]int16, quant *[64]int32, dst []byte, stride int) {
+	inversePlain(coefficients, quant, dst, stride)
+}
+
+func inverseHalf(coefficients *[64]int16, quant *[64]int32, dst []byte, stride int) {
+	inverseHalfPlain(coefficients, quant, dst, stride)
+}

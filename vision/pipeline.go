@@ -97,6 +97,32 @@ func WithMaxPixels(n int) Option {
 	}
 }
 
+// WithoutScaling decodes JPEG files at their full size. Otherwise a file is decoded at half or a quarter of
+// its size if at least twice as many pixels per side as the result has are left: see the package
+// documentation.
+func WithoutScaling() Option {
+	return func(p *Pipeline) error {
+		p.unscaled = true
+		return nil
+	}
+}
+
+// DefaultRowMemory is 256 MB.
+const DefaultRowMemory = 256 << 20
+
+// WithRowMemory sets how many bytes of memory the process may use to remember where rows of blocks begin in
+// baseline JPEG files: see the package documentation. The default is [DefaultRowMemory]; with 0, the
+// pipeline remembers nothing. The pixels are the same.
+func WithRowMemory(bytes int64) Option {
+	return func(p *Pipeline) error {
+		if bytes < 0 {
+			return optionError("WithRowMemory", bytes, "must be at least 0")
+		}
+		p.rowBound = bytes
+		return nil
+	}
+}
+
 // A Pipeline turns the bytes of pictures into tensors. Many goroutines may use it
 // at once.
 type Pipeline struct {
@@ -106,6 +132,9 @@ type Pipeline struct {
 	orient    bool
 	damaged   bool
 	maxPixels int
+	rows      *rowMemory // nil: nothing is remembered
+	rowBound  int64
+	unscaled  bool
 
 	root *Pipeline // the pipeline that makes the random choices for this one's pictures; nil: this one does
 	mask *maskOf   // nil if its pictures aren't masks
@@ -119,8 +148,12 @@ type Pipeline struct {
 // and one of them must fix the size of the result. Transforms of colour must follow, and then Normalize
 // and RandomErasing. The error joins an *[nwt.ArgumentError] for each problem.
 func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
-	p := &Pipeline{dtype: nwt.Float32, maxPixels: DefaultMaxPixels}
-	return p.complete(transforms, opts)
+	p := &Pipeline{dtype: nwt.Float32, maxPixels: DefaultMaxPixels, rowBound: DefaultRowMemory}
+	p, err := p.complete(transforms, opts)
+	if err == nil && p.rowBound > 0 {
+		p.rows = newRowMemory(p.rowBound)
+	}
+	return p, err
 }
 
 // complete adds transforms and options to a new pipeline.
@@ -194,7 +227,7 @@ func writers[T element](f format, tables *[3]*levels[T], of func(float64) T) fun
 // Fingerprint depends on what the pipeline makes of a picture: its transforms, and the options that
 // change pixels.
 func (p *Pipeline) Fingerprint() string {
-	return fmt.Sprintf("vision.Pipeline: %s%v %v orientation %v damaged %v", p.made, p.dtype, p.layout, p.orient, p.damaged)
+	return fmt.Sprintf("vision.Pipeline: %s%v %v orientation %v damaged %v scaled %v", p.made, p.dtype, p.layout, p.orient, p.damaged, !p.unscaled)
 }
 
 // Field returns the layout of the result. To declare it in a schema, pass its shape:

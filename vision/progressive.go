@@ -161,7 +161,7 @@ func (d *progressiveDecoder) readBand(segment []byte) (b band, err error) {
 		switch {
 		case d.sequential:
 			err = d.checkTables(b.components[i])
-			c.factors = &unscaled
+			c.last = 63
 		case b.from > 0:
 			err = d.use(1, c.ac, false)
 		case b.first:
@@ -200,14 +200,6 @@ func (d *progressiveDecoder) known(b *band) (err error) {
 	}
 	return err
 }
-
-// unscaled leaves coefficients unchanged.
-var unscaled = func() (all [64]int32) {
-	for i := range all {
-		all[i] = 1
-	}
-	return all
-}()
 
 var errOrder = errors.New("the scans aren't in order")
 
@@ -294,10 +286,8 @@ func (d *progressiveDecoder) readBlock(b *band, component, x, y int) error {
 	block := &p.blocks[at]
 	switch {
 	case d.sequential:
-		last, err := d.block(c)
-		for k, v := range &d.coefficients {
-			block[k] = int16(v)
-		}
+		*block = [64]int16{} // an earlier scan may have had it
+		last, err := d.block(c, block)
 		if last > 0 {
 			p.nonzero[at] = ^uint64(0)
 		}
@@ -450,18 +440,7 @@ func (d *progressiveDecoder) paint(ctx context.Context, h *jpegHeader, planes []
 		for y := top * c.v; y < bottom*c.v && ctx.Err() == nil; y++ {
 			for x := left * c.h; x < right*c.h; x++ {
 				at := y*p.stride + x
-				block, dst := &p.blocks[at], pl.pix[8*y*pl.stride+8*x:]
-				first, more := int32(block[0])*p.quant[0], p.nonzero[at]&^1
-				if more == 0 {
-					flat(dst, pl.stride, level(first, 4, 3))
-					continue
-				}
-				d.coefficients = [64]int32{first}
-				for ; more != 0; more &= more - 1 {
-					k := zigzag[bits.TrailingZeros64(more)] & 63
-					d.coefficients[k] = int32(block[k]) * p.quant[k]
-				}
-				inverse(&d.coefficients, dst, pl.stride)
+				c.paint(&p.blocks[at], &p.quant, p.nonzero[at]&^1 == 0, pl, x, y)
 			}
 		}
 	}

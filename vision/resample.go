@@ -177,6 +177,16 @@ func (t *triangle) weigh(mem []float64, i int) (lo int, weights []float64, sum f
 		weights[k] = max(w, 0)
 		sum += weights[k]
 	}
+	// A crop may cut through the outermost pixels.
+	if n := len(weights); n > 0 {
+		for k, outside := range [2]float64{t.from - float64(lo), float64(lo+n) - t.to} {
+			if outside > 0 {
+				w := &weights[k*(n-1)]
+				less := float64(*w * min(outside, 1))
+				*w, sum = *w-less, sum-less
+			}
+		}
+	}
 	if sum == 0 { // beside the picture, take its edge
 		return min(max(int(at), t.least), t.most-1), append(weights[:0], 1), 1
 	}

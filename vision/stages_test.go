@@ -54,9 +54,9 @@ func BenchmarkStages(b *testing.B) {
 		needed.left, needed.right = g.x.span(h.width)
 		needed.top, needed.bottom = g.y.span(h.height)
 		lap("header")
-		require.NoError(b, w.decodePlanes(data, h, region{0, needed.bottom, 0, needed.bottom})) // an empty part
+		require.NoError(b, w.decodePlanes(data, h, region{0, needed.bottom, 0, needed.bottom}, shrink{1, 1}, places{})) // an empty part
 		lap("codes")
-		require.NoError(b, w.decodePlanes(data, h, needed))
+		require.NoError(b, w.decodePlanes(data, h, needed, shrink{1, 1}, places{}))
 		lap("decoding")
 		out.dst = batch[i%64*3*224*224:][:3*224*224]
 		w.resample(g.x, g.y, unseen{}, 0, 0)

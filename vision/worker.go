@@ -82,7 +82,7 @@ func (w *worker) tidy() {
 			*mem = nil
 		}
 	}
-	if w.baseline != nil && cap(w.baseline.codes) > maxKept {
+	if w.baseline != nil && cap(w.baseline.codes)+16*cap(w.baseline.cuts) > maxKept {
 		w.baseline = nil
 	}
 	if w.progressive.bytes() > maxKept {

@@ -23,6 +23,7 @@ func main() {
 	fromYCC(false)
 	fromYCC(true)
 	inverse()
+	inverseHalf()
 	Generate()
 }
 
@@ -406,18 +407,29 @@ func constantsOf(path string) map[string]int32 {
 	return all
 }
 
+var (
+	values               = constantsOf("../baseline.go")
+	cosines              = map[string]Mem{}
+	half2048, half262144 = lanes("half2048", 1<<10), lanes("half262144", 1<<17)
+	middles              = lanes("middles", 128<<16|128)
+)
+
+// cosine returns a constant of baseline.go in each lane.
+func cosine(name string) Mem {
+	if _, there := cosines[name]; !there {
+		cosines[name] = lanes("cosine"+strconv.Itoa(int(values[name])), values[name])
+	}
+	return cosines[name]
+}
+
 func inverse() {
-	TEXT("inverseAVX2", NOSPLIT, "func(in *int32, dst *byte, stride int)")
+	TEXT("inverseAVX2", NOSPLIT, "func(in *int16, quant *int32, dst *byte, stride int)")
 	Pragma("noescape")
 	Doc("inverseAVX2 is inverse.")
-	in, dst, stride := load("in"), load("dst"), load("stride")
-	values, cosines := constantsOf("../baseline.go"), map[string]Mem{}
+	in, quant, dst, stride := load("in"), load("quant"), load("dst"), load("stride")
 	times := func(v VecVirtual, name string) VecVirtual {
-		if _, there := cosines[name]; !there {
-			cosines[name] = lanes("cosine"+strconv.Itoa(int(values[name])), values[name])
-		}
 		product := YMM()
-		VPMULLD(cosines[name], v, product)
+		VPMULLD(cosine(name), v, product)
 		return product
 	}
 	plus := func(a, b VecVirtual) VecVirtual { v := YMM(); VPADDD(a, b, v); return v }
@@ -449,9 +461,15 @@ func inverse() {
 	var c, pairs, fours [8]VecVirtual
 	for i := range c {
 		c[i] = YMM()
-		VMOVDQU(Mem{Base: in, Disp: 32 * i}, c[i])
+		VPMOVSXWD(Mem{Base: in, Disp: 16 * i}, c[i])
+		VPMULLD(Mem{Base: quant, Disp: 32 * i}, c[i], c[i])
 	}
-	c = lines(c, lanes("half2048", 1<<10), 11)
+	zero := YMM()
+	VPXOR(zero, zero, zero)
+	for i := range 4 {
+		VMOVDQU(zero, Mem{Base: in, Disp: 32 * i})
+	}
+	c = lines(c, half2048, 11)
 	for i := range 4 { // as turned, of eight lines of eight numbers
 		pairs[2*i], pairs[2*i+1] = YMM(), YMM()
 		VPUNPCKLDQ(c[2*i+1], c[2*i], pairs[2*i])
@@ -470,9 +488,9 @@ func inverse() {
 		VPERM2I128(U8(0x20), fours[i+4], fours[i], c[i])
 		VPERM2I128(U8(0x31), fours[i+4], fours[i], c[i+4])
 	}
-	c = lines(c, lanes("half262144", 1<<17), 18)
+	c = lines(c, half262144, 18)
 	middle, order := YMM(), YMM()
-	VPBROADCASTW(lanes("middles", 128<<16|128), middle)
+	VPBROADCASTW(middles, middle)
 	bytes := GLOBL("byFours", RODATA|NOPTR)
 	for i := range 32 {
 		DATA(i, U8(i%4*4+i/4%4))
@@ -499,6 +517,81 @@ func inverse() {
 		VMOVHPS(upper.AsX(), row(i+1))
 		VMOVQ(lower.AsX(), row(i+2))
 		VMOVHPS(lower.AsX(), row(i+3))
+	}
+	VZEROUPPER()
+	RET()
+}
+
+func inverseHalf() {
+	TEXT("inverseHalfAVX2", NOSPLIT, "func(in *int16, quant *int32, dst *byte, stride int)")
+	Pragma("noescape")
+	Doc("inverseHalfAVX2 is inverseHalf.")
+	in, quant, dst, stride := load("in"), load("quant"), load("dst"), load("stride")
+	times := func(v VecVirtual, name string) VecVirtual {
+		product := XMM()
+		VPMULLD(cosine(name), v, product)
+		return product
+	}
+	plus := func(a, b VecVirtual) VecVirtual { v := XMM(); VPADDD(a, b, v); return v }
+	minus := func(a, b VecVirtual) VecVirtual { v := XMM(); VPSUBD(b, a, v); return v }
+	// lines transforms four lines, one in each lane.
+	lines := func(c [4]VecVirtual, half Mem, shift uint8) (out [4]VecVirtual) {
+		even := [2]VecVirtual{plus(c[0], c[2]), minus(c[0], c[2])}
+		odd := [2]VecVirtual{plus(times(c[1], "c1_306"), times(c[3], "c0_541")), minus(times(c[1], "c0_541"), times(c[3], "c1_306"))}
+		for i, e := range even {
+			VPSLLD(U8(13), e, e)
+			VPADDD(half, e, e)
+			out[i], out[3-i] = plus(e, odd[i]), minus(e, odd[i])
+			VPSRAD(U8(shift), out[i], out[i])
+			VPSRAD(U8(shift), out[3-i], out[3-i])
+		}
+		return out
+	}
+	var c, pairs [4]VecVirtual
+	for i := range c {
+		c[i] = XMM()
+		VPMOVSXWD(Mem{Base: in, Disp: 16 * i}, c[i])
+		VPMULLD(Mem{Base: quant, Disp: 32 * i}, c[i], c[i])
+	}
+	zero := YMM()
+	VPXOR(zero, zero, zero)
+	for i := range 4 {
+		VMOVDQU(zero, Mem{Base: in, Disp: 32 * i})
+	}
+	c = lines(c, half2048, 11)
+	for i := range 2 {
+		pairs[2*i], pairs[2*i+1] = XMM(), XMM()
+		VPUNPCKLDQ(c[2*i+1], c[2*i], pairs[2*i])
+		VPUNPCKHDQ(c[2*i+1], c[2*i], pairs[2*i+1])
+	}
+	for i := range 2 {
+		c[2*i], c[2*i+1] = XMM(), XMM()
+		VPUNPCKLQDQ(pairs[2+i], pairs[i], c[2*i])
+		VPUNPCKHQDQ(pairs[2+i], pairs[i], c[2*i+1])
+	}
+	c = lines(c, half262144, 18) // a column in each vector
+	for i := range 2 {
+		pairs[2*i], pairs[2*i+1] = XMM(), XMM()
+		VPUNPCKLDQ(c[2*i+1], c[2*i], pairs[2*i])
+		VPUNPCKHDQ(c[2*i+1], c[2*i], pairs[2*i+1])
+	}
+	for i := range 2 {
+		c[2*i], c[2*i+1] = XMM(), XMM()
+		VPUNPCKLQDQ(pairs[2+i], pairs[i], c[2*i])
+		VPUNPCKHQDQ(pairs[2+i], pairs[i], c[2*i+1])
+	}
+	middle := YMM()
+	VPBROADCASTW(middles, middle)
+	for i := range 2 {
+		VPACKSSDW(c[2*i+1], c[2*i], c[2*i])
+		VPADDSW(middle.AsX(), c[2*i], c[2*i])
+	}
+	VPACKUSWB(c[2], c[0], c[0])
+	for i := range 4 {
+		if i > 0 {
+			ADDQ(stride, dst)
+		}
+		VPEXTRD(U8(i), c[0], Mem{Base: dst})
 	}
 	VZEROUPPER()
 	RET()
