@@ -21,7 +21,7 @@ func (r *Result) report() *report.Result {
 	p := &report.Result{
 		Workers: r.Workers, Fastest: r.Fastest, Alpha: r.Alpha, Floor: r.Floor, Repeatability: r.Repeatability,
 		BatchSize: r.BatchSize, BatchBytes: r.BatchBytes, BatchSamples: r.BatchSamples, Step: r.Step, Strategy: r.Strategy, Device: r.Device,
-		Hardware: r.Hardware.String(), Cached: r.Cached, Elapsed: r.Elapsed, Reason: r.Reason, Fallback: r.fallback, Warnings: r.Warnings, Advice: r.Advice,
+		Hardware: r.Hardware.String(), Cached: r.Cached, Elapsed: r.Elapsed, Waited: r.waited, Reason: r.Reason, Warnings: r.Warnings, Advice: r.Advice,
 	}
 	for _, t := range r.Trials {
 		p.Trials = append(p.Trials, report.Trial{
@@ -71,7 +71,7 @@ type Result struct {
 	Advice   []string      `json:"advice,omitempty"`   // what to change, judging by the measurements
 	Elapsed  time.Duration `json:"elapsed_ns"`         // how long tuning took
 
-	fallback bool // the measurements don't show that this count is better than others
+	waited time.Duration // the part of Elapsed in which another process tuned
 }
 
 // RuledOut is a worker count that may not be chosen.

@@ -70,7 +70,8 @@ type tuneCall struct {
 	setup  *setup
 	began  time.Time
 	limit  memlimit.Limit
-	before uint64 // bytes that the process needed when tuning began
+	before uint64        // bytes that the process needed when tuning began
+	waited time.Duration // for another process that tuned
 
 	deadline *time.Timer    // fires when loading must end
 	shown    search.Request // for which progress was shown
@@ -115,7 +116,7 @@ func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 		others, unseen = t.setup.opts.machine.CPUs().OthersShare(used.Others, t.setup.opts.ranks(), t.setup.opts.cpus()), ""
 	}
 	r := m.result(search.Choose(m.sp, m.seen), t.setup.opts.strategy.String(), others, unseen)
-	r.Elapsed = time.Since(t.began)
+	r.Elapsed, r.waited = time.Since(t.began), t.waited
 	t.show(m, "done", r.Workers)
 	return r, nil
 }
@@ -137,7 +138,9 @@ func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
 		return nil, contextError(ctx)
 	}
 	again := resultfile.File{Path: file.Path, Log: slog.New(slog.DiscardHandler)} // what is wrong with the file has been logged already
+	asked := time.Now()
 	err := file.WhileTuning(ctx, func() (err error) {
+		t.waited = time.Since(asked)
 		var since time.Time
 		if r, since = t.setup.recall(t.limit, again, key); r != nil && !since.Equal(saved) {
 			return nil // the process that this one waited for has just found it

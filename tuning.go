@@ -39,6 +39,7 @@ type tuning struct {
 	refused map[int]report.RuledOut // worker counts that may not be chosen, and why
 	first   time.Duration           // until the very first batch
 	again   bool                    // samples have been loaded a second time
+	pass    []search.Series         // what seen was when the last window that began before that had ended
 	noted   string                  // why peaks aren't exact
 
 	// What a run shows, in addition to the loader's counters.
@@ -50,6 +51,7 @@ type tuning struct {
 
 	// The part of a run that is being measured.
 	trial *trial // nil between windows
+	fresh bool   // it began before samples were loaded a second time
 	cpu   host.Meter
 	began time.Time
 	read  time.Duration // how long the stream had been read at its beginning
@@ -265,6 +267,7 @@ func (t *tuning) begin() {
 	if t.trial = t.trials.at(t.req.Workers); t.trial == nil {
 		t.trial = &trial{told: Trial{Workers: t.req.Workers, PeakExact: t.exact, OtherCPU: -1}}
 	}
+	t.fresh = t.exact && !t.again
 	t.cpu, t.began, t.read = t.l.setup.opts.machine.StartCPU(), time.Now(), t.l.counters.reading.Shown()
 }
 
@@ -305,7 +308,9 @@ func (t *tuning) end(w tune.Window) {
 		t.trials = append(t.trials, tr)
 	}
 	t.last = tr
-	t.saw(w.Workers, b)
+	if t.saw(w.Workers, b); t.fresh {
+		t.pass = slices.Clone(t.seen)
+	}
 }
 
 // quickest returns the shortest time per batch so far.
@@ -335,7 +340,7 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 		}
 		one := t.trials.at(e.Workers).told
 		one.Step = e.Body
-		one.Mean, one.Low, one.High = max(e.Mean, e.Body), e.Low, max(e.High, e.Body)
+		one.Mean, one.Low, one.High = e.Mean, e.Low, e.High
 		one.Transfer = min(one.Transfer, one.Mean-one.Step)
 		one.Wait = one.Mean - one.Step - one.Transfer
 		one.Total = one.Mean * time.Duration(t.sp.Iterations)
@@ -354,7 +359,7 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 	about := report.Circumstances{
 		CPUs: cpus, Mine: cpus.Mine(o.ranks(), o.cpus()), Limit: t.limit, Most: o.most, Timeout: o.timeout > 0,
 		Others: others, Unseen: unseen, Late: t.sp.Time > 0 && t.sp.Left == 0,
-		Again: t.again, Drift: report.Drift(t.seen), Peaks: t.noted,
+		First: report.FirstPass(t.pass, t.seen), Drift: report.Drift(t.seen), Peaks: t.noted,
 	}
 	if t.l.setup.streams() {
 		about.Shards, about.AtOnce = t.l.setup.shardsOfRank(), o.shardsAtOnce()
@@ -363,7 +368,7 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 	said.Explain(c, t.sp.Start)
 	said.Warn(about)
 	said.Advise(about)
-	r.Reason, r.fallback, r.Warnings, r.Advice = said.Reason, said.Fallback, said.Warnings, said.Advice
+	r.Reason, r.Warnings, r.Advice = said.Reason, said.Warnings, said.Advice
 	return r
 }
 

@@ -24,8 +24,9 @@ const (
 	slowFirst   = 20   // the first batch takes this many times the median …
 	firstNotice = 1e9  // … and at least this many nanoseconds
 	nearLimit   = 0.80 // share of the memory limit
+	mostAdvice  = 3    // lines
 	manyWorkers = 64
-	muchDrift   = 1.25 // ratio of the times at the end and at the beginning, or its inverse
+	muchDrift   = 1.25 // ratio of the times early and late, or its inverse
 )
 
 // Circumstances are what a tuning's sentences depend on beside its figures.
@@ -41,7 +42,7 @@ type Circumstances struct {
 	Unseen  string  // why that isn't known
 	Timeout bool    // WithTimeout is given
 	Late    bool    // the time for tuning was over before the search was
-	Again   bool    // samples were loaded more than once
+	First   float64 // how many times as long batches took while the dataset was loaded for the first time, at the same counts; 0: not known
 	Drift   float64 // see [Drift]
 	Peaks   string  // why peaks of memory aren't exact
 }
@@ -74,14 +75,14 @@ func (r *Result) Warn(c Circumstances) {
 	if c.Late && float64(chosen.Wait+chosen.Transfer) > hardly*float64(chosen.Mean) {
 		add("the time for tuning was over before the search was: what it had not measured by then, or hardly, may be better (WithTuningTime)")
 	}
-	if c.Again {
-		add("the dataset is so small that its samples were loaded more than once: where the first reading of a sample takes longer than later ones, this result is about later ones")
+	if c.First > muchDrift {
+		add("tuning went through the dataset more than once, and batches took %s longer the first time: this result is about later times", human.Share(c.First-1))
 	}
-	switch {
+	switch why := r.unsure(); {
 	case len(r.Trials) < 2:
-	case r.Repeatability == 0:
-		add("nothing was measured twice, so how sure the choice is can't be told")
-	case r.Repeatability < Unsure && chosen.OtherCPU <= mostOthers:
+	case why != "":
+		add("how often another run would choose the same isn't known: %s", why)
+	case r.Repeatability < Unsure:
 		add("other runs may choose another count: %s of them would choose this one", human.Share(r.Repeatability))
 	}
 	switch d := c.Drift; {
@@ -98,26 +99,48 @@ func (r *Result) Warn(c Circumstances) {
 // Drift returns the ratio of the times that iterations took late and early: the median over all worker
 // counts that have enough windows.
 func Drift(seen []search.Series) float64 {
-	var times []float64
-	for _, s := range seen {
-		if half := len(s.Blocks) / 2; half >= 2 {
-			var early, late []float64
-			for i := range half {
-				early = append(early, float64(max(s.Blocks[i].Mean, 1)))
-				late = append(late, float64(max(s.Blocks[len(s.Blocks)-1-i].Mean, 1)))
-			}
-			times = append(times, stat.Median(late)/stat.Median(early))
+	return cmp.Or(ratio(seen, func(s search.Series) (late, early []search.Block) {
+		half := len(s.Blocks) / 2
+		if half < 2 {
+			return nil, nil
 		}
-	}
-	if len(times) == 0 {
-		return 1
-	}
-	return stat.Median(times)
+		return s.Blocks[len(s.Blocks)-half:], s.Blocks[:half]
+	}), 1)
 }
 
-// Advise sets Advice: what to work on and what to change, the most important first.
+// FirstPass returns the ratio of the times in the windows of first and in those that came later.
+func FirstPass(first, seen []search.Series) float64 {
+	return ratio(first, func(f search.Series) (early, later []search.Block) {
+		i := slices.IndexFunc(seen, func(s search.Series) bool { return s.Workers == f.Workers })
+		return f.Blocks, seen[i].Blocks[len(f.Blocks):]
+	})
+}
+
+// ratio returns the median over all counts of the ratio of the median times of two parts of its windows, or 0.
+func ratio(seen []search.Series, parts func(search.Series) (a, b []search.Block)) float64 {
+	var ratios []float64
+	for _, s := range seen {
+		a, b := parts(s)
+		var times [2][]float64
+		for i, blocks := range [][]search.Block{a, b} {
+			for _, one := range blocks {
+				times[i] = append(times[i], float64(max(one.Mean, 1)))
+			}
+		}
+		if len(a) > 0 && len(b) > 0 {
+			ratios = append(ratios, stat.Median(times[0])/stat.Median(times[1]))
+		}
+	}
+	if len(ratios) == 0 {
+		return 0
+	}
+	return stat.Median(ratios)
+}
+
+// Advise sets Advice: what to work on and what to change, the most useful first.
 func (r *Result) Advise(c Circumstances) {
-	say := func(format string, args ...any) { r.Advice = append(r.Advice, fmt.Sprintf(format, args...)) }
+	var said []string
+	say := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
 	t := r.trial(r.Workers)
 	if t.Mean <= 0 {
 		return
@@ -136,14 +159,16 @@ func (r *Result) Advise(c Circumstances) {
 	default:
 		say("Training waits for data %s of the time: %s of %s per batch.", human.Share(lost), human.Duration(t.Wait+t.Transfer), human.Duration(t.Mean))
 	}
+	if needs := t.Needs; c.Limit.Bytes != math.MaxUint64 && needs <= c.Limit.Bytes && float64(needs) >= nearLimit*float64(c.Limit.Bytes) {
+		one, most := human.Apart(needs, c.Limit.Bytes)
+		say("Memory is nearly used up: %s of %s, %s of it by batches.", one, most, human.Bytes(uint64(t.Prefetch)*uint64(r.BatchBytes)))
+	}
+	waits := false
 	if !r.Step || lost > LittleWait {
-		r.Advice = append(r.Advice, r.aboutLoading(t, c)...)
+		waits = r.aboutLoading(t, c, say)
 	}
 	if most := r.Trials[len(r.Trials)-1]; !r.Step && c.Most < 0 && most.Workers >= search.Sparing && most.Mean < search.ShortBatch && t.CPU < cpuIdle {
 		say("More than %d workers weren't tried, since a batch takes less than %s: WithStep tells how many are needed, and WithMaxWorkers allows more.", most.Workers, human.Duration(search.ShortBatch))
-	}
-	if r.Workers > manyWorkers {
-		say("A store sees up to %d connections at a time: ask whether it minds.", r.Workers)
 	}
 	if t.CollectorCPU > muchGC {
 		say("The garbage collector takes %s of the CPUs: a buffer per worker instead of one per sample saves it, and a higher GOGC with a GOMEMLIMIT most of it.", human.Share(t.CollectorCPU))
@@ -155,44 +180,44 @@ func (r *Result) Advise(c Circumstances) {
 	if first >= firstNotice && first > slowFirst*t.Median {
 		say("The first batch took %s, the median one %s: expect that pause at the start of training.", human.Duration(first), human.Duration(t.Median))
 	}
-	if needs := t.Needs; c.Limit.Bytes != math.MaxUint64 && needs <= c.Limit.Bytes && float64(needs) >= nearLimit*float64(c.Limit.Bytes) {
-		one, most := human.Apart(needs, c.Limit.Bytes)
-		say("Memory is nearly used up: %s of %s, %s of it by batches.", one, most, human.Bytes(uint64(t.Prefetch)*uint64(r.BatchBytes)))
+	if r.Workers > manyWorkers {
+		say("A store sees up to %d connections at a time: ask whether it minds.", r.Workers)
 	}
+	if waits {
+		say("Loading waits more than it computes, so more workers than CPUs pay off. Data on a faster disk, or Cached, would need fewer.")
+	}
+	r.Advice = said[:min(len(said), mostAdvice)]
 }
 
-// aboutLoading says what loading waits for, as far as the figures show it.
-func (r *Result) aboutLoading(t Trial, c Circumstances) []string {
+// aboutLoading says what loading waits for, as far as the figures show it. It reports whether loading waits
+// so much that more workers than CPUs pay off.
+func (r *Result) aboutLoading(t Trial, c Circumstances, say func(format string, args ...any)) (waits bool) {
 	used := fmt.Sprintf("%s of %s in use", human.Share(t.CPU), human.CPUs(c.Mine))
 	highest := r.Workers == r.Trials[len(r.Trials)-1].Workers
 	switch {
 	case t.CPU >= cpuFull && r.loadingCPU(t) < t.CPU/2:
-		return []string{fmt.Sprintf("The CPUs are full (%s), most of them with what the program does beside loading: without that, loading may be faster.", used)}
+		say("The CPUs are full (%s), most of them with what the program does beside loading: without that, loading may be faster.", used)
 	case t.CPU >= cpuFull:
-		return []string{fmt.Sprintf("The CPUs are full (%s): decode less, or decode once: Cached in memory, Precompute in a file.", used)}
+		say("The CPUs are full (%s): decode less, or decode once: Cached in memory, Precompute in a file.", used)
 	case t.CPU+min(c.Others, 1-t.CPU) >= cpuFull && t.wants(c.Mine):
-		return []string{fmt.Sprintf("The CPUs are full, %s of them used by other programs: without those, loading may be faster.", human.Share(min(c.Others, 1-t.CPU)))}
+		say("The CPUs are full, %s of them used by other programs: without those, loading may be faster.", human.Share(min(c.Others, 1-t.CPU)))
 	case t.Reading >= readingSets:
-		return []string{fmt.Sprintf("Reading the stream sets the pace: it goes on for %s of the time, %d of %d shards at once (WithInterleave).", human.Share(t.Reading), min(c.AtOnce, c.Shards), c.Shards)}
-	case r.Workers == 0:
-		return nil // one goroutine can't use more than a CPU
+		say("Reading the stream sets the pace: it goes on for %s of the time, %d of %d shards at once (WithInterleave).", human.Share(t.Reading), min(c.AtOnce, c.Shards), c.Shards)
+	case r.Workers == 0: // one goroutine can't use more than a CPU
+	default:
+		waits = t.CPU < cpuIdle && float64(r.Workers) > c.Mine
+		switch {
+		case highest && slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers > r.Workers && out.Code == ForMemory }):
+			say("%s is the highest count that memory allows (%s): with smaller batches, more workers may be faster.", capital(human.Workers(r.Workers)), used)
+		case highest && r.Workers != c.Most && c.Late:
+			say("%s is the highest count that there was time for (%s): more workers may be faster (WithTuningTime).", capital(human.Workers(r.Workers)), used)
+		case highest && r.Workers == c.Most:
+			say("%s is the highest count that was tried (%s): more workers may be faster (WithMaxWorkers).", capital(human.Workers(r.Workers)), used)
+		case !highest && t.CPU+c.Others < cpuIdle && slower(t, r.trial(r.Fastest)) <= LittleWait:
+			say("CPUs idle (%s) and more than %s don't help: storage, the network or a lock inside Load sets the pace.", used, human.Workers(r.Workers))
+		}
 	}
-	var out []string
-	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	if t.CPU < cpuIdle && float64(r.Workers) > c.Mine {
-		say("Loading waits more than it computes (%s), so more workers than CPUs pay off. Data on a faster disk, or Cached, would need fewer.", used)
-	}
-	switch {
-	case highest && slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers > r.Workers && out.Code == ForMemory }):
-		say("%s is the highest count that memory allows (%s): with smaller batches, more workers may be faster.", capital(human.Workers(r.Workers)), used)
-	case highest && r.Workers != c.Most && c.Late:
-		say("%s is the highest count that there was time for (%s): more workers may be faster (WithTuningTime).", capital(human.Workers(r.Workers)), used)
-	case highest && r.Workers == c.Most:
-		say("%s is the highest count that was tried (%s): more workers may be faster (WithMaxWorkers).", capital(human.Workers(r.Workers)), used)
-	case len(out) == 0 && !highest && t.CPU+c.Others < cpuIdle && slower(t, r.trial(r.Fastest)) <= LittleWait:
-		say("CPUs idle (%s) and more workers don't help: storage, the network or a lock inside Load sets the pace.", used)
-	}
-	return out
+	return waits
 }
 
 // loadingCPU returns the share of the CPUs that loading used at a count. A count that loads far slower and

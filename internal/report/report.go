@@ -32,10 +32,9 @@ type Result struct {
 	Strategy, Device string
 	Hardware         string
 	Cached           bool
-	Elapsed          time.Duration
+	Elapsed, Waited  time.Duration // Waited: the part of Elapsed in which another process tuned
 
 	Reason           string
-	Fallback         bool // the measurements don't show that the choice is better than others
 	Warnings, Advice []string
 }
 
@@ -90,7 +89,7 @@ const Unsure = 0.90
 const (
 	fewSamples = 0.95 // share of BatchSize below which the mean size of batches is mentioned
 	muchGC     = 0.05 // share of the CPUs that garbage collection uses, from which on it is mentioned
-	hardly     = 0.01 // share of time below which a difference isn't noticed
+	hardly     = 0.01 // share of time below which a difference, or a part, isn't noticed
 )
 
 // String returns the report that a person reads.
@@ -137,7 +136,8 @@ func (r *Result) writeTable(b *strings.Builder) {
 		columns = append(columns, column{"memory", bytes.Unit, func(t Trial) string { return bytes.Write(float64(t.Needs)) }})
 	}
 
-	w := tabwriter.NewWriter(b, 0, 0, 3, ' ', tabwriter.AlignRight)
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 3, ' ', tabwriter.AlignRight)
 	row := func(cell func(column) string, mark string) {
 		for _, c := range columns {
 			fmt.Fprint(w, cell(c), "\t")
@@ -147,13 +147,19 @@ func (r *Result) writeTable(b *strings.Builder) {
 	row(func(c column) string { return c.title }, "")
 	row(func(c column) string { return c.unit }, "")
 	for _, t := range r.Trials {
-		mark := r.mark(t.Workers)
+		mark := r.mark(t)
 		if mark != "" {
 			mark = " ◄ " + mark
 		}
 		row(func(c column) string { return c.cell(t) }, mark)
 	}
 	w.Flush()
+	for i, line := range slices.Collect(strings.Lines(table.String())) {
+		if n := i - 2; n >= 0 && r.out(r.Trials[n].Workers) != "" && (n == 0 || r.out(r.Trials[n-1].Workers) == "") {
+			fmt.Fprintf(b, "   may not be chosen: %s\n", r.out(r.Trials[n].Workers))
+		}
+		b.WriteString(line)
+	}
 }
 
 // writeNotes writes the notes below the table, each with its label.
@@ -161,7 +167,7 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	note := func(word, format string, args ...any) {
 		fmt.Fprintf(b, "%13s  %s\n", word, fmt.Sprintf(format, args...))
 	}
-	if r.Repeatability > 0 && !r.Fallback && r.trial(r.Workers).OtherCPU <= mostOthers {
+	if r.unsure() == "" {
 		note("repeatability", "%s of runs would choose the same", human.Share(r.Repeatability))
 	}
 	if r.Floor > 0 {
@@ -177,6 +183,9 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	note("batches", "%s, %s, to %s", samples, human.Bytes(uint64(r.BatchBytes)), r.Device)
 	note("machine", "%s", r.Hardware)
 	tuned := fmt.Sprintf("by %s search in %s", r.Strategy, human.Duration(r.Elapsed))
+	if float64(r.Waited) > hardly*float64(r.Elapsed) {
+		tuned += fmt.Sprintf(", %s of them waiting for another process", human.Duration(r.Waited))
+	}
 	if r.Cached {
 		tuned = "earlier, " + tuned
 	}
@@ -204,36 +213,65 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	}
 }
 
-// mark returns what the report says beside a count: "chosen", "fastest", both, why a count can't be chosen
-// ("CPUs full") or called the fastest ("hardly measured"), or "".
-func (r *Result) mark(workers int) string {
+// mark returns what the report says beside a count: "chosen", "fastest", both, that its shorter time is
+// "hardly measured", or "".
+func (r *Result) mark(one Trial) string {
 	var marks []string
-	one, fastest := r.trial(workers), r.trial(r.Fastest)
-	if workers == r.Workers {
+	if one.Workers == r.Workers {
 		marks = append(marks, "chosen")
 	}
 	switch {
-	case one.Mean < fastest.Mean && slices.Contains(r.RuledOut, Out(workers, TakesCPUs)):
-		marks = append(marks, "CPUs full")
-	case workers == r.Fastest && one.known():
-		marks = append(marks, "fastest")
-	case one.Mean <= fastest.Mean && !one.known():
+	case r.out(one.Workers) != "":
+	case one.Workers == r.Fastest && one.known():
+		marks = append(marks, r.fastest())
+	case one.Mean <= r.trial(r.Fastest).Mean && !one.known():
 		marks = append(marks, "hardly measured")
 	}
 	return strings.Join(marks, ", ")
 }
 
+// fastest returns what the fastest count is called.
+func (r *Result) fastest() string {
+	than := r.trial(r.Fastest)
+	if slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.Mean < than.Mean && r.out(t.Workers) == "" }) {
+		return "fastest that was measured well"
+	}
+	return "fastest"
+}
+
+// out returns why a count may not be chosen, or "" if it may.
+func (r *Result) out(workers int) string {
+	if i := slices.IndexFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers == workers }); i >= 0 {
+		return r.RuledOut[i].Reason
+	}
+	return ""
+}
+
+// overlap reports whether the measurements don't show that the choice is better than others.
+func (r *Result) overlap() bool { return r.trial(r.Workers).Total-r.trial(r.Fastest).Total > r.Alpha }
+
+// unsure returns why it isn't known how often another run would choose the same, or "" if it is.
+func (r *Result) unsure() string {
+	switch chosen := r.trial(r.Workers); {
+	case r.Repeatability == 0:
+		return "nothing was measured twice"
+	case r.overlap():
+		return "the measurements don't show that the choice is better than others"
+	case chosen.OtherCPU > mostOthers:
+		return "other processes kept more than half of the CPUs busy"
+	}
+	return ""
+}
+
 // known reports whether the trial's time can be compared with others.
 func (t *Trial) known() bool { return search.Known(t.Mean, t.Low, t.High) }
 
-// Explain sets Reason, a sentence or two that say why the choice c was made, and Fallback. untuned is the
-// count without tuning.
+// Explain sets Reason, a sentence or two that say why the choice c was made. untuned is the count without
+// tuning.
 func (r *Result) Explain(c search.Choice, untuned int) {
 	chosen, fastest := r.trial(r.Workers), r.trial(r.Fastest)
-	overlap := chosen.Total-fastest.Total > r.Alpha
-	r.Fallback = overlap
 	reason, they := capital(human.Workers(r.Workers)), "" // they: the subject and verb of a second sentence
-	if r.Fallback && r.Workers == untuned {
+	if r.overlap() && r.Workers == untuned {
 		reason += map[bool]string{true: ", as before", false: ", the default"}[r.Strategy == Live]
 	}
 	reason += ": "
@@ -251,19 +289,21 @@ func (r *Result) Explain(c search.Choice, untuned int) {
 	case r.Workers == r.Fastest && !chosen.known():
 		beside = append(beside, they+"the fastest as far as was measured, which is hardly")
 	case r.Workers == r.Fastest:
-		beside = append(beside, they+"the fastest")
+		beside = append(beside, they+"the "+r.fastest())
 	case !chosen.known() && chosen.Mean < fastest.Mean:
 		beside = append(beside, fmt.Sprintf("%sfaster than %d as far as was measured, which is hardly", they, r.Fastest))
 	case !chosen.known() || !fastest.known():
 		beside = append(beside, human.Workers(r.Fastest)+" may be faster, but that was hardly measured")
 	case more < hardly:
-		beside = append(beside, fmt.Sprintf("%sas fast as %d, the fastest", they, r.Fastest))
-	case overlap:
+		beside = append(beside, fmt.Sprintf("%sas fast as %d, the %s", they, r.Fastest, r.fastest()))
+	case r.overlap():
 		beside = append(beside, human.Workers(r.Fastest)+" may be faster, but the measurements overlap")
+	case chosen.within(fastest):
+		beside = append(beside, fmt.Sprintf("%sas fast as %d, the %s, within the error", they, r.Fastest, r.fastest()))
 	case chosen.Mean-fastest.Mean <= search.Unnoticed:
-		beside = append(beside, fmt.Sprintf("%s%s per batch slower than %d, the fastest", they, human.Duration(chosen.Mean-fastest.Mean), r.Fastest))
+		beside = append(beside, fmt.Sprintf("%s%s per batch slower than %d, the %s", they, human.Duration(chosen.Mean-fastest.Mean), r.Fastest, r.fastest()))
 	default:
-		beside = append(beside, fmt.Sprintf("%s%s slower than %d, the fastest", they, human.Share(more), r.Fastest))
+		beside = append(beside, fmt.Sprintf("%s%s slower than %d, the %s", they, human.Share(more), r.Fastest, r.fastest()))
 	}
 	if alone := fastest.OtherCPU >= 0 && fastest.OtherCPU <= BusyOthers; c.Most > 0 && !alone && slices.ContainsFunc(r.Trials, func(t Trial) bool {
 		return t.Workers > c.Most && slower(fastest, t) > hardly
@@ -280,6 +320,8 @@ func (r *Result) Explain(c search.Choice, untuned int) {
 		case more > 1 && !(below.known() && chosen.known()):
 			beside = append(beside, takes+" longer")
 		case !below.known() || !chosen.known():
+		case math.Abs(more) > hardly && below.within(chosen):
+			beside = append(beside, takes+" as long, within the error")
 		case more > hardly:
 			beside = append(beside, fmt.Sprintf("%s %s longer", takes, human.Share(more)))
 		case more > -hardly:
@@ -296,6 +338,11 @@ func (r *Result) Explain(c search.Choice, untuned int) {
 // slower returns the share by which a takes longer than b.
 func slower(a, b Trial) float64 { return float64(a.Mean)/float64(max(b.Mean, 1)) - 1 }
 
+// within reports whether two times differ by less than the error of their difference.
+func (t *Trial) within(than Trial) bool {
+	return math.Abs(float64(t.Mean-than.Mean)) < math.Hypot(float64(t.High-t.Low), float64(than.High-than.Low))/2
+}
+
 func (r *Result) trial(workers int) Trial {
 	i := slices.IndexFunc(r.Trials, func(t Trial) bool { return t.Workers == workers })
 	if i < 0 {
@@ -311,8 +358,11 @@ func capital(s string) string {
 
 // margin returns half the 95 % interval, as a share of the mean.
 func margin(t Trial) string {
-	if t.High <= t.Low || t.Mean == 0 || t.High-t.Low > 2*t.Mean {
-		return "" // it was measured only once, or too briefly
+	switch {
+	case t.High <= t.Low:
+		return "once"
+	case t.High-t.Low > 2*t.Mean:
+		return "> 100 %"
 	}
 	return fmt.Sprintf("%.1f %%", 50*float64(t.High-t.Low)/float64(t.Mean))
 }

@@ -37,7 +37,8 @@ type Estimate struct {
 // half of it.
 func Known(mean, low, high time.Duration) bool { return low < high && high-low <= mean }
 
-// Choose finds the fewest workers within alpha of the fastest.
+// Choose finds the fewest workers within alpha of the fastest, or training's own count where the measurements
+// don't tell whether it is as good. What was measured until the time was over is chosen from in the same way.
 func Choose(sp Space, seen []Series) Choice {
 	seen = even(seen)
 	e := weigh(sp, seen)
@@ -51,7 +52,8 @@ func Choose(sp Space, seen []Series) Choice {
 		if e.twice && e.windows[i] > 1 {
 			margin = max(2*ofItself*e.se[i], 1/mean)
 		}
-		c.Estimates[i] = Estimate{w, time.Duration(mean), body, time.Duration(mean * max(0, 1-margin)), time.Duration(min(mean*(1+margin), math.MaxInt64/2))}
+		low, high := time.Duration(mean*max(0, 1-margin)), time.Duration(min(mean*(1+margin), math.MaxInt64/2))
+		c.Estimates[i] = Estimate{w, max(time.Duration(mean), body), body, low, max(high, body)}
 	}
 	chosen, fastest := e.choose(e.mean)
 	// The choice allows for errors; what is reported as the fastest is the shortest time in the table.
@@ -76,8 +78,7 @@ func Choose(sp Space, seen []Series) Choice {
 	return c
 }
 
-// choose applies the rule to one set of times: the fewest workers that aren't slower than the fastest by
-// more than alpha. If the measurements don't tell whether training's own count is as good, it chooses that.
+// choose applies the rule to one set of times.
 //
 // The fastest is the count with the smallest sum of mean and standard error, so that a count that was
 // hardly measured doesn't become the fastest by luck. 0 workers aren't chosen if a worker would hide

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -69,7 +70,7 @@ func TestTheReportIsReadAtAGlance(t *testing.T) {
    workers   per batch       ±   samples   CPUs busy   memory
                     ms             per s                   GB
          0       142.5   2.0 %       898       1.6 %     1.38
-         1       140.1               914       1.6 %     1.05
+         1       140.1    once       914       1.6 %     1.05
          8        21.2   2.0 %      6038        12 %     1.01
         14        14.9   2.0 %      8591        21 %     1.01 ◄ chosen
         16        14.1   2.0 %      9078        24 %     1.03 ◄ fastest
@@ -148,7 +149,7 @@ func TestTheHeadlineSaysTheChoiceAndWhy(t *testing.T) {
 }
 
 func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
-	const again = "the dataset is so small that its samples were loaded more than once"
+	const again = "tuning went through the dataset more than once"
 	for _, tt := range []struct {
 		name    string
 		samples int
@@ -159,7 +160,13 @@ func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
 		never   string
 	}{
 		{"nothing", 1_000_000, nil, nil, nil, "", again},
-		{"samples are loaded twice", 100, nil, nil, nil, again, ""},
+		{"samples are loaded twice", 100, nil, nil, nil, "", again},
+		{"the first pass is slower", 3000, func(began time.Time, _ *nwt.Sample) time.Duration {
+			if time.Since(began) < 700*time.Millisecond {
+				return 3 * time.Millisecond
+			}
+			return time.Millisecond
+		}, nil, nil, again + ", and batches took 20", ""},
 		{"time is over", 1_000_000, nil, nil, []nwt.Option{nwt.WithTuningTime(50 * time.Millisecond)}, "the time for tuning was over before the search was", ""},
 		{"others are busy", 1_000_000, nil, func(m *kit.VirtualMachine) { m.Others = 0.5 }, nil, "other processes kept 50 % of the CPUs busy", ""},
 		{"others aren't seen", 1_000_000, nil, func(m *kit.VirtualMachine) { m.OthersUnknown = true }, nil, "CPU time of other processes unknown: it isn't made up", ""},
@@ -168,7 +175,7 @@ func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
 		}, nil, nil, "longer at the end than at the beginning: the machine or its storage slowed down", ""},
 		{"not sure", 1_000_000, func(_ time.Time, s *nwt.Sample) time.Duration {
 			return time.Duration(s.Rand().ExpFloat64() * float64(20*time.Millisecond))
-		}, nil, []nwt.Option{nwt.WithBatchSize(1), nwt.WithTuningTime(20 * time.Second)}, "other runs may choose another count: ", ""},
+		}, nil, []nwt.Option{nwt.WithBatchSize(1), nwt.WithTuningTime(20 * time.Second)}, "how often another run would choose the same isn't known: the measurements don't show", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -205,6 +212,7 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
 		wait, compute time.Duration // of a sample
+		atOnce        int           // a store serves so many samples at their full speed; 0: any number
 		channel       bool
 		step          time.Duration
 		most          int
@@ -219,7 +227,8 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 		{name: "no workers", wait: 10 * ms, most: 0, want: []string{"Without workers, loading adds 320 ms to every training step"}},
 		{name: "CPUs full", compute: ms, most: 8, want: []string{"The CPUs are full ("}},
 		{name: "CPUs full of others too", compute: ms, most: 1, machine: func(m *kit.VirtualMachine) { m.Others = 0.75 }, want: []string{"The CPUs are full, 75 % of them used by other programs"}},
-		{name: "CPUs idle", wait: ms, channel: true, step: 10 * ms, most: 8, want: []string{"CPUs idle (0.0 % of 4 CPUs in use) and more workers don't help"}},
+		{name: "CPUs idle", wait: ms, channel: true, step: 10 * ms, most: 8, want: []string{"CPUs idle (0.0 % of 4 CPUs in use) and more than 1 worker don't help"}},
+		{name: "more workers than CPUs that don't help", wait: 10 * ms, step: 2 * ms, most: 32, atOnce: 12, want: []string{"don't help: storage", "so more workers than CPUs pay off"}},
 		{name: "more workers than CPUs", wait: 10 * ms, most: 32, want: []string{"so more workers than CPUs pay off"}},
 		{name: "the highest that was tried", wait: 10 * ms, most: 4, want: []string{"4 workers is the highest count that was tried (0.0 % of 4 CPUs in use): more workers may be faster (WithMaxWorkers)."}},
 		{name: "the highest in the time", wait: 100 * ms, most: 16, opts: []nwt.Option{nwt.WithTuningTime(time.Second)}, want: []string{"4 workers is the highest count that there was time for"}},
@@ -234,7 +243,12 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 				if tt.machine != nil {
 					tt.machine(m)
 				}
-				ds := workload{sample: constant(tt.wait), compute: constant(tt.compute)}.dataset(m, 1)
+				ds := workload{compute: constant(tt.compute), sample: func(_ *rand.Rand, under int) time.Duration {
+					if tt.atOnce > 0 && under > tt.atOnce {
+						return tt.wait * time.Duration(under) / time.Duration(tt.atOnce)
+					}
+					return tt.wait
+				}}.dataset(m, 1)
 				if tt.channel {
 					ds = channel(1_000_000, tt.wait)
 				}
@@ -308,10 +322,11 @@ func TestTheReportMarksWhatIsChosenFastestAndRuledOut(t *testing.T) {
 	} {
 		r.Trials = append(r.Trials, nwt.Trial{Workers: row.workers, Mean: row.mean * us, Low: (row.mean - row.margin) * us, High: (row.mean + row.margin) * us})
 	}
-	for workers, mark := range map[int]string{1: "", 2: "◄ chosen", 3: "", 4: "◄ fastest", 6: "◄ hardly measured", 8: "◄ hardly measured", 16: "◄ CPUs full", 24: ""} {
+	for workers, mark := range map[int]string{1: "", 2: "◄ chosen", 3: "", 4: "◄ fastest that was measured well", 6: "◄ hardly measured", 8: "◄ hardly measured", 16: "", 24: ""} {
 		row := regexp.MustCompile(fmt.Sprintf(`(?m)^ *%d [^◄\n]*(.*)$`, workers)).FindStringSubmatch(r.String())
 		require.Equal(t, mark, strings.TrimSpace(row[1]), "%v", r)
 	}
+	require.Regexp(t, `(?m)^ +8 .*\n   may not be chosen: more workers only take CPUs from other programs\n +16 .*\n +24 `, r.String())
 }
 
 // Other programs keep more than half of the CPUs busy. Short windows don't tell.
@@ -518,6 +533,8 @@ func TestWaitingForAnotherProcessThatTunesTakesNoTuningTime(t *testing.T) {
 		}()
 		r := tune(t, kit.Sleeping(1000, time.Millisecond), nwt.WithMaxWorkers(4), nwt.WithTuningTime(time.Minute), nwt.WithResultCache(path, "a"))
 		require.Equal(t, 4, r.Workers)
+		require.Contains(t, r.String(), "by greedy search in 1h0m", "%v", r)
+		require.Contains(t, r.String(), ", 1h0m0s of them waiting for another process", "%v", r)
 	})
 }
 
