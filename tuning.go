@@ -461,9 +461,9 @@ type auto struct {
 // An ending is what a search has ended with.
 type ending struct {
 	workers int
-	tune.Choice
-	result *Result
-	at     time.Time
+	choice  tune.Choice
+	result  *Result
+	at      time.Time
 }
 
 const (
@@ -508,7 +508,7 @@ func (a *auto) run() {
 			if flapping {
 				at = math.MaxInt
 			}
-			b, odd, ok := t.tuner.Watch(e.Choice, a.patience, at)
+			b, odd, ok := t.tuner.Watch(e.choice, a.patience, at)
 			switch {
 			case !ok:
 				return
@@ -520,7 +520,7 @@ func (a *auto) run() {
 				if !ok {
 					return
 				}
-				if weighAt, e.Choice = 2*weighAt, later.Choice; later.workers != e.workers {
+				if weighAt, e.choice = 2*weighAt, later.choice; later.workers != e.workers {
 					why, t.seen = "another worker count may be faster", []search.Series{{Workers: e.workers, Blocks: []search.Block{b}}}
 				}
 			}
@@ -584,7 +584,7 @@ func (a *auto) settle(again bool) (e ending, ok bool) {
 	}
 	choice := search.Choose(sp, t.seen)
 	chosen, fastest := t.trials.at(choice.Workers).told, float64(max(t.trials.at(choice.Fastest).told.Mean, 1))
-	e = ending{workers: choice.Workers, at: time.Now(), Choice: tune.Choice{
+	e = ending{workers: choice.Workers, at: time.Now(), choice: tune.Choice{
 		Mean: chosen.Mean, Wait: chosen.Wait + chosen.Transfer, Body: chosen.Step, Ignored: t.sp.Alpha.Of(fastest, t.sp.Iterations) / fastest,
 	}}
 	if again && e.workers != l.found.Load().Workers {
