@@ -241,7 +241,7 @@ type View struct {
 	Field    int
 }
 
-// LoadViews decodes a picture once, and makes several views of it: two large crops and six small ones, for
+// LoadViews decodes a picture once, at its full size, and makes several views of it: two large crops and six small ones, for
 // example, for contrastive learning. The options of the first view's pipeline say how to decode.
 func LoadViews(dst *nwt.Sample, data []byte, views ...View) error {
 	if len(views) == 0 {
