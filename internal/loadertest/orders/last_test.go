@@ -206,63 +206,6 @@ func TestResumeEpochsChecksItsArguments(t *testing.T) {
 	require.ErrorContains(t, kit.Refusal(t, l.ResumeEpochs(t.Context(), nwt.State{Samples: -1}, 3)), "WithUnordered")
 }
 
-// slowOrder takes a second to make the order of an epoch, when that is asked for first.
-type slowOrder struct {
-	asked [8]atomic.Bool
-	made  [8]chan struct{}
-	begun atomic.Int64 // the last epoch whose order was asked for
-}
-
-func newSlowOrder() *slowOrder {
-	s := &slowOrder{}
-	for epoch := range s.made {
-		s.made[epoch] = make(chan struct{})
-	}
-	return s
-}
-
-func (*slowOrder) Len() int { return 1000 }
-func (s *slowOrder) At(epoch, i int) int {
-	if !s.asked[epoch].Swap(true) {
-		s.begun.Store(int64(epoch))
-		time.Sleep(time.Second)
-		close(s.made[epoch])
-	}
-	<-s.made[epoch]
-	return i
-}
-
-func TestTheOrderOfTheNextEpochIsMadeWhileBatchesOfThisOneAreInUse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		slow := newSlowOrder()
-		l := kit.NewLoader(t, kit.EmptyDataset(1000), nwt.WithBatchSize(10), nwt.WithWorkers(2), nwt.WithPrefetch(2), nwt.WithSampler(slow))
-		for from, state := range []nwt.State{{}, {Epoch: 1, Samples: 900}} {
-			began := time.Now()
-			batches := 0
-			for b, err := range l.ResumeEpochs(t.Context(), state, state.Epoch+2) {
-				require.NoError(t, err)
-				if batches++; batches == 1 {
-					began = time.Now() // the first order is waited for
-				}
-				if b.Number() > 60 && b.Number() < 95 && b.Epoch() == state.Epoch {
-					synctest.Wait()
-					require.EqualValues(t, state.Epoch+1, slow.begun.Load(), from)
-				}
-				time.Sleep(150 * time.Millisecond)
-			}
-			require.Equal(t, time.Duration(batches)*150*time.Millisecond, time.Since(began), "no batch was waited for")
-		}
-		require.EqualValues(t, 2, slow.begun.Load(), "no order is made that no epoch needs")
-		for _, err := range l.Epochs(t.Context(), 3, 5) { // leaves while the next order is made
-			require.NoError(t, err)
-			if slow.begun.Load() == 4 {
-				break
-			}
-			time.Sleep(time.Millisecond)
-		}
-	})
-}
-
 // In a training program that resumes, the next epoch is loaded ahead.
 func TestResumeEpochsLoadsTheNextEpochAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
