@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,54 @@ import (
 
 	"github.com/nwt-go/nwt/internal/oncelog"
 )
+
+// A field that report lacks is one that its words can't be of, and one that isn't handed over is zero there.
+func TestWhatIsReportedIsWhatATuningFound(t *testing.T) {
+	filled := &Result{Trials: []Trial{{}}, RuledOut: []RuledOut{{}}, waited: 1}
+	for _, v := range []any{filled, &filled.Trials[0], &filled.RuledOut[0]} {
+		fillFields(reflect.ValueOf(v).Elem())
+	}
+	filled.Trials[0].queued = 1
+	for _, tt := range []struct {
+		found, reported any
+		own             []string // what the report doesn't speak of
+	}{
+		{*filled, *filled.report(), []string{"Iterations", "waited"}},
+		{filled.Trials[0], filled.report().Trials[0], []string{"Iterations", "P99", "Step", "Copy", "Bandwidth", "Memory", "PeakRSS", "PeakExact", "SystemUsed", "queued"}},
+		{filled.RuledOut[0], filled.report().RuledOut[0], nil},
+	} {
+		found, reported := reflect.ValueOf(tt.found), reflect.ValueOf(tt.reported)
+		for name := range found.Type().Fields() {
+			if !slices.Contains(tt.own, name.Name) {
+				require.True(t, reported.FieldByName(name.Name).IsValid(), "%T lacks %s", tt.reported, name.Name)
+			}
+		}
+		for field, value := range reported.Fields() {
+			require.False(t, value.IsZero(), "%T: %s isn't filled", tt.reported, field.Name)
+		}
+	}
+}
+
+// fillFields sets each exported field that is zero to something else.
+func fillFields(v reflect.Value) {
+	for field, value := range v.Fields() {
+		switch {
+		case !field.IsExported() || !value.IsZero():
+		case value.CanInt():
+			value.SetInt(1)
+		case value.CanFloat():
+			value.SetFloat(1)
+		case value.Kind() == reflect.String:
+			value.SetString("x")
+		case value.Kind() == reflect.Bool:
+			value.SetBool(true)
+		case value.Kind() == reflect.Slice:
+			value.Set(reflect.MakeSlice(value.Type(), 1, 1))
+		case value.Kind() == reflect.Struct:
+			fillFields(value)
+		}
+	}
+}
 
 func TestTheMemoryOfACacheShowsOnceThroughEverythingMadeOfIt(t *testing.T) {
 	bytes := []Field{{Name: "x", Type: Uint8, Shape: []int{100}}}
