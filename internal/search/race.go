@@ -11,7 +11,8 @@ const (
 
 // undecided returns the counts to measure further, in ascending order: the choice, the fastest, and the
 // counts that another run might choose or find faster. It returns them until they have their iterations,
-// and longer while the choice isn't sure.
+// and longer while the choice isn't sure. To end once no count may gain more than alpha over training's own
+// was tried: flat curves end no sooner, since errors are larger than alpha there, and others are chosen worse.
 func (e evidence) undecided() []int {
 	chosen, fastest := e.choose(e.mean)
 	best := e.mean[fastest]
