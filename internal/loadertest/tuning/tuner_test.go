@@ -589,12 +589,12 @@ func TestWithoutAStepWorkersArentAddedOnceABatchTakesTenMilliseconds(t *testing.
 		{2 * msec, 32, nil, 64, true},
 		{100 * msec, 128, nil, 1024, false},
 		{2 * msec, 32, []nwt.Option{nwt.WithMaxWorkers(256)}, 256, false},
-		{2 * msec, 32, []nwt.Option{stepOf(250 * us)}, 256, false},
+		{2 * msec, 32, []nwt.Option{stepOf(250 * us)}, 512, false}, // 256 make a batch in just a step's time
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r := tune(t, kit.Sleeping(10_000_000, c.sample), append(c.opts, nwt.WithBatchSize(c.batch))...)
 			require.LessOrEqual(t, r.Workers, c.want, "%v", r)
-			require.Greater(t, r.Workers, c.want/2, "%v", r)
+			require.GreaterOrEqual(t, r.Workers, c.want/2, "%v", r)
 			require.Equal(t, c.says, strings.Contains(r.String(), "WithMaxWorkers allows more"), "%v", r)
 		})
 	}
