@@ -4,12 +4,17 @@ package serve_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
+	"math/big"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -258,6 +263,18 @@ func TestRetriesHoldWhileAServerIsAwayForLongerThanPatience(t *testing.T) {
 		}
 	}
 	require.Equal(t, 38, batches)
+}
+
+// certificate makes one for 127.0.0.1, and returns the file of its root.
+func certificate(t *testing.T, ends ...time.Time) (tls.Certificate, string) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: append(ends, time.Now().Add(time.Hour))[0], IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(crand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	roots := filepath.Join(t.TempDir(), "roots.pem")
+	require.NoError(t, os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
 }
 
 func TestAWrongCertificateIsToldAtOnce(t *testing.T) {

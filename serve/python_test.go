@@ -5,22 +5,16 @@ package serve_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	crand "crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/binary"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"image"
 	"image/color"
 	"image/png"
 	"iter"
 	"log/slog"
-	"math/big"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -101,18 +95,6 @@ func digests(t *testing.T, batches iter.Seq2[*nwt.Batch, error]) (all []string) 
 		all = append(all, fmt.Sprintf("%x", whole.Sum(nil)))
 	}
 	return all
-}
-
-// certificate makes one for 127.0.0.1, and returns the file of its root.
-func certificate(t *testing.T, ends ...time.Time) (tls.Certificate, string) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: append(ends, time.Now().Add(time.Hour))[0], IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(crand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	roots := filepath.Join(t.TempDir(), "roots.pem")
-	require.NoError(t, os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
 }
 
 // pictures returns a folder of some.

@@ -256,6 +256,8 @@ func TestWhatIsDroppedIsNotAnswered(t *testing.T) {
 	for n := uint32(61); n < 120; n++ { // 64 may be pending
 		c.say(t, kindAsk, n, `{"batch": 1}`)
 	}
+	c.say(t, kindMore, 120, "")
+	require.EqualValues(t, 120, c.hear(t).number, "all is heard")
 	<-s.held
 	<-s.held
 	for range 2 {

@@ -9,8 +9,8 @@ import (
 )
 
 // turns are places in loading. A place goes to the connection that has the fewest, among those of the
-// address that has the fewest. A quarter is kept for addresses and connections that have none, so that
-// clients which ask for much and take nothing lock no other out.
+// address that has the fewest. A connection gets another one only while more than twice as many are free as
+// it has: clients that ask for much and take nothing lock no other out. The last are for other addresses.
 type turns struct {
 	mu      sync.Mutex
 	most    int
@@ -51,11 +51,12 @@ func (t *turns) enter(ctx context.Context, address, conn any) (leave func(), err
 
 // may reports whether there is a place. The caller holds mu, as that of give.
 func (t *turns) may(w *turn) bool {
-	keep := t.most / 4
-	if t.by[w.address] == 0 {
+	keep := 2 * t.by[w.conn]
+	if t.by[w.address] > 0 {
+		keep = max(keep, t.most/16)
+	}
+	if w.address == w.conn { // on this host, where a client has few requests
 		keep = 0
-	} else if t.by[w.conn] == 0 {
-		keep /= 2
 	}
 	return t.most-t.used > keep
 }
