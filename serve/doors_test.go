@@ -108,6 +108,7 @@ func TestPlacesAreSharedByConnection(t *testing.T) {
 			cancel()
 			synctest.Wait()
 			time.Sleep(2 * stall)
+			places.mu.Lock()
 			require.Zero(t, places.used)
 			require.Empty(t, places.by)
 			require.Empty(t, places.waiting)

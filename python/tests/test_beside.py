@@ -278,6 +278,37 @@ class Programs(unittest.TestCase):
             self.assertGreaterEqual(len(logged.output), 2)
             self.assertIn("starting it again: nwt-serve has ended, by signal 9", logged.output[0])
 
+    def test_where_there_are_no_such_sockets_batches_come_through_pipes(self):
+        with pictures(shuffle=True, train=True) as loader:
+            whole, files = [digest(batch) for batch in epoch(loader, 1)], loader.files
+        with mock.patch.object(beside, "sys", mock.Mock(platform="win32")), pictures(shuffle=True, train=True) as loader:
+            self.assertEqual([digest(batch) for batch in epoch(loader, 1)], whole)
+            self.assertEqual(loader.files, files)
+            process = loader._program.process
+            batches = iter(epoch(loader, 1))
+            next(batches)
+            process.kill()
+            with self.assertLogs("nwt", "WARNING"):
+                self.assertEqual([digest(batch) for batch in batches], whole[1:])
+
+    def test_interrupts_lose_nothing(self):
+        with pictures(shuffle=True, batch_size=1) as loader:
+            whole = [digest(batch) for batch in epoch(loader, 1)]
+            self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, signal.default_int_handler))
+            interrupts, process = 0, loader._program.process
+            for n in range(200):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 1e-4 * (1 + n % 40))
+                    for _ in range(100):
+                        for _ in epoch(loader, 0):
+                            pass
+                except KeyboardInterrupt:
+                    interrupts += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self.assertEqual(interrupts, 200)
+            self.assertEqual([digest(batch) for batch in epoch(loader, 1)], whole)
+            self.assertIs(loader._program.process, process)
+
     def test_it_is_started_again_in_the_folder_where_it_began(self):
         before, at = os.getcwd(), program.pictures()
         self.addCleanup(os.chdir, before)

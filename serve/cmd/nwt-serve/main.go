@@ -180,8 +180,10 @@ func own(ctx context.Context) error {
 		os.Exit(1)
 	}()
 	var c io.ReadWriteCloser = pipes{os.Stdin, os.Stdout}
-	if socket, err := net.FileConn(os.Stdin); err == nil {
-		c = socket
+	if about, err := os.Stdin.Stat(); err == nil && about.Mode()&os.ModeSocket != 0 {
+		if c, err = net.FileConn(os.Stdin); err != nil {
+			return err
+		}
 	}
 	return serve.Own(ctx, c, func(ctx context.Context, document []byte) (*serve.Server, error) {
 		context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, func() { os.Exit(1) }) }) // whatever a file system does
