@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -237,12 +238,12 @@ made = {"dataset": Birds()}
 		require.NoError(t, err)
 		require.Equal(t, []int{0, 5}, b.Indices())
 	}
-	var said string
+	var said strings.Builder
 	for _, bad := range l.BadSamples() {
-		said += bad.Error() + "\n"
+		said.WriteString(bad.Error() + "\n")
 	}
 	for _, want := range []string{"shape (4,), and in sample 0 (3,)", `ragged={'x': 512}`, "is float32, and in sample 0 it is float64", "str 'text', and sample 0 has an array", "a dict of x"} {
-		require.Contains(t, said, want)
+		require.Contains(t, said.String(), want)
 	}
 }
 
