@@ -328,23 +328,6 @@ func requireSummed(t *testing.T, b *nwt.Batch) {
 	require.Equal(t, slices.Repeat([]int64{total}, b.Len()), nwt.Values[int64](b, 1))
 }
 
-func TestABatchIsFinishedWhenAllItsSamplesAreLoaded(t *testing.T) {
-	for _, workers := range []int{0, 1, 4, 40} {
-		for _, ds := range []nwt.Dataset{kit.Summed(105), kit.Demanding{Dataset: kit.Summed(105)}, nwt.Streamed(&indexStream{kit.Shelves{Lengths: []int{50, 55}, FailAt: -1}})} {
-			for _, opts := range [][]nwt.Option{nil, {nwt.WithDropLast()}, {nwt.WithUnordered()}} {
-				opts = append(opts, nwt.WithBatchTransform(sum), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithInterleave(1))
-				batches := 0
-				for b, err := range kit.NewLoader(t, ds, opts...).Epochs(t.Context(), 0, 3) {
-					require.NoError(t, err)
-					requireSummed(t, b)
-					batches++
-				}
-				require.GreaterOrEqual(t, batches, 3*12)
-			}
-		}
-	}
-}
-
 // indexStream is a stream whose samples are summed's.
 type indexStream struct{ kit.Shelves }
 
@@ -352,36 +335,6 @@ func (*indexStream) Fields() []nwt.Field { return kit.Summed(1).Fields() }
 func (*indexStream) Load(_ context.Context, r *nwt.Record, dst *nwt.Sample) error {
 	nwt.Values[int64](dst, 0)[0] = int64(binary.LittleEndian.Uint64(r.Data))
 	return nil
-}
-
-func TestABatchIsFinishedWithoutItsBadSamples(t *testing.T) {
-	ds := nwt.NewDataset(100, kit.Summed(1).Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
-		nwt.Values[int64](dst, 0)[0] = int64(i)
-		if i%10 == 3 || i < 8 {
-			return kit.ErrBad
-		}
-		return nil
-	})
-	for _, workers := range []int{0, 3} {
-		l := kit.NewLoader(t, ds, nwt.WithBatchTransform(func(ctx context.Context, b *nwt.Batch) error {
-			if b.Len() == 0 {
-				return errors.New("nothing is left of it")
-			}
-			return sum(ctx, b)
-		}), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(17), kit.Silent)
-		samples := 0
-		for b, err := range l.Epoch(t.Context(), 0) {
-			require.NoError(t, err)
-			requireSummed(t, b)
-			samples += b.Len()
-		}
-		require.Equal(t, 83, samples)
-		require.Len(t, l.BadSamples(), 17)
-		over := kit.NewLoader(t, ds, nwt.WithBatchTransform(sum), nwt.WithBatchSize(8), nwt.WithWorkers(workers), nwt.WithErrorBudget(16),
-			nwt.WithLogger(slog.New(slog.DiscardHandler)))
-		_, err := kit.Epoch(t.Context(), over, 0)
-		require.ErrorContains(t, err, "17 bad samples in epoch 0, WithErrorBudget allows 16")
-	}
 }
 
 func TestWithoutABudgetABatchWithABadSampleIsNotFinished(t *testing.T) {
@@ -539,14 +492,6 @@ func TestTheRandomnessOfABatchIsThatOfItsFirstPosition(t *testing.T) {
 		for position, draw := range stream {
 			require.Equal(t, want[position], draw)
 		}
-	}
-}
-
-func TestARestIsFinishedToo(t *testing.T) {
-	l := kit.NewLoader(t, kit.Summed(100), nwt.WithShuffle(1), nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithBatchTransform(sum))
-	for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 3, Samples: 33}) {
-		require.NoError(t, err)
-		requireSummed(t, b)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -115,37 +114,6 @@ func TestMemoryThatIsUsedAfterItsIterationStopsTheProgramWithABatchsName(t *test
 		require.Contains(t, said, "unexpected fault address "+strings.Fields(after)[0])
 		require.Contains(t, said, "debugchecks_test.go", "where it was touched")
 	})
-}
-
-func TestChecksChangeNothingThatIsDelivered(t *testing.T) {
-	ds, x := indexed(100)
-	var kept []*nwt.Batch
-	for _, opts := range [][]nwt.Option{nil, {nwt.WithWorkers(0)}, {nwt.WithUnordered()}, {nwt.WithPinned(true)}} {
-		l := kit.NewLoader(t, ds, append(opts, nwt.WithBatchSize(8), nwt.WithChecks())...)
-		for b, err := range l.Epochs(t.Context(), 0, 3) {
-			require.NoError(t, err)
-			if b.Number() == 3 {
-				b.Retain()
-				kept = append(kept, b)
-			}
-			requireNumbers(t, b, x)
-		}
-		require.NoError(t, l.Close())
-	}
-	for _, b := range kept {
-		requireNumbers(t, b, x)
-		epoch := b.Epoch()
-		b.Release()
-		used := fmt.Sprintf("nwt: batch 3 of epoch %d was used after the batch had gone back to the loader: call Retain to keep it past its iteration, or copy what you keep", epoch)
-		require.PanicsWithValue(t, used, func() { x.Of(b) })
-		require.PanicsWithValue(t, used, func() { b.Indices() })
-	}
-}
-
-func requireNumbers(t *testing.T, b *nwt.Batch, x nwt.Column[int64]) {
-	for place, index := range b.Indices() {
-		require.EqualValues(t, index, x.Of(b)[place])
-	}
 }
 
 func TestAPanicOfALoopWithChecksStaysWhatItWas(t *testing.T) {

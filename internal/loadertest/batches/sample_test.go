@@ -332,17 +332,6 @@ func shapedBatches(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) iter.Seq[*n
 	}
 }
 
-func TestABatchIsOnlyAsLongAsItsLongestSample(t *testing.T) {
-	for _, workers := range []int{0, 1, 3} {
-		from := 0
-		for b := range shapedBatches(t, kit.Words{N: 23}, nwt.WithBatchSize(4), nwt.WithWorkers(workers)) {
-			holds(t, b, kit.IndicesUpTo(23)[from:min(from+4, 23)])
-			from += 4
-		}
-		require.Equal(t, 24, from)
-	}
-}
-
 // What is made of a dataset that knows its sizes knows them too.
 func TestWhatIsMadeOfASizedDatasetIsSized(t *testing.T) {
 	ds := kit.Words{N: 40}
@@ -572,18 +561,6 @@ func (d sizedBatches) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sa
 		}
 	}
 	return nil
-}
-
-func TestABatchDatasetLoadsIntoTheBatchsOwnShape(t *testing.T) {
-	ds := sizedBatches{kit.Words{N: 30}, new(atomic.Int64)}
-	subset, err := nwt.Subset(ds, kit.IndicesUpTo(30))
-	require.NoError(t, err)
-	for _, ds := range []nwt.Dataset{ds, subset} {
-		for b := range shapedBatches(t, ds, nwt.WithBatchSize(7)) {
-			holds(t, b, b.Indices())
-		}
-	}
-	require.Less(t, ds.calls.Load(), int64(60), "LoadMany failed")
 }
 
 // The function of WithBatchTransform sees the shape, and a batch from which samples were left

@@ -120,23 +120,6 @@ func TestACacheTooSmallForAnySampleSaysSoOnce(t *testing.T) {
 	}
 }
 
-func TestACachedSampleIsThatOfLoadSampleWhetherItFitsOrNot(t *testing.T) {
-	source, _ := counted(60)
-	for _, size := range []int64{1, countedBytes(30), 1 << 20} {
-		l := kit.NewLoader(t, nwt.Cached(source, size), nwt.WithWorkers(3), nwt.WithShuffle(99), nwt.WithBatchSize(60))
-		for epoch := range 2 {
-			for b, err := range l.Epoch(t.Context(), epoch) {
-				require.NoError(t, err)
-				for p, i := range b.Indices() {
-					want, err := nwt.LoadSample(t.Context(), source, i)
-					require.NoError(t, err)
-					require.Equal(t, nwt.Values[float64](want, 1)[0], nwt.Values[float64](b, 1)[p])
-				}
-			}
-		}
-	}
-}
-
 func TestAugmentationOverACacheDiffersByEpoch(t *testing.T) {
 	source, loads := counted(40)
 	noise := []nwt.Field{{Name: "kept", Type: nwt.Float64}, {Name: "drawn", Type: nwt.Float64}}

@@ -17,7 +17,6 @@ import (
 	"github.com/nwt-go/nwt/internal/loadertest/kit"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/packing"
-	"github.com/nwt-go/nwt/sampler"
 )
 
 // epochOf returns the numbers of an epoch, in order.
@@ -49,75 +48,12 @@ func TestASubsetIsTheSamplesAtItsIndices(t *testing.T) {
 	require.Equal(t, []int64{109, 100, 104, 104, 107}, epochOf(t, ds, 0))
 }
 
-func TestAConcatenationIsOneDatasetAfterTheOther(t *testing.T) {
-	ds, err := nwt.Concat(kit.Numbers(0, 3), kit.Numbers(50, 1), kit.Numbers(70, 4))
-	require.NoError(t, err)
-	require.Equal(t, []int64{0, 1, 2, 50, 70, 71, 72, 73}, epochOf(t, ds, 0))
-}
-
-func TestEveryCopyOfASampleIsAugmentedDifferently(t *testing.T) {
-	source := kit.Augmented(5)
-	twice, err := nwt.Concat(source, source)
-	require.NoError(t, err)
-	thrice, err := nwt.Subset(source, []int{2, 2, 2})
-	require.NoError(t, err)
-	for _, ds := range []nwt.Dataset{twice, thrice} {
-		seen := map[float32]bool{}
-		for b, err := range kit.NewLoader(t, ds).Epoch(t.Context(), 0) {
-			require.NoError(t, err)
-			for _, x := range nwt.Values[float32](b, 1) {
-				require.False(t, seen[x])
-				seen[x] = true
-			}
-		}
-		require.Len(t, seen, ds.Len()*6)
-	}
-}
-
-func TestCompositionKeepsRaggedFields(t *testing.T) {
-	source, _ := counted(30)
-	ds := nwt.Dataset(nwt.Map(source, source.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
-		dst.SetLen(0, src.Len(0, 0))
-		copy(nwt.Values[int32](dst, 0), nwt.Values[int32](src, 0))
-		return nil
-	}))
-	ds, err := nwt.Concat(ds, ds)
-	require.NoError(t, err)
-	ds, err = nwt.Subset(ds, []int{0, 8, 29, 1, 7, 2})
-	require.NoError(t, err)
-	for b, err := range kit.NewLoader(t, ds, nwt.WithWorkers(2)).Epoch(t.Context(), 0) {
-		require.NoError(t, err)
-		require.Equal(t, []int32{0, 8, 2, 1, 7, 2}, b.Lens(0, 0))
-		require.Equal(t, append(slices.Repeat([]int32{29}, 6), make([]int32, 18)...), nwt.Values[int32](b, 0)[48:72])
-	}
-}
-
-func TestMapSeesWhatTheRestOfARaggedFieldIsIn(t *testing.T) {
-	source, _ := counted(9)
-	ds := nwt.Map(source, []nwt.Field{{Name: "sum", Type: nwt.Int64}}, func(_ context.Context, src, dst *nwt.Sample) error {
-		nwt.Values[int64](dst, 0)[0] = 0
-		for _, x := range nwt.Values[int32](src, 0) {
-			nwt.Values[int64](dst, 0)[0] += int64(x)
-		}
-		return nil
-	})
-	require.Equal(t, []int64{0, 3, 12, 27, 48, 75, 108, 147, 192}, epochOf(t, ds, 0, nwt.WithWorkers(1)))
-}
-
 // doubled is numbers mapped to twice themselves.
 func doubled(ds nwt.Dataset) nwt.Dataset {
 	return nwt.Map(ds, ds.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
 		nwt.Values[int64](dst, 0)[0] = 2 * nwt.Values[int64](src, 0)[0]
 		return nil
 	})
-}
-
-func TestMapsNestAndStandSideBySide(t *testing.T) {
-	ds, err := nwt.Concat(doubled(doubled(kit.Numbers(1, 2))), doubled(kit.Numbers(10, 2)), kit.Numbers(7, 1))
-	require.NoError(t, err)
-	for _, workers := range []int{0, 1, 5} {
-		require.Equal(t, []int64{4, 8, 20, 22, 7}, epochOf(t, ds, 0, nwt.WithWorkers(workers)))
-	}
 }
 
 // unchanged is samples mapped to themselves.
@@ -132,35 +68,6 @@ func unchanged(ds nwt.Dataset) nwt.Dataset {
 		}
 		return nil
 	})
-}
-
-func TestAMapThatChangesNothingChangesNoRandomness(t *testing.T) {
-	source := kit.Augmented(50)
-	same := unchanged(source)
-	opts := []nwt.Option{nwt.WithBatchSize(7), nwt.WithShuffle(3), nwt.WithWorkers(4)}
-	require.Equal(t, kit.Collect(t, kit.NewLoader(t, source, opts...), 2), kit.Collect(t, kit.NewLoader(t, same, opts...), 2))
-}
-
-func TestMapGoesOnWithTheNumbersThatTheSourceLeft(t *testing.T) {
-	drawing := nwt.NewDataset(20, []nwt.Field{{Name: "x", Type: nwt.Float64}}, func(_ context.Context, _ int, dst *nwt.Sample) error {
-		nwt.Values[float64](dst, 0)[0] = dst.Rand().Float64()
-		return nil
-	})
-	pair := []nwt.Field{{Name: "of the source", Type: nwt.Float64}, {Name: "of the map", Type: nwt.Float64, Shape: []int{2}}}
-	ds := nwt.Map(drawing, pair, func(_ context.Context, src, dst *nwt.Sample) error {
-		copy(nwt.Values[float64](dst, 0), nwt.Values[float64](src, 0))
-		nwt.Values[float64](dst, 1)[0] = src.Rand().Float64()
-		nwt.Values[float64](dst, 1)[1] = dst.Rand().Float64()
-		return nil
-	})
-	seen := map[float64]bool{}
-	for b, err := range kit.NewLoader(t, ds).Epoch(t.Context(), 0) {
-		require.NoError(t, err)
-		for _, x := range slices.Concat(nwt.Values[float64](b, 0), nwt.Values[float64](b, 1)) {
-			seen[x] = true
-		}
-	}
-	require.Len(t, seen, 3*20, "no number is drawn twice")
 }
 
 func TestTheSourceOfAMapIsLoadedForTheSameSampleEpochAndWorker(t *testing.T) {
@@ -294,19 +201,6 @@ func TestWhatLoadsBatchesDoesSoInACompositionToo(t *testing.T) {
 
 	_, batches := doubled(between).(nwt.BatchDataset)
 	require.False(t, batches, "what loads one by one is shared among the workers one by one")
-}
-
-func TestABatchThatFailsInACompositionIsLoadedOneByOne(t *testing.T) {
-	fail := func(i int) error {
-		if i == 4 {
-			return errors.New("rotten")
-		}
-		return nil
-	}
-	source := &kit.Together{Dataset: kit.Numbered(6, func(_ context.Context, i int, _ *nwt.Sample) error { return fail(i) }), Fail: fail}
-	got, err := kit.Values(t, kit.NewLoader(t, doubled(source), nwt.WithWorkers(2), nwt.WithErrorBudget(1)), 0)
-	require.NoError(t, err)
-	require.Equal(t, []int64{0, 2, 4, 6, 10}, got)
 }
 
 // columns is counted's samples, loaded a whole column at a time. It can't load
@@ -539,68 +433,6 @@ func worded(n int, what string) nwt.Dataset {
 	})
 }
 
-func TestAZipHasTheFieldsOfItsPartsSideBySide(t *testing.T) {
-	const n = 103
-	copied := func(ds nwt.Dataset) nwt.Dataset {
-		return nwt.Map(ds, ds.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
-			dst.SetLen(1, src.Len(1, 0))
-			for f := range ds.Fields() {
-				copy(dst.Bytes(f), src.Bytes(f))
-			}
-			return nil
-		})
-	}
-	for name, parts := range map[string][2]nwt.Dataset{
-		"plain":   {worded(n, "left"), worded(n, "right")},
-		"batched": {kit.Demanding{Dataset: worded(n, "left")}, worded(n, "right")},
-		"both":    {kit.Demanding{Dataset: worded(n, "left")}, kit.Demanding{Dataset: worded(n, "right")}},
-		"mapped":  {copied(worded(n, "left")), copied(kit.Demanding{Dataset: worded(n, "right")})},
-		"cached":  {nwt.Cached(worded(n, "left"), 1<<20), worded(n, "right")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			zip, err := nwt.Zip(parts[0], parts[1])
-			require.NoError(t, err)
-			require.Equal(t, n, zip.Len())
-			require.Len(t, zip.Fields(), 6)
-			require.Equal(t, "right index", zip.Fields()[3].Name)
-			twice, err := nwt.Concat(zip, zip)
-			require.NoError(t, err)
-			for _, ds := range []nwt.Dataset{zip, twice} {
-				for _, workers := range []int{0, 3} {
-					l := kit.NewLoader(t, ds, nwt.WithShuffle(1), nwt.WithWorkers(workers), nwt.WithBatchSize(8))
-					for b, err := range l.Epoch(t.Context(), 0) {
-						require.NoError(t, err)
-						for place, index := range b.Indices() {
-							index %= n
-							for _, side := range []int{0, 3} {
-								require.EqualValues(t, index, nwt.Values[int64](b, side)[place])
-								require.EqualValues(t, index%10, b.Lens(side+1, 0)[place])
-								for k, word := range nwt.Values[uint16](b, side+1)[9*place : 9*place+9] {
-									want := 0
-									if k < index%10 {
-										want = index
-									}
-									require.EqualValues(t, want, word)
-								}
-							}
-							if name != "cached" {
-								require.NotEqual(t, nwt.Values[uint32](b, 2)[place], nwt.Values[uint32](b, 5)[place], "the right goes on where the left stopped")
-							}
-						}
-					}
-				}
-			}
-		})
-	}
-}
-
-func TestAZipResumesOnOtherRanks(t *testing.T) {
-	other := worded(100, "other")
-	zip, err := nwt.Zip(kit.Drawn(100), other)
-	require.NoError(t, err)
-	kit.ResumesAnywhere(t, zip, nwt.WithShuffle(7))
-}
-
 func TestAFaultInAZipNamesTheSample(t *testing.T) {
 	bad := nwt.NewDataset(10, kit.Scalar, func(_ context.Context, i int, _ *nwt.Sample) error {
 		if i == 4 {
@@ -708,28 +540,6 @@ func TestSubsetAndSplitTellWhichSamplesTheyHold(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestTheTrainingPartOfASplitCanBeBucketedByItsSizes(t *testing.T) {
-	parts, err := nwt.Split(sentences(100, false, true), 3, 0.8, 0.2)
-	require.NoError(t, err)
-	tell := parts[0].(nwt.SizedDataset)
-	length := func(i int) int {
-		var sizes [1]int
-		tell.Sizes(i, sizes[:])
-		return sizes[0]
-	}
-	order, err := sampler.Bucketed(parts[0].Len(), length, sampler.Buckets{BatchSize: 4}, 1)
-	require.NoError(t, err)
-	padded, used := 0, 0
-	for b, err := range kit.NewLoader(t, parts[0], nwt.WithSampler(order), nwt.WithBatchSize(4)).Epoch(t.Context(), 0) {
-		require.NoError(t, err)
-		padded += len(b.Bytes(0))
-		for _, n := range b.Lens(0, 0) {
-			used += int(n)
-		}
-	}
-	require.Less(t, float64(padded), 1.15*float64(used))
 }
 
 // sliced returns a dataset of the numbers 0 … n−1, made of a slice.

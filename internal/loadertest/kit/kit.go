@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"runtime/debug"
 	"runtime/pprof"
 	"slices"
@@ -263,43 +262,6 @@ type Printed struct {
 }
 
 func (p Printed) Fingerprint() string { return p.Print }
-
-// ResumesAnywhere checks the promise of every order: an epoch that is left in the
-// middle and resumed on other ranks, with other batches and workers, delivers the
-// identical rest. Field 0 of ds tells samples apart, augmentation included.
-func ResumesAnywhere(t *testing.T, ds nwt.Dataset, opts ...nwt.Option) {
-	t.Helper()
-	load := func(world, batch, workers, from, steps int) (positions map[int]string, state nwt.State) {
-		positions = map[int]string{}
-		for rank := range world {
-			l := NewLoader(t, ds, append(slices.Clip(opts), nwt.WithRank(rank, world), nwt.WithBatchSize(batch), nwt.WithWorkers(workers))...)
-			done := 0
-			for b, err := range l.Resume(t.Context(), nwt.State{Epoch: 2, Samples: from}) {
-				require.NoError(t, err)
-				size := len(b.Bytes(0)) / b.Len()
-				for place := range b.Len() {
-					position := int(nwt.Values[int64](b, 1)[place])
-					sample := string(b.Bytes(0)[place*size : (place+1)*size])
-					require.Contains(t, []string{"", sample}, positions[position])
-					positions[position] = sample
-				}
-				state = b.State()
-				if done++; done == steps {
-					break
-				}
-			}
-			require.NoError(t, l.Close())
-		}
-		return positions, state
-	}
-	whole, _ := load(1, 16, 0, 0, -1)
-	head, state := load(2, 5, 2, 0, 3)
-	require.Len(t, head, state.Samples)
-	rest, _ := load(3, 7, 1, state.Samples, -1)
-	require.Len(t, rest, len(whole)-len(head), "nothing comes twice")
-	maps.Copy(rest, head)
-	require.Equal(t, whole, rest)
-}
 
 // ErrBad is the error of a bad sample.
 var ErrBad = errors.New("bad")

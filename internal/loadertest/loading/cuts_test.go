@@ -129,27 +129,6 @@ func TestClosingAtAnyMomentFromAnywhereLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestClosingInTheLoopBodyEndsTheLoop(t *testing.T) {
-	for _, workers := range []int{0, 1, 4} {
-		for cut := range 20 {
-			var running atomic.Int32
-			l, err := nwt.NewLoader(tallied(60, &running), nwt.WithBatchSize(3), nwt.WithWorkers(workers))
-			require.NoError(t, err)
-			var last error
-			for b, err := range l.Epoch(t.Context(), 0) {
-				if last = err; err == nil && b.Number() == cut {
-					require.NoError(t, l.Close())
-					require.Zero(t, running.Load())
-					kit.Intact(t, b) // the batch in use stays valid
-				}
-			}
-			require.ErrorIs(t, last, nwt.ErrClosed)
-			require.Zero(t, l.Stats().Slots)
-			require.NoError(t, kit.Leftover())
-		}
-	}
-}
-
 func TestACancelledContextEndsTheEpochWithItsErrorAndCause(t *testing.T) {
 	for _, workers := range []int{0, 2} {
 		l := kit.NewLoader(t, kit.EmptyDataset(100), nwt.WithWorkers(workers))

@@ -26,40 +26,6 @@ import (
 
 func TestMain(m *testing.M) { kit.Main(m) }
 
-func TestBatchesAreTheSameWhateverTheWorkerCount(t *testing.T) {
-	ds := kit.Augmented(333)
-	want := kit.NewLoader(t, ds, nwt.WithBatchSize(16), nwt.WithShuffle(7), nwt.WithWorkers(0))
-	var epochs [][][]byte
-	for epoch := range 3 {
-		epochs = append(epochs, kit.Collect(t, want, epoch))
-	}
-	require.NotEqual(t, epochs[0], epochs[1])
-	for _, workers := range []int{1, 2, 5, 33} {
-		l := kit.NewLoader(t, ds, nwt.WithBatchSize(16), nwt.WithShuffle(7), nwt.WithWorkers(workers))
-		for epoch := range 3 {
-			require.Equal(t, epochs[epoch], kit.Collect(t, l, epoch), "%d workers, epoch %d", workers, epoch)
-		}
-	}
-}
-
-func TestEpochsInOneSequenceAreTheEpochsOneByOne(t *testing.T) {
-	for _, workers := range []int{0, 3} {
-		l := kit.NewLoader(t, kit.Augmented(50), nwt.WithBatchSize(8), nwt.WithShuffle(7), nwt.WithWorkers(workers))
-		var want [][]byte
-		for epoch := 2; epoch < 6; epoch++ {
-			want = append(want, kit.Collect(t, l, epoch)...)
-		}
-		var got [][]byte
-		for b, err := range l.Epochs(t.Context(), 2, 6) {
-			require.NoError(t, err)
-			require.Equal(t, 2+len(got)/l.Len(), b.Epoch())
-			require.Equal(t, len(got)%l.Len(), b.Number())
-			got = append(got, slices.Concat(b.Bytes(0), b.Bytes(1)))
-		}
-		require.Equal(t, want, got)
-	}
-}
-
 func TestAnEpochOfABillionSamplesStartsAtOnce(t *testing.T) {
 	for _, n := range []int{1e9, math.MaxInt/2 + 1} {
 		l := kit.NewLoader(t, kit.Augmented(n), nwt.WithShuffle(1), nwt.WithWorkers(2))
@@ -90,27 +56,6 @@ func TestEpochsMayBeEndless(t *testing.T) {
 		}
 		require.Equal(t, 100, seen)
 	}
-}
-
-func TestABatchTellsItsSamplesAndWhereToResume(t *testing.T) {
-	sampler := nwt.Shuffled(20, 3)
-	l := kit.NewLoader(t, kit.Augmented(20), nwt.WithBatchSize(6), nwt.WithShuffle(3), nwt.WithWorkers(2))
-	require.Equal(t, 4, l.Len())
-	delivered := 0
-	for b, err := range l.Epoch(t.Context(), 4) {
-		require.NoError(t, err)
-		require.Equal(t, min(6, 20-delivered), b.Len())
-		for p, index := range b.Indices() {
-			require.Equal(t, sampler.At(4, delivered+p), index)
-			require.Equal(t, int64(index), nwt.Values[int64](b, 0)[p])
-		}
-		require.Len(t, nwt.Values[float32](b, 1), 6*b.Len())
-		delivered += b.Len()
-		require.Equal(t, nwt.State{Epoch: 4, Samples: delivered}, kit.Progress(b.State()))
-	}
-	text, err := json.Marshal(nwt.State{Epoch: 4, Samples: 12})
-	require.NoError(t, err)
-	require.JSONEq(t, `{"epoch":4,"samples":12}`, string(text))
 }
 
 func TestResumeRefusesAStateThatDoesNotFit(t *testing.T) {
@@ -175,80 +120,6 @@ func TestWithoutWorkersTheCallerLoads(t *testing.T) {
 			require.Equal(t, 1, l.Stats().Slots)
 			before.Store(true)
 		}
-	})
-}
-
-func TestTheWorkersChangeInTheMiddleOfAnEpoch(t *testing.T) {
-	ds := kit.Augmented(400)
-	l := kit.NewLoader(t, ds, nwt.WithBatchSize(7), nwt.WithShuffle(5), nwt.WithWorkers(1))
-	want := kit.Collect(t, l, 1)
-	for _, counts := range [][]int{{0}, {4}, {0, 1}, {1, 0}, {9, 2, 0, 3}, {0, 0, 64, 1}} {
-		var got [][]byte
-		for b, err := range l.Epoch(t.Context(), 1) {
-			require.NoError(t, err)
-			got = append(got, slices.Concat(b.Bytes(0), b.Bytes(1)))
-			n := counts[b.Number()%len(counts)]
-			require.NoError(t, l.SetWorkers(n))
-			require.Equal(t, n, l.Workers())
-		}
-		require.Equal(t, want, got, "%v", counts)
-		require.Zero(t, l.Stats().Retained)
-	}
-	for _, n := range []int{-1, 1025} {
-		require.ErrorAs(t, l.SetWorkers(n), new(*nwt.ArgumentError))
-	}
-}
-
-func TestTheWorkersChangeFromOtherGoroutinesAtAnyMoment(t *testing.T) {
-	l := kit.NewLoader(t, kit.Augmented(2000), nwt.WithBatchSize(3), nwt.WithShuffle(5), nwt.WithWorkers(1))
-	want := kit.Collect(t, l, 1)
-	var wg sync.WaitGroup
-	over := make(chan struct{})
-	for g := range 2 {
-		wg.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-over:
-					return
-				default:
-					require.NoError(t, l.SetWorkers((i*7+g)%6))
-					time.Sleep(time.Duration(i%50) * time.Microsecond)
-				}
-			}
-		})
-	}
-	for range 10 {
-		require.Equal(t, want, kit.Collect(t, l, 1))
-	}
-	close(over)
-	wg.Wait()
-	require.Zero(t, l.Stats().Retained)
-}
-
-// As long as there are workers.
-func TestNoTwoLoadsHaveTheSameWorkerAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var busy [8]atomic.Int32
-		ds := kit.Loads(300, func(_ context.Context, i int, dst *nwt.Sample) error {
-			if n := busy[dst.Worker()].Add(1); n != 1 {
-				t.Errorf("%d loads as worker %d at once", n, dst.Worker())
-			}
-			time.Sleep(time.Duration(1+i%5) * time.Millisecond)
-			busy[dst.Worker()].Add(-1)
-			return nil
-		})
-		l := kit.NewLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(3))
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for i := range 60 {
-				time.Sleep(time.Duration(i%9) * time.Millisecond)
-				require.NoError(t, l.SetWorkers([]int{2, 1, 8, 5, 3}[i%5]))
-			}
-		})
-		for _, err := range l.Epoch(t.Context(), 0) {
-			require.NoError(t, err)
-		}
-		wg.Wait()
 	})
 }
 

@@ -2,7 +2,6 @@ package loading_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"strconv"
@@ -119,15 +118,6 @@ func TestAnEmptyValueIsSeenInItsError(t *testing.T) {
 	require.EqualError(t, err, `nwt: WithResultCache: "a", "": needs the path of a file and a name for the dataset`)
 }
 
-func TestASamplerExcludesShuffling(t *testing.T) {
-	s := nwt.Sequential(3)
-	for _, opts := range [][]nwt.Option{{nwt.WithSampler(s), nwt.WithShuffle(1)}, {nwt.WithShuffle(1), nwt.WithSampler(s)}} {
-		_, err := nwt.NewLoader(kit.EmptyDataset(3), opts...)
-		require.Len(t, kit.ArgumentErrors(err), 1)
-		require.ErrorContains(t, err, "WithShuffle")
-	}
-}
-
 func TestASamplerThatCannotBeUsedIsAnError(t *testing.T) {
 	for name, s := range map[string]nwt.Sampler{
 		"empty":       kit.SamplerFunc{N: 0},
@@ -147,13 +137,6 @@ func TestOfAnOptionGivenTwiceTheLastWins(t *testing.T) {
 	l := kit.NewLoader(t, kit.EmptyDataset(100), nwt.WithBatchSize(3), nwt.WithWorkers(9), nwt.WithBatchSize(10), nwt.WithWorkers(2))
 	require.Equal(t, 10, l.Len())
 	require.Equal(t, 2, l.Workers())
-}
-
-func TestTheDefaultsAreAsDocumented(t *testing.T) {
-	l := kit.NewLoader(t, kit.EmptyDataset(100))
-	require.Equal(t, 4, l.Len(), "batches of 32")
-	require.Positive(t, l.Workers())
-	require.ErrorIs(t, errors.Join(l.Close()), nil)
 }
 
 func TestALauncherThatContradictsItselfIsToldOnce(t *testing.T) {

@@ -2,8 +2,6 @@ package orders_test
 
 import (
 	"encoding/json"
-	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -13,55 +11,6 @@ import (
 	"github.com/nwt-go/nwt/internal/loadertest/kit"
 	"github.com/nwt-go/nwt/sampler"
 )
-
-// A job is preempted time and again and comes back on other machines: all of
-// them together deliver every sample of the epoch once.
-func TestAnEpochResumedOnOtherMachinesIsDeliveredOnce(t *testing.T) {
-	jobs := 60
-	if testing.Short() {
-		jobs = 15
-	}
-	for seed := range uint64(jobs) {
-		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
-			rng := rand.New(rand.NewPCG(seed, 3))
-			n := 30 + rng.IntN(300)
-			ds := kit.Augmented(n)
-			state := nwt.State{Epoch: 2}
-			seen := make([]int, n)
-			for state.Samples < n {
-				world := 1 + rng.IntN(min(4, n-state.Samples))
-				batch, workers, cut := 2+rng.IntN(9), rng.IntN(4), 1+rng.IntN(5)
-				var states []nwt.State
-				var index []int
-				for rank := range world {
-					l := kit.NewLoader(t, ds, nwt.WithShuffle(9), nwt.WithBatchSize(batch), nwt.WithWorkers(workers), nwt.WithRank(rank, world))
-					batches := 0
-					for b, err := range l.Resume(t.Context(), state) {
-						require.NoError(t, err)
-						require.Equal(t, 2, b.Epoch())
-						for _, i := range b.Indices() {
-							seen[i]++
-						}
-						if rank == 0 {
-							states, index = append(states, b.State()), append(index, b.Number())
-						}
-						require.Equal(t, states[batches], b.State(), "the same on every rank")
-						require.Equal(t, index[batches], b.Number())
-						if batches++; batches == cut {
-							break
-						}
-					}
-					require.Len(t, states, batches, "as many batches on every rank")
-					require.NoError(t, l.Close())
-				}
-				state = states[len(states)-1]
-			}
-			for i, times := range seen {
-				require.Equal(t, 1, times, "sample %d", i)
-			}
-		})
-	}
-}
 
 // stateAfter returns the state after some batches of epoch 3.
 func stateAfter(t *testing.T, batches int, ds nwt.Dataset, opts ...nwt.Option) (s nwt.State) {

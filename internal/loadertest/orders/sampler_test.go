@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -29,10 +28,6 @@ func order(s nwt.Sampler, epoch int) []int {
 		indices = append(indices, s.At(epoch, i))
 	}
 	return indices
-}
-
-func TestASequentialEpochIsInOrder(t *testing.T) {
-	require.Equal(t, []int{0, 1, 2, 3}, order(nwt.Sequential(4), 7))
 }
 
 func TestAShuffledEpochVisitsEverySampleOnce(t *testing.T) {
@@ -103,18 +98,6 @@ func TestOrdersOfOneSeedAndSimilarLengthsAreUnrelated(t *testing.T) {
 	}
 }
 
-func TestEpochsAndSeedsDiffer(t *testing.T) {
-	orders := map[string]string{}
-	for seed := range uint64(30) {
-		for epoch := -5; epoch < 30; epoch++ {
-			who := fmt.Sprintf("seed %d epoch %d", seed, epoch)
-			key := fmt.Sprint(order(nwt.Shuffled(50, seed), epoch))
-			require.Emptyf(t, orders[key], "%s has the same order", who)
-			orders[key] = who
-		}
-	}
-}
-
 func TestAPositionOutsideTheEpochPanicsWithBothNumbers(t *testing.T) {
 	for _, s := range []nwt.Sampler{nwt.Sequential(3), nwt.Shuffled(3, 1)} {
 		require.PanicsWithValue(t, "nwt: position 3 is outside an epoch of 3 samples", func() { s.At(0, 3) })
@@ -125,20 +108,6 @@ func TestAPositionOutsideTheEpochPanicsWithBothNumbers(t *testing.T) {
 		require.Panics(t, func() { nwt.Shuffled(n, 1).At(0, 0) })
 		require.Panics(t, func() { nwt.Sequential(n).At(0, 0) })
 	}
-}
-
-func TestGoroutinesAgreeOnTheOrder(t *testing.T) {
-	s := nwt.Shuffled(1000, 3)
-	want := order(s, 2)
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			if !slices.Equal(want, order(s, 2)) {
-				t.Error("the order depends on who asks")
-			}
-		})
-	}
-	wg.Wait()
 }
 
 func TestEveryOrderOfAFewSamplesIsEquallyLikely(t *testing.T) {
@@ -223,41 +192,6 @@ func TestASamplerSaysWhatItIs(t *testing.T) {
 	require.Equal(t, "Shuffled(7, seed 42)", fmt.Sprint(nwt.Shuffled(7, 42)))
 	_, err := nwt.NewLoader(kit.EmptyDataset(7), nwt.WithShuffle(1), nwt.WithSampler(nwt.Shuffled(7, 42)))
 	require.EqualError(t, err, "nwt: WithSampler: Shuffled(7, seed 42): can't be combined with WithShuffle: a sampler defines the whole order")
-}
-
-// threeTimes repeats each sample three times, as RASampler does.
-func threeTimes(t *testing.T, n int) nwt.Sampler {
-	t.Helper()
-	s, err := sampler.Computed(3*n, func(epoch int) (indices []int) {
-		shuffled := nwt.Shuffled(n, 1)
-		for i := range n {
-			index := shuffled.At(epoch, i)
-			indices = append(indices, index, index, index)
-		}
-		return indices
-	})
-	require.NoError(t, err)
-	return s
-}
-
-func TestRepeatedAugmentationIsADifferentOneEachTime(t *testing.T) {
-	const n = 50
-	count, distinct := map[int64]int{}, map[int64]bool{}
-	for b, err := range kit.NewLoader(t, kit.Drawn(n), nwt.WithSampler(threeTimes(t, n))).Epoch(t.Context(), 1) {
-		require.NoError(t, err)
-		for d := range slices.Chunk(nwt.Values[int64](b, 0), 2) {
-			count[d[0]]++
-			distinct[d[1]] = true
-		}
-	}
-	require.Len(t, distinct, 3*n)
-	for i := range int64(n) {
-		require.Equal(t, 3, count[i])
-	}
-}
-
-func TestAComputedOrderResumesOnOtherRanks(t *testing.T) {
-	kit.ResumesAnywhere(t, kit.Drawn(40), nwt.WithSampler(threeTimes(t, 40)))
 }
 
 func TestAnOrderIsComputedOnceForAnEpoch(t *testing.T) {
@@ -403,21 +337,6 @@ func TestASamplerThatIsANilPointerIsAnError(t *testing.T) {
 	require.ErrorAs(t, kit.NewLoader(t, kit.Augmented(10)).SetSampler(none), new(*nwt.ArgumentError))
 }
 
-func TestALocalShuffleResumesOnOtherRanks(t *testing.T) {
-	s, err := sampler.LocallyShuffled([]int{10, 20, 5, 40, 25}, 2, 1)
-	require.NoError(t, err)
-	kit.ResumesAnywhere(t, kit.Drawn(100), nwt.WithSampler(s))
-}
-
-func TestAMixtureResumesOnOtherRanks(t *testing.T) {
-	parts := []nwt.Dataset{kit.Drawn(20), kit.Drawn(70)}
-	concat, err := nwt.Concat(parts...)
-	require.NoError(t, err)
-	s, err := sampler.Mixed(100, nwt.Mix{Parts: []int{20, 70}, Phases: []nwt.Phase{{Samples: 222, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}, Block: 8}, 1)
-	require.NoError(t, err)
-	kit.ResumesAnywhere(t, concat, nwt.WithSampler(s))
-}
-
 // bounded is a sampler of the program's that tells the last index.
 type bounded struct {
 	nwt.Sampler
@@ -457,63 +376,6 @@ func batchOf(s nwt.BatchSampler, epoch, batch int) (indices []int) {
 		indices = append(indices, s.At(epoch, i))
 	}
 	return indices
-}
-
-// The loader's batches are the sampler's, at any worker count.
-func TestALoaderDeliversTheBatchesOfABatchSampler(t *testing.T) {
-	s := kit.TokenBatches(t, 500, sampler.Tokens{Max: 1000})
-	for _, workers := range []int{0, 1, 4} {
-		l, err := nwt.NewLoader(kit.Numbers(0, 500), nwt.WithSampler(s), nwt.WithBatchSize(1000), nwt.WithWorkers(workers))
-		require.NoError(t, err)
-		require.Equal(t, s.Batches(), l.Len())
-		k := 0
-		for b, err := range l.Epochs(t.Context(), 1, 3) {
-			require.NoError(t, err)
-			require.Equal(t, k%s.Batches(), b.Number())
-			require.Equal(t, batchOf(s, b.Epoch(), b.Number()), b.Indices())
-			k++
-		}
-		require.Equal(t, 2*s.Batches(), k)
-		require.NoError(t, l.Close())
-	}
-}
-
-// Resumed after any batch with any number of ranks, exactly the rest is delivered, and
-// every rank has as many batches as the others.
-func TestBatchesOfDifferentSizesResumeOnOtherRanks(t *testing.T) {
-	const n = 200
-	s := kit.TokenBatches(t, n, sampler.Tokens{Max: 1500, MaxSamples: 10})
-	deliver := func(world int, from nwt.State, most int) (got []int, state nwt.State) {
-		batches := -1
-		for rank := range world {
-			l, err := nwt.NewLoader(kit.Numbers(0, n), nwt.WithSampler(s), nwt.WithBatchSize(40), nwt.WithRank(rank, world))
-			require.NoError(t, err)
-			k := 0
-			for b, err := range l.Resume(t.Context(), from) {
-				require.NoError(t, err)
-				got = append(got, b.Indices()...)
-				state = b.State()
-				if k++; k == most {
-					break
-				}
-			}
-			require.NoError(t, l.Close())
-			require.True(t, batches < 0 || batches == k)
-			batches = k
-		}
-		return got, state
-	}
-	for world := 1; world <= 3; world++ {
-		for _, most := range []int{1, 3} {
-			before, state := deliver(world, nwt.State{Epoch: 4}, most)
-			require.Equal(t, len(before), state.Samples)
-			for other := 1; other <= 4; other++ {
-				rest, end := deliver(other, state, -1)
-				require.Equal(t, nwt.State{Epoch: 4, Samples: n}, kit.Progress(end))
-				require.Equal(t, kit.IndicesUpTo(n), slices.Sorted(slices.Values(append(slices.Clone(before), rest...))), "%d ranks, then %d", world, other)
-			}
-		}
-	}
 }
 
 func TestAStateInsideABatchIsAnError(t *testing.T) {

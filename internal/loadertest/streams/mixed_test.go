@@ -108,109 +108,6 @@ func restOf(t *testing.T, ds nwt.Dataset, state nwt.State, opts ...nwt.Option) (
 	return numbers, states
 }
 
-func TestEveryBlockOfMixedStreamsHasItsExactShares(t *testing.T) {
-	m := nwt.Mix{Block: 10, Phases: []nwt.Phase{{Samples: 90, Weights: []float64{5, 3, 2}}, {Weights: []float64{0, 1, 1}}}}
-	for world := 1; world <= 3; world++ {
-		var orders [][]int64
-		for rank := range world {
-			var got []int64
-			for epoch := range 4 { // 3·15 or so of each rank: blocks go on from one to the next
-				numbers, _ := restOf(t, mixedStreams(t, m, sources([]int{5, 6, 7}, []int{100, 100, 100}, []int{1, 1, 1})), nwt.State{Epoch: epoch},
-					nwt.WithRank(rank, world), nwt.WithEpochSamples(45), nwt.WithBatchSize(4), nwt.WithWorkers(rank))
-				require.Len(t, numbers, 45/world)
-				got = append(got, numbers...)
-			}
-			first := 90 / world
-			for from := 0; from < len(got); {
-				to := min(from+10, len(got))
-				if from < first {
-					to = min(to, first)
-				}
-				counts := [3]int{}
-				for _, number := range got[from:to] {
-					counts[number/million]++
-				}
-				switch {
-				case to-from < 10:
-				case from < first:
-					require.Equal(t, [3]int{5, 3, 2}, counts)
-				default:
-					require.Equal(t, [3]int{0, 5, 5}, counts)
-				}
-				from = to
-			}
-			orders = append(orders, partsOf(got))
-		}
-		if world > 1 {
-			require.NotEqual(t, orders[0], orders[1], "ranks don't all draw from the same stream at once")
-		}
-	}
-}
-
-// Whatever the ranks: a phase begins at its position of all training on every rank, and
-// from there on each rank's blocks have their shares.
-func TestPhasesOfMixedStreamsAreCountedOverAllRanks(t *testing.T) {
-	for seed := range uint64(60) {
-		rng := rand.New(rand.NewPCG(seed, 5))
-		world, samples := 1+rng.IntN(5), 1+rng.IntN(60)
-		all := sources(slices.Repeat([]int{50}, world), slices.Repeat([]int{50}, world), slices.Repeat([]int{50}, world))
-		m := nwt.Mix{Block: 12}
-		var ends []int // positions
-		for range 1 + rng.IntN(4) {
-			p := nwt.Phase{Samples: 1 + rng.IntN(80), Weights: [][]float64{{1, 2, 3}, {0, 0, 1}, {1, 0, 3}, {0.5, 0.25, 0.25}}[rng.IntN(4)]}
-			m.Phases, ends = append(m.Phases, p), append(ends, p.Samples)
-			if n := len(ends); n > 1 {
-				ends[n-1] += ends[n-2]
-			}
-		}
-		for rank := range world {
-			blocks := map[int][][]int64{} // by phase, the last one still growing
-			for i := range 5 * max(1, samples/world) {
-				epoch, k := i/max(1, samples/world), i%max(1, samples/world)
-				if k == 0 {
-					numbers, _ := restOf(t, mixedStreams(t, m, all), nwt.State{Epoch: epoch}, nwt.WithRank(rank, world), nwt.WithEpochSamples(samples), nwt.WithWorkers(0))
-					for at, number := range numbers {
-						phase := 0
-						for phase < len(ends)-1 && (i+at)*world+rank >= ends[phase] {
-							phase++
-						}
-						own := blocks[phase]
-						if len(own) == 0 || len(own[len(own)-1]) == 12 {
-							own = append(own, nil)
-						}
-						own[len(own)-1] = append(own[len(own)-1], number/million)
-						blocks[phase] = own
-					}
-				}
-			}
-			for phase, own := range blocks {
-				weights := m.Phases[phase].Weights
-				sum := weights[0] + weights[1] + weights[2]
-				for b, block := range own {
-					var count [3]float64
-					for _, part := range block {
-						count[part]++
-					}
-					for part, w := range weights {
-						if len(block) == 12 {
-							require.Equal(t, 12*w/sum, count[part], "seed %d, rank %d of %d, phase %d, block %d: %v", seed, rank, world, phase, b, block)
-						} else if w == 0 {
-							require.Zero(t, count[part])
-						}
-					}
-				}
-			}
-		}
-	}
-}
-
-func partsOf(numbers []int64) (parts []int64) {
-	for _, n := range numbers {
-		parts = append(parts, n/million)
-	}
-	return parts
-}
-
 // The mixture is the pattern that Mixed has, and each stream in it comes as it does
 // alone.
 func TestMixedStreamsAreEachStreamInOrder(t *testing.T) {
@@ -274,53 +171,6 @@ func randomMixture(rng *rand.Rand) (all []source, m nwt.Mix) {
 	return all, m
 }
 
-// Whatever the ranks, options and torn shards, and whether readers skip or not, the rest
-// of an epoch is what was left.
-func TestMixedStreamsAreResumedWhereTheyStood(t *testing.T) {
-	for seed := range uint64(60) {
-		rng := rand.New(rand.NewPCG(seed, 4))
-		all, m := randomMixture(rng)
-		for _, s := range all {
-			for shard := range s.Lengths {
-				if rng.IntN(8) == 0 {
-					s.Torn[1000*shard+rng.IntN(20)] = []string{"error", "panic"}[rng.IntN(2)]
-				}
-			}
-		}
-		opts := []nwt.Option{nwt.WithInterleave(1 + rng.IntN(4)), nwt.WithEpochSamples(20 + rng.IntN(200))}
-		if rng.IntN(2) == 0 {
-			opts = append(opts, nwt.WithShuffle(seed), nwt.WithShuffleWindow([]int{1, 5, 40}[rng.IntN(3)]))
-		} else {
-			world := 1 + rng.IntN(3)
-			opts = append(opts, nwt.WithRank(rng.IntN(world), world))
-		}
-		whole, states := restOf(t, mixedStreams(t, m, all), nwt.State{Epoch: 2}, append(opts, nwt.WithBatchSize(1+rng.IntN(6)), nwt.WithWorkers(2))...)
-		for range 3 {
-			state := states[rng.IntN(len(states))]
-			var plain []int64
-			for name, skip := range map[string]func(r *kit.TallyReader, n int) (int, error){
-				"reading": nil,
-				"all":     func(r *kit.TallyReader, n int) (int, error) { return over(r, n, true) },
-				"some":    func(r *kit.TallyReader, n int) (int, error) { return over(r, max(1, n/3), true) },
-			} {
-				for _, s := range all {
-					s.OnSkip = skip
-				}
-				rest, _ := restOf(t, mixedStreams(t, m, all), state, append(opts, nwt.WithBatchSize(4), nwt.WithWorkers(rng.IntN(3)))...)
-				require.LessOrEqual(t, len(rest), len(whole))
-				require.Equal(t, whole[len(whole)-len(rest):], rest, "seed %d, %v, %s", seed, state, name)
-				if plain == nil {
-					plain = rest
-				}
-				require.Equal(t, plain, rest)
-			}
-			for _, s := range all {
-				s.OnSkip = nil
-			}
-		}
-	}
-}
-
 func TestLateInAnEpochOfMixedStreamsLittleIsRead(t *testing.T) {
 	all := sources(slices.Repeat([]int{5000}, 4), slices.Repeat([]int{300}, 4))
 	for _, s := range all {
@@ -335,31 +185,6 @@ func TestLateInAnEpochOfMixedStreamsLittleIsRead(t *testing.T) {
 	}
 	require.NoError(t, l.Close())
 	require.Less(t, all[0].Read.Load()+all[1].Read.Load(), int64(2500), "what is read ahead")
-}
-
-func TestNothingOfAMixedStreamComesAgainBeforeAllHasCome(t *testing.T) {
-	all := sources([]int{10, 10}, []int{3, 4})
-	m := nwt.Mix{Block: 10, Phases: []nwt.Phase{{Weights: []float64{1, 1}}}}
-	for _, opts := range [][]nwt.Option{{}, {nwt.WithShuffle(1), nwt.WithShuffleWindow(8)}} {
-		var byEpoch [][]int64
-		for epoch := range 2 {
-			got, _ := restOf(t, mixedStreams(t, m, all), nwt.State{Epoch: epoch}, append(opts, nwt.WithEpochSamples(100))...)
-			byEpoch = append(byEpoch, got)
-			for k, n := range []int{20, 7} {
-				var own []int64
-				for _, number := range got {
-					if number/million == int64(k) {
-						own = append(own, number)
-					}
-				}
-				require.Len(t, own, 50)
-				for pass := range slices.Chunk(own, n) {
-					require.Len(t, slices.Compact(slices.Sorted(slices.Values(pass))), len(pass))
-				}
-			}
-		}
-		require.NotEqual(t, byEpoch[0], byEpoch[1])
-	}
 }
 
 func TestAStreamOfAMixtureWithoutARecordEndsTheEpoch(t *testing.T) {

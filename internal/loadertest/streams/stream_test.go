@@ -26,41 +26,6 @@ import (
 
 func TestMain(m *testing.M) { kit.Main(m) }
 
-func TestAStreamIsReadInTheSameOrderWhateverTheWorkerCount(t *testing.T) {
-	for _, opts := range [][]nwt.Option{
-		nil,
-		{nwt.WithInterleave(1)},
-		{nwt.WithShuffle(5), nwt.WithShuffleWindow(16)},
-		{nwt.WithShuffle(5), nwt.WithRank(1, 2), nwt.WithDropLast()},
-	} {
-		t.Run(fmt.Sprint(len(opts)), func(t *testing.T) {
-			var want [][]int64
-			for _, workers := range []int{0, 1, 2, 5} {
-				s := kit.NewShelves(10, 0, 25, 7, 31, 1, 12)
-				l := kit.NewLoader(t, nwt.Streamed(s), append(opts, nwt.WithBatchSize(8), nwt.WithWorkers(workers))...)
-				require.Equal(t, -1, l.Len())
-				var got [][]int64
-				for epoch := range 3 {
-					var all []int64
-					for b, err := range l.Epoch(t.Context(), epoch) {
-						require.NoError(t, err)
-						all = append(append(all, nwt.Values[int64](b, 0)...), nwt.Values[int64](b, 1)...)
-					}
-					got = append(got, all)
-				}
-				require.Zero(t, s.Opened.Load(), "every shard is closed")
-				if want == nil {
-					want = got
-				}
-				require.Equal(t, want, got, "%d workers", workers)
-			}
-			if len(opts) > 1 {
-				require.NotEqual(t, want[0], want[1])
-			}
-		})
-	}
-}
-
 func TestARankReadsItsShardsInTurnAndOneSampleFromEachThatIsOpen(t *testing.T) {
 	for _, c := range []struct {
 		interleave, rank, world int
@@ -79,86 +44,6 @@ func TestARankReadsItsShardsInTurnAndOneSampleFromEachThatIsOpen(t *testing.T) {
 			require.Equal(t, c.want, got, "%+v", c)
 		}
 	}
-}
-
-func TestAStreamsEpochHoldsEverySampleOnce(t *testing.T) {
-	for _, shuffle := range []bool{false, true} {
-		opts := []nwt.Option{nwt.WithBatchSize(8), nwt.WithWorkers(2)}
-		if shuffle {
-			opts = append(opts, nwt.WithShuffle(1))
-		}
-		var all []int64
-		for rank := range 3 {
-			l := kit.NewLoader(t, nwt.Streamed(kit.NewShelves(10, 25, 7, 31, 1, 12, 0)), append(opts, nwt.WithRank(rank, 3))...)
-			for b, err := range l.Epoch(t.Context(), 0) {
-				require.NoError(t, err)
-				all = append(all, nwt.Values[int64](b, 0)...)
-			}
-		}
-		slices.Sort(all)
-		require.Equal(t, kit.UpTo(86), all)
-	}
-}
-
-func TestAStreamIsResumedWhereItStood(t *testing.T) {
-	for _, cut := range []int{1, 3, 9} {
-		l := kit.NewLoader(t, nwt.Streamed(kit.NewShelves(10, 25, 7, 31, 12)), nwt.WithBatchSize(8), nwt.WithWorkers(2), nwt.WithShuffle(3), nwt.WithShuffleWindow(20))
-		whole, err := kit.Values(t, l, 4)
-		require.NoError(t, err)
-		var s nwt.State
-		var got []int64
-		for b, err := range l.Epoch(t.Context(), 4) {
-			require.NoError(t, err)
-			got = append(got, nwt.Values[int64](b, 0)...)
-			if s = b.State(); b.Number() == cut {
-				break
-			}
-		}
-		other := kit.NewLoader(t, nwt.Streamed(kit.NewShelves(10, 25, 7, 31, 12)), nwt.WithBatchSize(5), nwt.WithWorkers(0), nwt.WithShuffle(3), nwt.WithShuffleWindow(20))
-		for b, err := range other.Resume(t.Context(), s) {
-			require.NoError(t, err)
-			got = append(got, nwt.Values[int64](b, 0)...)
-		}
-		require.Equal(t, whole, got)
-	}
-}
-
-func TestAFixedEpochGivesRanksTheSameNumberOfBatches(t *testing.T) {
-	for rank := range 2 {
-		l := kit.NewLoader(t, nwt.Streamed(kit.NewShelves(3, 90)), nwt.WithBatchSize(8), nwt.WithRank(rank, 2), nwt.WithEpochSamples(60), nwt.WithWorkers(1))
-		got, err := kit.Values(t, l, 0)
-		require.NoError(t, err)
-		require.Len(t, got, 30)
-		require.Equal(t, 4, l.Len())
-	}
-}
-
-func TestARecordThatCannotBeReadIsABadSample(t *testing.T) {
-	for _, workers := range []int{0, 2} {
-		s := kit.NewShelves(10, 10)
-		s.FailAt = 4
-		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(workers), nwt.WithInterleave(1))
-		got, err := kit.Values(t, l, 0)
-		require.ErrorIs(t, err, kit.ErrTorn)
-		require.ErrorContains(t, err, "shard 0")
-		require.Equal(t, kit.UpTo(4), got)
-		l = kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(workers), nwt.WithErrorBudget(1), nwt.WithInterleave(1))
-		got, err = kit.Values(t, l, 0)
-		require.NoError(t, err)
-		require.Equal(t, kit.UpTo(20, 4, 5, 6, 7, 8, 9), got, "the rest of the shard is lost")
-		require.Zero(t, s.Opened.Load())
-	}
-}
-
-func TestSeveralEpochsOfAStreamFollowEachOther(t *testing.T) {
-	l := kit.NewLoader(t, nwt.Streamed(kit.NewShelves(8, 8, 3)), nwt.WithBatchSize(4), nwt.WithWorkers(2))
-	var epochs, indices []int
-	for b, err := range l.Epochs(t.Context(), 2, 4) {
-		require.NoError(t, err)
-		epochs, indices = append(epochs, b.Epoch()), append(indices, b.Number())
-	}
-	require.Equal(t, []int{2, 2, 2, 2, 2, 3, 3, 3, 3, 3}, epochs)
-	require.Equal(t, []int{0, 1, 2, 3, 4, 0, 1, 2, 3, 4}, indices)
 }
 
 func TestTheEpochOfTheHighestNumberEnds(t *testing.T) {
@@ -196,12 +81,6 @@ func TestLeavingAStreamAnywhereClosesItsShards(t *testing.T) {
 			require.Zero(t, s.Opened.Load())
 		}
 	}
-}
-
-func TestAStreamCanBeTuned(t *testing.T) {
-	r, err := nwt.Tune(t.Context(), nwt.Streamed(kit.NewShelves(100, 100, 100)), nwt.WithIterations(20), nwt.WithMaxWorkers(1))
-	require.NoError(t, err)
-	require.NotEmpty(t, r.Trials)
 }
 
 func TestTheSeedOfRandomnessDoesNotChangeAStreamsOrder(t *testing.T) {
