@@ -25,14 +25,6 @@ type Config struct {
 	Setup          []byte   // what the template reads first
 	Stdout, Stderr *os.File // of the template and its children
 	Timeout        time.Duration
-	Input          *Input // nil: the samples are those of the program's dataset
-}
-
-// An Input is what the program's function changes: a picture, of uint8.
-type Input struct {
-	Len   int
-	Shape []int
-	Load  func(ctx context.Context, index int, s *nwt.Sample, dst []byte) error
 }
 
 // A Dataset is the program's dataset.
@@ -66,20 +58,13 @@ type field struct {
 	Lens   int    `json:"lens,omitempty"` // of its length
 }
 
-// layout says where what is in the memory: a status for each sample, the inputs, and the samples.
+// layout says where what is in the memory: a status for each sample, and the samples.
 type layout struct {
 	Slots  int     `json:"slots"`
 	Stride int     `json:"stride"` // bytes of a sample
-	Input  *input  `json:"input,omitempty"`
 	Fields []field `json:"fields,omitempty"`
 	Tree   string  `json:"tree,omitempty"`
 	size   int     // of the memory
-	each   int     // bytes of an input
-}
-
-type input struct {
-	Offset int   `json:"offset"`
-	Shape  []int `json:"shape"`
 }
 
 const (
@@ -109,26 +94,12 @@ func (d *Dataset) describe(ctx context.Context) error {
 		return err
 	}
 	defer c.close()
-	if in := d.config.Input; in != nil {
-		s, err := nwt.LoadSample(ctx, nwt.NewDataset(in.Len, []nwt.Field{{Name: "x", Type: nwt.Uint8}}, func(ctx context.Context, i int, s *nwt.Sample) error {
-			return in.Load(ctx, i, s, first.input(c.mem, 0))
-		}), 0)
-		if _ = s; err != nil {
-			return err
-		}
-		if err := c.layOut(first); err != nil {
-			return err
-		}
-	}
 	if d.about, err = c.describe(ctx); err != nil {
 		return err
 	}
-	if in := d.config.Input; in != nil {
-		d.about.N = in.Len
-	}
 	d.index = -1
 	dense := 0
-	for i, f := range d.about.Fields {
+	for _, f := range d.about.Fields {
 		kind, err := typeOf(f.DType)
 		if err != nil {
 			return fmt.Errorf("field %q: %w", f.Name, err)
@@ -140,7 +111,6 @@ func (d *Dataset) describe(ctx context.Context) error {
 			dense += bytesOf(f)
 		}
 		d.fields = append(d.fields, made)
-		_ = i
 	}
 	if !slices.ContainsFunc(d.fields, func(f nwt.Field) bool { return f.Name == "index" }) {
 		d.index = len(d.fields)
@@ -156,14 +126,6 @@ func (d *Dataset) layOut(slots int, fields []field, tree string) (l layout) {
 	up := func(n int) int { return (n + align - 1) / align * align }
 	l = layout{Slots: slots, Tree: tree}
 	at := up(slots)
-	if in := d.config.Input; in != nil {
-		l.each = 1
-		for _, n := range in.Shape {
-			l.each *= n
-		}
-		l.Input = &input{at, in.Shape}
-		at += up(slots * l.each)
-	}
 	from := at
 	for _, f := range fields {
 		if f.Ragged {
@@ -177,10 +139,6 @@ func (d *Dataset) layOut(slots int, fields []field, tree string) (l layout) {
 	l.Stride = at - from
 	l.size = from + slots*l.Stride
 	return l
-}
-
-func (l *layout) input(mem []byte, slot int) []byte {
-	return mem[l.Input.Offset+slot*l.each:][:l.each:l.each]
 }
 
 func bytesOf(f field) int {

@@ -180,12 +180,7 @@ func (w *worker) begin(ctx context.Context, todo []int, keys []key, dst []*nwt.S
 	}
 	c := w.child
 	w.request = w.request[:0]
-	for slot, i := range todo {
-		if in := w.d.config.Input; in != nil {
-			if err := in.Load(ctx, keys[i].index, dst[i], w.d.layout.input(c.mem, slot)); err != nil {
-				return err
-			}
-		}
+	for _, i := range todo {
 		w.request = binary.LittleEndian.AppendUint64(w.request, uint64(keys[i].index))
 		w.request = binary.LittleEndian.AppendUint64(w.request, keys[i].seed)
 	}
