@@ -78,7 +78,6 @@ def setup(made: Mapping[str, Any]) -> bytes:
 
 def _pickled(made: dict[str, Any], inside: bool) -> bytes:
     """The dataset as bytes; inside: there is no file of the main program that the template could execute."""
-    what = " and ".join(name for name in ("dataset", "transform") if made.get(name) is not None)
     try:
         data = pickle.dumps(made, protocol=5)
         if not (inside and b"__main__" in data):
@@ -89,7 +88,7 @@ def _pickled(made: dict[str, Any], inside: bool) -> bytes:
     try:
         import cloudpickle  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
-        raise TypeError(f"the {what} {problem}: move it into a module, or pip install cloudpickle") from None
+        raise TypeError(f"the dataset {problem}: move it into a module, or pip install cloudpickle") from None
     return bytes(cloudpickle.dumps(made, protocol=5))
 
 
@@ -313,7 +312,7 @@ class _Child:
     def __init__(self, made: dict[str, Any], conn: socket.socket, memory: int, number: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.conn, self.read = conn, conn.makefile("rb").read
-        self.dataset, self.transform = made.get("dataset"), made.get("transform")
+        self.dataset: Any = made["dataset"]
         self.temporary = (ConnectionError, TimeoutError, *made.get("retryable", ()))
         self.name = str(made.get("name") or "0")  # of a sample that is one array
         self.ragged, self.whole, self.objects = made.get("ragged") or {}, bool(made.get("whole")), int(made.get("objects") or 4 << 20)
@@ -321,7 +320,6 @@ class _Child:
         self.memory = mmap.mmap(memory, size) if size else None
         os.close(memory)
         self.seeds = self._seeds()
-        self.arity = self._arity() if self.transform is not None else 0
         if init := made.get("init"):
             init(number)
 
@@ -332,17 +330,6 @@ class _Child:
             torch.set_num_threads(1)  # first: a pool of threads doesn't survive a fork
             seeds.append(torch.default_generator.manual_seed)
         return seeds
-
-    def _arity(self) -> int:
-        """2 if the transform takes a generator of random numbers, else 1."""
-        import inspect
-
-        try:
-            parameters = inspect.signature(self.transform).parameters.values()  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            return 1
-        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and (p.default is p.empty or p.name == "rng")]
-        return 2 if len(positional) > 1 else 1
 
     def serve(self) -> None:
         while head := self.read(8):
@@ -359,13 +346,10 @@ class _Child:
             text = json.dumps(answer).encode() if answer else b""
             self.conn.sendall(struct.pack("<I", len(text)) + text)
 
-    def make(self, index: int, place: int, seed: int) -> Any:
+    def make(self, index: int, seed: int) -> Any:
         for seeds in self.seeds:
             seeds(seed)
-        if self.transform is None:
-            return self.dataset[index]  # type: ignore[index]
-        image = self.inputs[place]
-        return self.transform(image, np.random.default_rng(seed)) if self.arity == 2 else self.transform(image)
+        return self.dataset[index]
 
     def load(self, pairs: tuple[int, ...]) -> list[Any]:
         bad: list[Any] = []
@@ -373,7 +357,7 @@ class _Child:
         assert memory is not None
         for place in range(len(pairs) // 2):
             try:
-                self.put(place, self.make(pairs[2 * place], place, pairs[2 * place + 1]))
+                self.put(place, self.make(pairs[2 * place], pairs[2 * place + 1]))
                 memory[place] = MADE  # nwt-serve watches it
             except BaseException as error:
                 bad.append([place, isinstance(error, self.temporary), _text(error)])
@@ -387,11 +371,11 @@ class _Child:
         import base64
 
         try:
-            n = len(self.dataset) if self.transform is None else 0  # type: ignore[arg-type]
-            if n == 0 and self.transform is None:
+            n = len(self.dataset)
+            if n == 0:
                 return {"n": 0}
             self.fields: list[dict[str, Any]] = []
-            sample = self.make(0, 0, 0)
+            sample = self.make(0, 0)
             tree = ("object", "sample") if self.whole else self.divide(sample, "")
             for name in self.ragged:
                 if not any(field["name"] == name for field in self.fields):
@@ -429,8 +413,6 @@ class _Child:
         import base64
 
         memory, slots = self.memory, told["slots"]
-        if "input" in told:
-            self.inputs = np.ndarray((slots, *told["input"]["shape"]), np.uint8, memory, told["input"]["offset"])
         if not told.get("fields"):
             return
         self.fields = told["fields"]
