@@ -241,8 +241,8 @@ type View struct {
 	Field    int
 }
 
-// LoadViews decodes a picture once, at its full size, and makes several views of it: two large crops and six small ones, for
-// example, for contrastive learning. The options of the first view's pipeline say how to decode.
+// LoadViews decodes a picture once, at its full size, and makes several views of it, such as two large crops
+// and six small ones for contrastive learning. The options of the first view's pipeline say how to decode.
 func LoadViews(dst *nwt.Sample, data []byte, views ...View) error {
 	if len(views) == 0 {
 		return errors.New("vision: LoadViews needs at least one view")
