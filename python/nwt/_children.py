@@ -314,7 +314,6 @@ class _Child:
         self.conn, self.read = conn, conn.makefile("rb").read
         self.dataset: Any = made["dataset"]
         self.temporary = (ConnectionError, TimeoutError, *made.get("retryable", ()))
-        self.name = str(made.get("name") or "0")  # of a sample that is one array
         self.ragged, self.whole, self.objects = made.get("ragged") or {}, bool(made.get("whole")), int(made.get("objects") or 4 << 20)
         size = os.fstat(memory).st_size
         self.memory = mmap.mmap(memory, size) if size else None
@@ -393,7 +392,7 @@ class _Child:
             return "items", None, [[key, self.divide(part, f"{name}.{key}" if name else str(key))] for key, part in value.items()]
         if isinstance(value, (list, tuple)) and not _is_text(value):
             return "parts", type(value), [self.divide(part, f"{name}.{i}" if name else str(i)) for i, part in enumerate(value)]
-        array, name = _array(value), name or self.name
+        array, name = _array(value), name or "0"
         if array is None:
             return "object", name
         shape = list(array.shape)
@@ -413,9 +412,7 @@ class _Child:
         import base64
 
         memory, slots = self.memory, told["slots"]
-        if not told.get("fields"):
-            return
-        self.fields = told["fields"]
+        self.fields = told["fields"] or []
         self.tree = pickle.loads(base64.b64decode(told["tree"]))
         for field in self.fields:
             kind = np.dtype({"bfloat16": "uint16"}.get(field["dtype"], field["dtype"]))

@@ -32,6 +32,11 @@ class Named(Birds):
         return {"x": np.int16(i), "name": f"bird {i}", "box": np.ones((i % 5, 4))}
 
 
+class Empty(Birds):
+    def __getitem__(self, i):
+        return {}
+
+
 class Slow(Birds):
     def __getitem__(self, i):
         if i == 13:
@@ -87,6 +92,8 @@ class TestOwn(unittest.TestCase):
                 self.assertEqual(batch["box"].shape, (10, 4, 4))
         with own(Named(10), batch_size=5, collate_fn=lengths_of) as loader:
             self.assertEqual(list(loader), [[0, 1, 2, 3, 4]] * 2)
+        with own(Empty(3), batch_size=3) as loader:
+            self.assertEqual([batch["index"].tolist() for batch in loader], [[0, 1, 2]])
 
     def test_a_sample_that_is_bad_or_hangs_is_left_out_alone(self):
         with self.assertLogs("nwt", "WARNING") as logged, own(Slow(), batch_size=50, errors=2, timeout=0.5, num_workers=2) as loader:

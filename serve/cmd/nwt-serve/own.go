@@ -17,8 +17,7 @@ import (
 	"github.com/nwt-go/nwt/serve/internal/pydata"
 )
 
-// A program is what makes samples, or changes pictures, in Python. Its numbers are descriptors that this
-// process has inherited; 0: none.
+// A program is what makes samples in Python. Its descriptors are inherited; 0: none.
 type program struct {
 	Command []string `json:"command"` // starts the template
 	Setup   uintptr  `json:"setup"`   // what the template reads

@@ -62,8 +62,8 @@ type field struct {
 type layout struct {
 	Slots  int     `json:"slots"`
 	Stride int     `json:"stride"` // bytes of a sample
-	Fields []field `json:"fields,omitempty"`
-	Tree   string  `json:"tree,omitempty"`
+	Fields []field `json:"fields"`
+	Tree   string  `json:"tree"`
 	size   int     // of the memory
 }
 
@@ -88,8 +88,7 @@ func Open(ctx context.Context, c Config) (*Dataset, error) {
 }
 
 func (d *Dataset) describe(ctx context.Context) error {
-	first := d.layOut(1, nil, "")
-	c, err := newChild(ctx, d.template, max(first.size, align))
+	c, err := newChild(ctx, d.template, align) // it writes no sample, but memory may not be empty
 	if err != nil {
 		return err
 	}
@@ -117,12 +116,12 @@ func (d *Dataset) describe(ctx context.Context) error {
 		d.fields = append(d.fields, nwt.Field{Name: "index", Type: nwt.Int64})
 	}
 	d.slots = min(mostSlots, max(1, slotBytes/max(1, dense)))
-	d.layout = d.layOut(d.slots, d.about.Fields, d.about.Tree)
+	d.layout = layoutOf(d.slots, d.about.Fields, d.about.Tree)
 	return nil
 }
 
-// layOut finds the place of each thing.
-func (d *Dataset) layOut(slots int, fields []field, tree string) (l layout) {
+// layoutOf finds the place of each thing.
+func layoutOf(slots int, fields []field, tree string) (l layout) {
 	up := func(n int) int { return (n + align - 1) / align * align }
 	l = layout{Slots: slots, Tree: tree}
 	at := up(slots)

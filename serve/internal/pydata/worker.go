@@ -108,7 +108,7 @@ func (w *worker) make(ctx context.Context, todo []int, keys []key, dst []*nwt.Sa
 	}
 	var done []int // their slots are todo's
 	for len(todo) > 0 {
-		if err := w.begin(ctx, todo, keys, dst); err != nil {
+		if err := w.begin(ctx, todo, keys); err != nil {
 			return err
 		}
 		text, err := w.child.await(ctx, w.d.config.Timeout)
@@ -164,7 +164,7 @@ func (w *worker) make(ctx context.Context, todo []int, keys []key, dst []*nwt.Sa
 }
 
 // begin sends a request for samples. What was asked for before, for a run that has ended, is waited for.
-func (w *worker) begin(ctx context.Context, todo []int, keys []key, dst []*nwt.Sample) (err error) {
+func (w *worker) begin(ctx context.Context, todo []int, keys []key) (err error) {
 	if w.child != nil && w.child.pending > 0 {
 		if _, err := w.child.await(ctx, w.d.config.Timeout); err != nil {
 			if ctx.Err() != nil {
