@@ -234,27 +234,27 @@ func (d *Choices) write(w *worker, field, k int, h header, data []byte) error {
 	return w.write(d.dst, field, k, h, d.geometry, data)
 }
 
-// A View is a field that [LoadViews] fills, by a pipeline. The field may have several pictures, as
+// A Crop is a field that [LoadCrops] fills, by a pipeline. The field may have several pictures, as
 // [Pipeline.Frames] declares them. Random choices are made anew for each picture.
-type View struct {
+type Crop struct {
 	Pipeline *Pipeline
 	Field    int
 }
 
-// LoadViews decodes a picture once, at its full size, and makes several views of it, such as two large crops
-// and six small ones for contrastive learning. The options of the first view's pipeline say how to decode.
-func LoadViews(dst *nwt.Sample, data []byte, views ...View) error {
-	if len(views) == 0 {
-		return errors.New("vision: LoadViews needs at least one view")
+// LoadCrops decodes a picture once, at its full size, and makes several crops of it, such as two large ones
+// and six small ones for contrastive learning. The options of the first crop's pipeline say how to decode.
+func LoadCrops(dst *nwt.Sample, data []byte, crops ...Crop) error {
+	if len(crops) == 0 {
+		return errors.New("vision: LoadCrops needs at least one crop")
 	}
 	var h header
 	var decoded picture
-	for i, v := range views {
+	for i, c := range crops {
 		d, ctx, n := Choices{dst: dst}, dst.Context(), 1
-		if v.Pipeline != nil {
-			n = max(1, len(dst.Bytes(v.Field))/v.Pipeline.bytes)
+		if c.Pipeline != nil {
+			n = max(1, len(dst.Bytes(c.Field))/c.Pipeline.bytes)
 		}
-		w, err := d.worker(ctx, v.Pipeline, v.Field, n)
+		w, err := d.worker(ctx, c.Pipeline, c.Field, n)
 		if err != nil {
 			return err
 		}
@@ -265,7 +265,7 @@ func LoadViews(dst *nwt.Sample, data []byte, views ...View) error {
 				err = w.decode(data, h, &all)
 			}
 			decoded = w.picture
-		} else if w.p != views[0].Pipeline {
+		} else if w.p != crops[0].Pipeline {
 			defer w.tidy()
 		}
 		for k := 0; err == nil && k < n; k++ {
@@ -274,7 +274,7 @@ func LoadViews(dst *nwt.Sample, data []byte, views ...View) error {
 			if g, err = w.draw(dst.Rand(), width, height); err == nil {
 				h.mirror(&g)
 				w.picture = decoded
-				err = w.write(dst, v.Field, k, h, g, nil)
+				err = w.write(dst, c.Field, k, h, g, nil)
 			}
 		}
 		if err != nil {

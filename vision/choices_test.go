@@ -557,7 +557,7 @@ func TestABoxOfNoNumbersIsNotVisible(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestViewsOfAPictureAreThoseOfEachPipelineAndDecodedOnce(t *testing.T) {
+func TestCropsOfAPictureAreThoseOfEachPipelineAndDecodedOnce(t *testing.T) {
 	pipeline := func(steps []vision.Transform, opts ...vision.Option) *vision.Pipeline {
 		p, err := vision.New(steps, append(opts, vision.WithType(nwt.Uint8), vision.WithOrientation())...)
 		require.NoError(t, err)
@@ -570,29 +570,29 @@ func TestViewsOfAPictureAreThoseOfEachPipelineAndDecodedOnce(t *testing.T) {
 	for _, name := range []string{"exif1.jpg", "exif3.jpg", "exif6.jpg", "exif7.jpg", "rgb.png", "lossy.webp", "palette.gif"} {
 		data := read(t, name)
 		fields := []nwt.Field{half.Field("half"), corner.Field("corner"), tiny.Field("tiny"), half.Field("again"), random.Frames("random", 4)}
-		views := []vision.View{{half, 0}, {corner, 1}, {tiny, 2}, {half, 3}, {random, 4}}
-		b := loadAll(t, 1, fields, func(dst *nwt.Sample) error { return vision.LoadViews(dst, data, views...) })
+		crops := []vision.Crop{{half, 0}, {corner, 1}, {tiny, 2}, {half, 3}, {random, 4}}
+		b := loadAll(t, 1, fields, func(dst *nwt.Sample) error { return vision.LoadCrops(dst, data, crops...) })
 		for i, p := range []*vision.Pipeline{half, corner, tiny, half} {
-			require.Equal(t, nwt.Values[uint8](load(t, p, data), 0), nwt.Values[uint8](b, i), "%s, view %d", name, i)
+			require.Equal(t, nwt.Values[uint8](load(t, p, data), 0), nwt.Values[uint8](b, i), "%s, crop %d", name, i)
 		}
-		crops, n := nwt.Values[uint8](b, 4), 3*20*20
-		require.NotEqual(t, crops[:n], crops[n:2*n])
-		require.NotEqual(t, crops[:n], crops[3*n:])
+		four, n := nwt.Values[uint8](b, 4), 3*20*20
+		require.NotEqual(t, four[:n], four[n:2*n])
+		require.NotEqual(t, four[:n], four[3*n:])
 	}
 	looksOf := func(n int) int {
 		ctx := &looks{Context: context.Background()}
 		ds := nwt.NewDataset(1, []nwt.Field{tiny.Frames("", n)}, func(_ context.Context, _ int, dst *nwt.Sample) error {
-			return vision.LoadViews(dst, read(t, "rgb.png"), vision.View{Pipeline: tiny})
+			return vision.LoadCrops(dst, read(t, "rgb.png"), vision.Crop{Pipeline: tiny})
 		})
 		_, err := nwt.LoadSample(ctx, ds, 0)
 		require.NoError(t, err)
 		return ctx.n
 	}
 	require.Less(t, looksOf(11)-looksOf(1), 10*100, "decoding looks 180 times, at each row")
-	_, err := loadOf(t, half.Field(""), func(dst *nwt.Sample) error { return vision.LoadViews(dst, nil) })
-	require.ErrorContains(t, err, "at least one view")
-	_, err = loadOf(t, half.Field(""), func(dst *nwt.Sample) error { return vision.LoadViews(dst, nil, vision.View{}) })
+	_, err := loadOf(t, half.Field(""), func(dst *nwt.Sample) error { return vision.LoadCrops(dst, nil) })
+	require.ErrorContains(t, err, "at least one crop")
+	_, err = loadOf(t, half.Field(""), func(dst *nwt.Sample) error { return vision.LoadCrops(dst, nil, vision.Crop{}) })
 	require.ErrorContains(t, err, "the pipeline is nil")
-	_, err = loadOf(t, half.Field(""), func(dst *nwt.Sample) error { return vision.LoadViews(dst, []byte("x"), vision.View{Pipeline: half}) })
+	_, err = loadOf(t, half.Field(""), func(dst *nwt.Sample) error { return vision.LoadCrops(dst, []byte("x"), vision.Crop{Pipeline: half}) })
 	require.Error(t, err)
 }

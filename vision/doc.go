@@ -27,7 +27,7 @@
 //	box, share := choices.Box(vision.Box{left, top, right, bottom})
 //
 // [Pipeline.Companion] makes a pipeline for pictures with another element type, or with other colour
-// transforms. [LoadViews] decodes one picture once, and makes several random views of it.
+// transforms. [LoadCrops] decodes one picture once, and makes several random crops of it.
 //
 // # What is fast about it
 //
@@ -60,7 +60,7 @@
 // would average away, isn't computed. Of 72 crops of photographs of 3000 × 2000, the results differ by 0.3 of
 // 255 levels on average from those of full decoding, by 0.8 for the worst crop, and by at most 14 for a
 // single value. Their mean difference to Pillow's is 0.48 instead of 0.40. [WithoutScaling] decodes at full
-// size. Masks, and the pictures of [LoadViews], always are.
+// size. Masks, and the pictures of [LoadCrops], always are.
 //
 // # The same pixels everywhere
 //

@@ -202,7 +202,7 @@ func ExamplePipeline_LoadPixels() {
 }
 
 // Contrastive learning: two large crops and four small ones of one photograph, which is decoded once.
-func ExampleLoadViews() {
+func ExampleLoadCrops() {
 	large, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(224), Scale: [2]float64{.4, 1}}, vision.RandomHorizontalFlip{P: 0.5}, vision.ImageNetNormalize})
 	if err != nil {
 		log.Fatal(err)
@@ -217,7 +217,7 @@ func ExampleLoadViews() {
 		if err != nil {
 			return err
 		}
-		return vision.LoadViews(dst, photo, vision.View{Pipeline: large, Field: 0}, vision.View{Pipeline: small, Field: 1})
+		return vision.LoadCrops(dst, photo, vision.Crop{Pipeline: large, Field: 0}, vision.Crop{Pipeline: small, Field: 1})
 	})
 	s, err := nwt.LoadSample(context.Background(), ds, 0)
 	if err != nil {
