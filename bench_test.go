@@ -590,10 +590,10 @@ const imageBatch = 128 * 3 * 224 * 224 * 4
 // it so that both see the same machine. To reach: a share of 0.97 with pinned.
 func BenchmarkGPUCopies(b *testing.B) {
 	dev := kit.RealGPU(b)
-	for _, pinned := range []bool{true, false} {
-		b.Run(fmt.Sprintf("pinned=%v", pinned), func(b *testing.B) {
+	for i, pinned := range []nwt.Option{nwt.WithPinned(), nwt.WithoutPinned()} {
+		b.Run(fmt.Sprintf("pinned=%v", i == 0), func(b *testing.B) {
 			bare := newBareLoop(b, imageBatch)
-			l := kit.NewLoader(b, images(0), nwt.WithBatchSize(128), nwt.WithWorkers(2), nwt.WithDevice(dev), nwt.WithPinned(pinned))
+			l := kit.NewLoader(b, images(0), nwt.WithBatchSize(128), nwt.WithWorkers(2), nwt.WithDevice(dev), pinned)
 			const round = 100
 			var ours, theirs time.Duration
 			for b.Loop() {

@@ -27,7 +27,7 @@
 //   - What a batch is: [WithBatchSize], [WithDropLast], [WithShuffle], [WithSampler], [WithSeed];
 //     for streams also [WithInterleave], [WithShuffleWindow], [WithEpochSamples].
 //   - How it is loaded: [WithWorkers], [WithAutoWorkers], [WithPrefetch], [WithUnordered],
-//     [WithWorkerInit], [WithBatchTransform], [WithDevice], [WithPinned], [WithRank], [WithRankFromEnv].
+//     [WithWorkerInit], [WithBatchTransform], [WithDevice], [WithPinned], [WithoutPinned], [WithRank], [WithRankFromEnv].
 //   - If something fails: [WithErrorBudget], [WithRetry], [WithTimeout], [WithLogger],
 //     [WithChecks].
 //   - How to tune: [WithStep], [WithStrategy], [WithAlpha], [WithRelativeAlpha],

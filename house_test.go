@@ -105,7 +105,7 @@ func TestCodeThatDoesNotCompileIsNoticed(t *testing.T) {
 	}
 	fset := token.NewFileSet()
 	imports := importer.ForCompiler(fset, "gc", exportData(t))
-	inline := inlineOptions("| GPU | `WithDevice(nwt.CUDA(0))` |\n`WithShuffle`\n`nwt.WithPinned(true)`")
+	inline := inlineOptions("| GPU | `WithDevice(nwt.CUDA(0))` |\n`WithShuffle`\n`nwt.WithPinned()`")
 	require.Len(t, inline, 2)
 	require.ErrorContains(t, check(fset, imports, "x.md", inline[0]), "x.md:1:")
 	require.NoError(t, check(fset, imports, "x.md", inline[1]))

@@ -8,11 +8,16 @@ import (
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
-// WithPinned sets whether batches are loaded into page-locked memory. The default is true, except on the
-// [Host], where WithPinned(true) is for programs that copy to a GPU themselves. If the system refuses to
-// lock memory, a log line names the limit.
-func WithPinned(on bool) Option {
-	return option("WithPinned", everywhere, func(o *options) error { o.pinned = &on; return nil })
+// WithPinned loads batches into page-locked memory. This is the default, except on the [Host], where it is
+// for programs that copy to a GPU themselves. If the system refuses to lock memory, a log line names the
+// limit.
+func WithPinned() Option {
+	return option("WithPinned", everywhere, func(o *options) error { o.pinned = new(true); return nil })
+}
+
+// WithoutPinned loads batches into ordinary memory.
+func WithoutPinned() Option {
+	return option("WithoutPinned", everywhere, func(o *options) error { o.pinned = new(false); return nil })
 }
 
 // slotMemory allocates the memory of slots, always outside the Go heap. On the heap, a gigabyte of slots
@@ -24,8 +29,8 @@ type slotMemory struct {
 }
 
 // newSlotMemory chooses the memory by device and WithPinned. For a GPU it is the driver's page-locked
-// memory, unless WithPinned(false) declines it. For the host it is ordinary pages or, with
-// WithPinned(true), the driver's memory or locked pages. With checks it is ordinary pages.
+// memory, unless WithoutPinned declines it. For the host it is ordinary pages or, with
+// WithPinned, the driver's memory or locked pages. With checks it is ordinary pages.
 func newSlotMemory(o *options) slotMemory {
 	host := onHost(o.device)
 	switch pinned := o.pinned == nil && !host || o.pinned != nil && *o.pinned; {

@@ -66,7 +66,7 @@ func TestMemoryThatIsUsedAfterItsIterationStopsTheProgramWithABatchsName(t *test
 	}
 	const named = "nwt: memory of batch 0 of epoch 0 was used after the batch had gone back to the loader: call Retain"
 	for name, opts := range map[string][]nwt.Option{
-		"workers": nil, "no worker": {nwt.WithWorkers(0)}, "page-locked": {nwt.WithPinned(true)},
+		"workers": nil, "no worker": {nwt.WithWorkers(0)}, "page-locked": {nwt.WithPinned()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			said := endOf(t, func() {

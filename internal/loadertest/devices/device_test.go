@@ -109,8 +109,8 @@ func TestTheFakeHoldsWhatTheLoaderCopied(t *testing.T) {
 }
 
 func holdsWhatWasCopied(t *testing.T, dev nwt.Device) {
-	for _, pinned := range []bool{true, false} {
-		l := kit.NewLoader(t, kit.Augmented(9999), nwt.WithBatchSize(1000), nwt.WithShuffle(1), nwt.WithWorkers(3), nwt.WithDevice(dev), nwt.WithPinned(pinned))
+	for _, pinned := range []nwt.Option{nwt.WithPinned(), nwt.WithoutPinned()} {
+		l := kit.NewLoader(t, kit.Augmented(9999), nwt.WithBatchSize(1000), nwt.WithShuffle(1), nwt.WithWorkers(3), nwt.WithDevice(dev), pinned)
 		for b, err := range l.Epochs(t.Context(), 0, 3) {
 			require.NoError(t, err)
 			for f := range 2 {
@@ -127,13 +127,13 @@ func TestBatchesLieInPageLockedMemoryWhereThatHelps(t *testing.T) {
 		want bool
 	}{
 		"GPU":            {[]nwt.Option{nwt.WithDevice(kit.GPU0(t))}, true},
-		"GPU, asked for": {[]nwt.Option{nwt.WithDevice(kit.GPU0(t)), nwt.WithPinned(true)}, true},
-		"GPU, declined":  {[]nwt.Option{nwt.WithDevice(kit.GPU0(t)), nwt.WithPinned(false)}, false},
+		"GPU, asked for": {[]nwt.Option{nwt.WithDevice(kit.GPU0(t)), nwt.WithPinned()}, true},
+		"GPU, declined":  {[]nwt.Option{nwt.WithDevice(kit.GPU0(t)), nwt.WithoutPinned()}, false},
 		"host":           {nil, false},
-		"host, declined": {[]nwt.Option{nwt.WithPinned(false)}, false},
+		"host, declined": {[]nwt.Option{nwt.WithoutPinned()}, false},
 		// What other runtimes in the process copy from at full speed.
-		"host, asked for":    {[]nwt.Option{nwt.WithPinned(true)}, true},
-		"the last word wins": {[]nwt.Option{nwt.WithPinned(true), nwt.WithPinned(false)}, false},
+		"host, asked for":    {[]nwt.Option{nwt.WithPinned()}, true},
+		"the last word wins": {[]nwt.Option{nwt.WithPinned(), nwt.WithoutPinned()}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := kit.NewLoader(t, kit.Augmented(70), append(c.opts, nwt.WithBatchSize(7), nwt.WithWorkers(2))...)
@@ -156,7 +156,7 @@ func TestPageLockedMemoryOnTheHostTakesTheRanksGPU(t *testing.T) {
 	gpu := cudatest.Load(t)
 	gpu.GPUs(4)
 	for rank := range 8 {
-		l := kit.NewLoader(t, kit.Augmented(70), nwt.WithBatchSize(7), nwt.WithWorkers(0), nwt.WithPinned(true), nwt.WithRank(rank, 8))
+		l := kit.NewLoader(t, kit.Augmented(70), nwt.WithBatchSize(7), nwt.WithWorkers(0), nwt.WithPinned(), nwt.WithRank(rank, 8))
 		kit.Collect(t, l, 0)
 		var used []int
 		for i := range 4 {

@@ -44,7 +44,7 @@ func TestEveryCallOfTheDriverThatFailsIsNamedAndTheLoaderGoesOn(t *testing.T) {
 	for name, opts := range map[string][]nwt.Option{
 		"workers":         {nwt.WithWorkers(2)},
 		"no workers":      {nwt.WithWorkers(0)},
-		"ordinary memory": {nwt.WithWorkers(2), nwt.WithPinned(false)},
+		"ordinary memory": {nwt.WithWorkers(2), nwt.WithoutPinned()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gpu := cudatest.Load(t)

@@ -62,7 +62,7 @@ func TestWithoutADriverTheSystemLocksPages(t *testing.T) {
 	memlock(t, 1<<20)
 	before := locked(t)
 	var log kit.Journal
-	l := kit.NewLoader(t, kit.Augmented(70), nwt.WithBatchSize(7), nwt.WithWorkers(0), nwt.WithPinned(true), log.Option())
+	l := kit.NewLoader(t, kit.Augmented(70), nwt.WithBatchSize(7), nwt.WithWorkers(0), nwt.WithPinned(), log.Option())
 	kit.Collect(t, l, 0)
 	require.Greater(t, locked(t), before)
 	require.NoError(t, l.Close())
@@ -75,7 +75,7 @@ func TestWhatMustNotBeLockedIsSaidOnce(t *testing.T) {
 	memlock(t, 0)
 	before := locked(t)
 	var log kit.Journal
-	l := kit.NewLoader(t, kit.Augmented(70), nwt.WithBatchSize(7), nwt.WithWorkers(2), nwt.WithPinned(true), log.Option())
+	l := kit.NewLoader(t, kit.Augmented(70), nwt.WithBatchSize(7), nwt.WithWorkers(2), nwt.WithPinned(), log.Option())
 	kit.Collect(t, l, 0)
 	require.Equal(t, before, locked(t))
 	require.Equal(t, 1, strings.Count(log.String(), "\n"), &log)

@@ -825,8 +825,11 @@ func runRandomly(t *testing.T, rng *rand.Rand) {
 		time.Sleep(load * time.Duration(i%3))
 		return errors.Join(ctx.Err(), ds.Load(ctx, i, dst))
 	})
-	l, err := nwt.NewLoader(slow, nwt.WithBatchSize(1+rng.IntN(9)), nwt.WithWorkers(rng.IntN(6)), nwt.WithPrefetch(1+rng.IntN(6)),
-		nwt.WithDevice(dev), kit.Silent, nwt.WithPinned(!one(4)))
+	opts := []nwt.Option{nwt.WithBatchSize(1 + rng.IntN(9)), nwt.WithWorkers(rng.IntN(6)), nwt.WithPrefetch(1 + rng.IntN(6)), nwt.WithDevice(dev), kit.Silent}
+	if one(4) {
+		opts = append(opts, nwt.WithoutPinned())
+	}
+	l, err := nwt.NewLoader(slow, opts...)
 	require.NoError(t, err)
 	var kept sync.WaitGroup
 	for epoch := range 4 {

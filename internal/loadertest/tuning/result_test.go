@@ -382,7 +382,7 @@ func TestAnotherNameOrOptionIsTunedAnew(t *testing.T) {
 		"iterations":  nwt.WithIterations(21),
 		"max workers": nwt.WithMaxWorkers(1),
 		"memory":      nwt.WithMemoryLimit(1 << 40),
-		"page-locked": nwt.WithPinned(false),
+		"page-locked": nwt.WithoutPinned(),
 		"prefetch":    nwt.WithPrefetch(7),
 		"step":        nwt.WithStep(step),
 		"timeout":     nwt.WithTimeout(time.Hour),
