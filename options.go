@@ -82,7 +82,7 @@ type options struct {
 	aheadBytes   int64
 
 	// for Tune
-	strategy   search.Strategy
+	strategy   Strategy
 	alpha      search.Alpha
 	iterations int           // 0: the default, adapted to how long a batch takes
 	most       int           // −1: not bounded by WithMaxWorkers
@@ -132,7 +132,6 @@ func newOptions(opts []Option) (*options, error) {
 
 		window:     defaultWindow,
 		aheadBytes: maxAheadBytes,
-		strategy:   search.Greedy{},
 		alpha:      search.DefaultAlpha,
 		most:       -1,
 

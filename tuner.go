@@ -89,7 +89,7 @@ func (t *tuneCall) space() search.Space {
 	}
 	sp.Spares = o.step == nil
 	sp.Fixed, sp.Least, sp.Time = o.iterations > 0, search.LeastTime, o.tuningTime
-	if sp.Time == 0 && !sp.Fixed && o.strategy == (search.Greedy{}) {
+	if sp.Time == 0 && !sp.Fixed && o.strategy == Greedy {
 		sp.Time = search.DefaultTime
 	}
 	return sp
@@ -182,7 +182,7 @@ func (t *tuneCall) next(m *tuning) (search.Request, bool) {
 	if o := t.setup.opts; o.step == nil && o.tuningTime == 0 && m.sp.Time > 0 && m.sp.Time-m.sp.Left > soonOver && m.quickest() < slowBatch {
 		return search.Request{}, false
 	}
-	return t.setup.opts.strategy.Next(m.sp, m.seen)
+	return strategies[t.setup.opts.strategy].Next(m.sp, m.seen)
 }
 
 // Without a step, and by default, a search ends after soonOver unless batches take slowBatch or longer.

@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-var strategies = map[string]nwt.Strategy{"greedy": nwt.Greedy(), "exhaustive": nwt.Exhaustive()}
+var strategies = map[string]nwt.Strategy{"greedy": nwt.Greedy, "exhaustive": nwt.Exhaustive}
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	opts := []nwt.Option{nwt.WithBatchSize(128), nwt.WithShuffle(1)}

@@ -30,7 +30,7 @@ func sweep(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	report, done := progress.Show(stderr)
-	result, err := nwt.Tune(ctx, images, nwt.WithBatchSize(*batch), nwt.WithShuffle(1), nwt.WithStrategy(nwt.Exhaustive()),
+	result, err := nwt.Tune(ctx, images, nwt.WithBatchSize(*batch), nwt.WithShuffle(1), nwt.WithStrategy(nwt.Exhaustive),
 		nwt.WithIterations(*iterations), nwt.WithMaxWorkers(*most), nwt.WithAlpha(*alpha), nwt.WithProgress(report))
 	done()
 	if err != nil {

@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-var strategies = map[string]nwt.Strategy{"greedy": nwt.Greedy(), "exhaustive": nwt.Exhaustive()}
+var strategies = map[string]nwt.Strategy{"greedy": nwt.Greedy, "exhaustive": nwt.Exhaustive}
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("imagefolder", flag.ExitOnError)

@@ -35,6 +35,8 @@ var badOptions = []struct {
 	{nwt.WithRank(3, 3), "WithRank: rank", 3, "0 … 2"},
 	{nwt.WithErrorBudget(-1), "WithErrorBudget", -1, "0 … 2147483647"},
 	{nwt.WithWorkerInit(nil), "WithWorkerInit", nil, "the function is nil"},
+	{nwt.WithStrategy(2), "WithStrategy", nwt.Strategy(2), "must be Greedy or Exhaustive"},
+	{nwt.WithStrategy(-1), "WithStrategy", nwt.Strategy(-1), "must be Greedy or Exhaustive"},
 	{nwt.WithLogger(nil), "WithLogger", nil, "the logger is nil"},
 	{nil, "options[0]", nil, "is nil"},
 }
@@ -208,7 +210,7 @@ func TestASamplerForAnotherDatasetIsToldBeforeTheFirstEpoch(t *testing.T) {
 func TestOptionsWithoutEffectAreNamedInOneLine(t *testing.T) {
 	step := func(context.Context, *nwt.Batch) error { return nil }
 	forTune := []nwt.Option{nwt.WithStep(step), nwt.WithTuningTime(time.Second), nwt.WithIterations(5), nwt.WithMaxWorkers(1),
-		nwt.WithRelativeAlpha(.5), nwt.WithMemoryLimit(1 << 40), nwt.WithProgress(func(nwt.Progress) {}), nwt.WithStrategy(nwt.Exhaustive())}
+		nwt.WithRelativeAlpha(.5), nwt.WithMemoryLimit(1 << 40), nwt.WithProgress(func(nwt.Progress) {}), nwt.WithStrategy(nwt.Exhaustive)}
 	forStreams := []nwt.Option{nwt.WithInterleave(3), nwt.WithShuffleWindow(7), nwt.WithEpochSamples(3)}
 	load := func(opts ...nwt.Option) { kit.NewLoader(t, kit.EmptyDataset(8), opts...) }
 	stream := nwt.Streamed(nwt.NewStream(kit.EmptyDataset(1).Fields(), 3, func(context.Context, int) iter.Seq2[int, error] { return nil }, func(context.Context, int, *nwt.Sample) error { return nil }))

@@ -267,7 +267,7 @@ func TestWithATimeoutTuningEndsThoughASampleHangs(t *testing.T) {
 	for name, opts := range map[string][]nwt.Option{
 		"default":            {nwt.WithMaxWorkers(8)},
 		"iterations":         {nwt.WithMaxWorkers(8), nwt.WithIterations(20)},
-		"every count":        {nwt.WithMaxWorkers(8), nwt.WithIterations(20), nwt.WithStrategy(nwt.Exhaustive())},
+		"every count":        {nwt.WithMaxWorkers(8), nwt.WithIterations(20), nwt.WithStrategy(nwt.Exhaustive)},
 		"one worker at most": {nwt.WithMaxWorkers(1), nwt.WithIterations(20)},
 		"a step":             {nwt.WithMaxWorkers(8), nwt.WithIterations(20), stepOf(time.Millisecond)},
 	} {
@@ -332,7 +332,7 @@ func TestWorkerCountsThatNeedTooMuchMemoryAreRuledOut(t *testing.T) {
 }
 
 func TestALimitThatNothingFitsInIsAnError(t *testing.T) {
-	for _, opt := range []nwt.Option{kit.Silent, nwt.WithTuningTime(time.Millisecond), nwt.WithStrategy(nwt.Exhaustive())} {
+	for _, opt := range []nwt.Option{kit.Silent, nwt.WithTuningTime(time.Millisecond), nwt.WithStrategy(nwt.Exhaustive)} {
 		synctest.Test(t, func(t *testing.T) {
 			_, err := nwt.Tune(t.Context(), kit.Sleeping(1000, time.Millisecond), nwt.WithMemoryLimit(1), kit.Silent, virtual, opt)
 			require.ErrorContains(t, err, "nwt: no worker count fits into memory: ")

@@ -358,7 +358,7 @@ func TestAResultIsTakenFromTheCacheAfterAFewBatches(t *testing.T) {
 	require.False(t, first.Cached)
 	steps := 0
 	counting := nwt.WithProgress(func(nwt.Progress) { steps++ })
-	again := kept(t, path, "a", ds, nwt.WithBatchSize(40), nwt.WithStrategy(nwt.Exhaustive()), nwt.WithRank(1, 2), counting)
+	again := kept(t, path, "a", ds, nwt.WithBatchSize(40), nwt.WithStrategy(nwt.Exhaustive), nwt.WithRank(1, 2), counting)
 	require.True(t, again.Cached)
 	require.Equal(t, 1, steps, "it was done at once")
 	require.Contains(t, again.String(), "earlier, by greedy search")

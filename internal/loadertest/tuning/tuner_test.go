@@ -123,7 +123,7 @@ func TestWorkersThatDoNotHelpAreNotChosen(t *testing.T) {
 // A load of 40 ms and a step of 10 ms, one after the other.
 func TestWithoutWorkersLoadingAndStepAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := tune(t, kit.Sleeping(1_000_000, 10*time.Millisecond), nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), nwt.WithStrategy(nwt.Exhaustive()), stepOf(10*time.Millisecond))
+		r := tune(t, kit.Sleeping(1_000_000, 10*time.Millisecond), nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), nwt.WithStrategy(nwt.Exhaustive), stepOf(10*time.Millisecond))
 		require.InEpsilon(t, 50*time.Millisecond, trialOf(t, r, 0).Mean, 0.02, "%v", r)
 		require.InEpsilon(t, 40*time.Millisecond, trialOf(t, r, 1).Mean, 0.02, "%v", r)
 		require.Equal(t, 1, r.Workers)
@@ -298,7 +298,7 @@ func TestATrialTellsWhatABatchCost(t *testing.T) {
 		m := kit.NewVirtualMachine(virtualCPUs)
 		m.Collector, m.Others = 0.5, 0.5
 		ds := workload{sample: constant(750 * time.Microsecond), compute: constant(250 * time.Microsecond)}.dataset(m, 1)
-		r := tune(t, ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), nwt.WithIterations(100), nwt.WithStrategy(nwt.Exhaustive()), m.Option(), stepOf(2*time.Millisecond))
+		r := tune(t, ds, nwt.WithBatchSize(4), nwt.WithMaxWorkers(1), nwt.WithIterations(100), nwt.WithStrategy(nwt.Exhaustive), m.Option(), stepOf(2*time.Millisecond))
 		require.Equal(t, []any{"host", 4, 16, true, 100, false}, []any{r.Device, r.BatchSize, int(r.BatchBytes), r.Step, r.Iterations, r.Cached})
 		require.Zero(t, r.Floor, "training waits at each count: %v", r)
 		for workers, mean := range []time.Duration{6 * time.Millisecond, 4 * time.Millisecond} {
@@ -536,7 +536,7 @@ func TestAStepThatComputesTakesAsLongAsInALongRunOfItsCount(t *testing.T) {
 		cpus int
 		opt  nwt.Option
 	}{
-		"2 CPUs": {2, kit.Silent}, "4 CPUs, every count": {4, nwt.WithStrategy(nwt.Exhaustive())},
+		"2 CPUs": {2, kit.Silent}, "4 CPUs, every count": {4, nwt.WithStrategy(nwt.Exhaustive)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			m := kit.NewVirtualMachine(c.cpus)
