@@ -32,7 +32,7 @@ func TestOrdersOfOneSeedAndSimilarLengthsAreUnrelated(t *testing.T) {
 			for i := range labels {
 				labels[i] = i % 400
 			}
-			return sampler.PerClass(labels, 8, 2, nil, 7)
+			return sampler.PerClass(labels, sampler.ClassBatch{Classes: 8, Samples: 2}, 7)
 		},
 		"Mixed": func(n int) (nwt.Sampler, error) {
 			return sampler.Mixed(n, nwt.Mix{Parts: []int{n}, Phases: []nwt.Phase{{Weights: []float64{1}}}, Block: 100}, 7)

@@ -15,17 +15,24 @@ import (
 // maxClasses bounds the numbers of classes.
 const maxClasses = 1 << 24
 
-// PerClass makes batches for metric learning, with the given number of classes and, of each class, the
-// given number of samples. No class comes twice in a batch. No sample does either, unless its class has
-// too few; a log line of [slog.Default] counts such classes. The class of index i is labels[i], 0 or
-// more. An epoch has about as many samples as the dataset.
+// A ClassBatch says what a batch of [PerClass] is made of.
+type ClassBatch struct {
+	Classes int // how many classes a batch has
+	Samples int // how many samples of each
+
+	// Weights of the classes, from class 0. How often a class comes is proportional to its weight, but a
+	// class comes at most once per batch. So if the model confuses a class, give this class a larger weight:
+	// it then comes more often. Weight 0 leaves a class out. If Weights is nil, all classes weigh the same.
+	Weights []float64
+}
+
+// PerClass makes batches for metric learning, of some classes and some samples of each. No class comes
+// twice in a batch. No sample does either, unless its class has too few; a log line of [slog.Default]
+// counts such classes. The class of index i is labels[i], 0 or more. An epoch has about as many samples
+// as the dataset. Each time that a class comes, it brings samples that haven't come yet, until too few are
+// left; then its samples are shuffled again.
 //
-// How often a class comes is proportional to its weight, but a class comes at most once per batch. So if
-// the model confuses a class, give this class a larger weight: it then comes more often. Weight 0 leaves
-// a class out. If weights is nil, all classes weigh the same. Each time that a class comes, it brings
-// samples that haven't come yet, until too few are left; then its samples are shuffled again.
-//
-// The sampler is a [nwt.BatchSampler]: WithBatchSize must be at least classes × each. If the last step has fewer
+// The sampler is a [nwt.BatchSampler]: WithBatchSize must be at least Classes × Samples. If the last step has fewer
 // batches than there are ranks, several ranks share a batch; [nwt.WithDropLast] leaves such a step out.
 // To change a class's weight, call SetSampler between epochs, and save the new weights with the model.
 //
@@ -33,16 +40,16 @@ const maxClasses = 1 << 24
 // million samples in classes of 4, this takes about 0.5 s. The order of the next epoch is computed in the
 // background once half of an epoch is loaded. Two successive epochs are kept; each takes 8 bytes per class
 // of a batch.
-func PerClass(labels []int, classes, each int, weights []float64, seed uint64) (nwt.Sampler, error) {
-	s := &perClass{classes: classes, each: each, seed: seed, last: len(labels) - 1}
-	if err := errors.Join(s.group(labels, weights), s.checkSize(len(labels))); err != nil {
+func PerClass(labels []int, b ClassBatch, seed uint64) (nwt.Sampler, error) {
+	s := &perClass{classes: b.Classes, each: b.Samples, seed: seed, last: len(labels) - 1}
+	if err := errors.Join(s.group(labels, b.Weights), s.checkSize(len(labels))); err != nil {
 		return nil, err
 	}
-	s.batches = max(1, len(labels)/(classes*each))
-	if err := s.divide(weights); err != nil {
+	s.batches = max(1, len(labels)/s.Largest())
+	if err := s.divide(b.Weights); err != nil {
 		return nil, err
 	}
-	s.digest = permute.Digest(len(labels), func(i int) uint64 { return uint64(labels[i]) }) ^ permute.Mix64(digestOf(weights))
+	s.digest = permute.Digest(len(labels), func(i int) uint64 { return uint64(labels[i]) }) ^ permute.Mix64(digestOf(b.Weights))
 	s.key = permute.OrderKey(seed, len(labels))
 	s.orders = permute.NewOrders(2, 1, func(epoch, _ int) []turn { return s.order(permute.EpochKey(s.key, epoch)) })
 	return s, nil
@@ -68,10 +75,10 @@ type perClass struct {
 func (s *perClass) checkSize(n int) error {
 	var errs []error
 	if s.classes < 1 || s.classes > maxClasses {
-		errs = append(errs, optionError("PerClass: classes", s.classes, "must be 1 … %d", maxClasses))
+		errs = append(errs, optionError("PerClass: ClassBatch.Classes", s.classes, "must be 1 … %d", maxClasses))
 	}
 	if s.each < 1 || s.each > math.MaxInt32/max(1, min(s.classes, maxClasses)) {
-		errs = append(errs, optionError("PerClass: each", s.each, "must be at least 1, and a batch at most %d samples", math.MaxInt32))
+		errs = append(errs, optionError("PerClass: ClassBatch.Samples", s.each, "must be at least 1, and a batch at most %d samples", math.MaxInt32))
 	}
 	if n < 1 || n > math.MaxInt32 {
 		errs = append(errs, optionError("PerClass: labels", n, "the number of labels must be 1 … %d", math.MaxInt32))
@@ -123,7 +130,7 @@ func (s *perClass) divide(weights []float64) error {
 		n, w := len(s.of(class)), 1.0
 		if weights != nil {
 			if w = weights[class]; !(w >= 0 && w <= math.MaxFloat64) { // written so that NaN fails too
-				return optionError(fmt.Sprintf("PerClass: weights[%d]", class), w, "must be 0 or more, and finite")
+				return optionError(fmt.Sprintf("PerClass: ClassBatch.Weights[%d]", class), w, "must be 0 or more, and finite")
 			}
 		}
 		if n == 0 || w == 0 {
@@ -136,7 +143,7 @@ func (s *perClass) divide(weights []float64) error {
 		}
 	}
 	if come < s.classes {
-		return optionError("PerClass: classes", s.classes, "a batch needs that many, but only %d have samples and a weight above 0", come)
+		return optionError("PerClass: ClassBatch.Classes", s.classes, "a batch needs that many, but only %d have samples and a weight above 0", come)
 	}
 	if few > 0 {
 		slog.Default().Info("sampler: PerClass: some classes have too few samples, so a batch has some of them twice", "classes", few, "fewer than", s.each)

@@ -40,7 +40,7 @@ func TestABatchOfPerClassHasPClassesOfKSamples(t *testing.T) {
 		if seed%3 == 0 {
 			weights = nil
 		}
-		s, err := sampler.PerClass(labels, classes, each, weights, seed)
+		s, err := sampler.PerClass(labels, sampler.ClassBatch{Classes: classes, Samples: each, Weights: weights}, seed)
 		require.NoError(t, err)
 		b := s.(nwt.BatchSampler)
 		require.Equal(t, classes*each, b.Largest())
@@ -69,7 +69,7 @@ func TestClassesOfPerClassComeByWeight(t *testing.T) {
 	labels := someLabels(4000, all, 1)
 	weights := slices.Repeat([]float64{1}, all)
 	weights[3], weights[7], weights[9] = 4, 0, 1000 // 9 comes in each batch
-	s, err := sampler.PerClass(labels, 4, 5, weights, 1)
+	s, err := sampler.PerClass(labels, sampler.ClassBatch{Classes: 4, Samples: 5, Weights: weights}, 1)
 	require.NoError(t, err)
 	times, samples := make([]float64, all), make([]map[int]int, all)
 	for i := range samples {
@@ -101,7 +101,7 @@ func TestClassesOfPerClassComeByWeight(t *testing.T) {
 // Classes must not meet the same others all the time.
 func TestClassesOfPerClassMeetAtRandom(t *testing.T) {
 	labels := someLabels(10_000, 50, 1)
-	s, err := sampler.PerClass(labels, 5, 4, nil, 1)
+	s, err := sampler.PerClass(labels, sampler.ClassBatch{Classes: 5, Samples: 4}, 1)
 	require.NoError(t, err)
 	meet := map[[2]int]int{}
 	for k := range s.Len() / 20 {
@@ -124,7 +124,7 @@ func TestClassesOfPerClassMeetAtRandom(t *testing.T) {
 func TestPerClassIsPureAndDependsOnSeedAndEpoch(t *testing.T) {
 	labels := someLabels(300, 10, 1)
 	epochOf := func(seed uint64, epoch int) (order []int) {
-		s, err := sampler.PerClass(labels, 3, 4, nil, seed)
+		s, err := sampler.PerClass(labels, sampler.ClassBatch{Classes: 3, Samples: 4}, seed)
 		require.NoError(t, err)
 		for i := s.Len() - 1; i >= 0; i-- {
 			order = append(order, s.At(epoch, i))
@@ -141,7 +141,7 @@ func TestTheOrderOfTheNextEpochIsMadeWhileThisOneIsInUse(t *testing.T) {
 	const n = 50_000
 	once, err := sampler.WeightedWithoutReplacement(slices.Repeat([]float64{1, 2}, n/2), n, 1)
 	require.NoError(t, err)
-	byClass, err := sampler.PerClass(someLabels(n, 100, 1), 8, 4, nil, 1)
+	byClass, err := sampler.PerClass(someLabels(n, 100, 1), sampler.ClassBatch{Classes: 8, Samples: 4}, 1)
 	require.NoError(t, err)
 	for _, s := range []nwt.Sampler{once, byClass} {
 		synctest.Test(t, func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestAClassWithTooFewSamplesIsTold(t *testing.T) {
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 	defer slog.SetDefault(was)
 	labels := []int{0, 0, 0, 0, 1, 1}
-	s, err := sampler.PerClass(labels, 2, 3, nil, 1)
+	s, err := sampler.PerClass(labels, sampler.ClassBatch{Classes: 2, Samples: 3}, 1)
 	require.NoError(t, err)
 	require.Contains(t, log.String(), `classes=1 "fewer than"=3`)
 	times := map[int]int{}
@@ -176,19 +176,23 @@ func TestAClassWithTooFewSamplesIsTold(t *testing.T) {
 
 func TestWhatPerClassCannotDoIsAnError(t *testing.T) {
 	labels := someLabels(30, 3, 1)
-	for want, make := range map[string]func() (nwt.Sampler, error){
-		"PerClass: classes: 4: a batch needs that many, but only 3 have samples and a weight above 0": func() (nwt.Sampler, error) { return sampler.PerClass(labels, 4, 2, nil, 1) },
-		"PerClass: classes: 3: a batch needs that many, but only 2 have":                              func() (nwt.Sampler, error) { return sampler.PerClass(labels, 3, 2, []float64{1, 0, 1}, 1) },
-		"PerClass: classes: 0: must be 1":                                                             func() (nwt.Sampler, error) { return sampler.PerClass(labels, 0, 2, nil, 1) },
-		"PerClass: each: 0: must be at least 1":                                                       func() (nwt.Sampler, error) { return sampler.PerClass(labels, 2, 0, nil, 1) },
-		"and a batch at most":                                                                         func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1<<20, math.MaxInt32, nil, 1) },
-		"PerClass: labels: 0: the number of labels must be":                                           func() (nwt.Sampler, error) { return sampler.PerClass(nil, 2, 2, nil, 1) },
-		"PerClass: labels[1] = -1: must be a class, 0":                                                func() (nwt.Sampler, error) { return sampler.PerClass([]int{0, -1}, 1, 1, nil, 1) },
-		"PerClass: labels[1] = 16777216: must be a class, 0 … 16777215":                               func() (nwt.Sampler, error) { return sampler.PerClass([]int{0, 1 << 24}, 1, 1, nil, 1) },
-		"= 2: must be a class, 0 … 1":                                                                 func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1, 1, []float64{1, 1}, 1) },
-		"PerClass: weights[1] = NaN: must be 0 or more, and finite":                                   func() (nwt.Sampler, error) { return sampler.PerClass(labels, 1, 1, []float64{1, math.NaN(), 1}, 1) },
+	type given struct {
+		labels []int
+		batch  sampler.ClassBatch
+	}
+	for want, g := range map[string]given{
+		"PerClass: ClassBatch.Classes: 4: a batch needs that many, but only 3 have samples and a weight above 0": {labels, sampler.ClassBatch{Classes: 4, Samples: 2}},
+		"PerClass: ClassBatch.Classes: 3: a batch needs that many, but only 2 have":                              {labels, sampler.ClassBatch{Classes: 3, Samples: 2, Weights: []float64{1, 0, 1}}},
+		"PerClass: ClassBatch.Classes: 0: must be 1":                                                             {labels, sampler.ClassBatch{Classes: 0, Samples: 2}},
+		"PerClass: ClassBatch.Samples: 0: must be at least 1":                                                    {labels, sampler.ClassBatch{Classes: 2, Samples: 0}},
+		"and a batch at most":                                                  {labels, sampler.ClassBatch{Classes: 1 << 20, Samples: math.MaxInt32}},
+		"PerClass: labels: 0: the number of labels must be":                    {nil, sampler.ClassBatch{Classes: 2, Samples: 2}},
+		"PerClass: labels[1] = -1: must be a class, 0":                         {[]int{0, -1}, sampler.ClassBatch{Classes: 1, Samples: 1}},
+		"PerClass: labels[1] = 16777216: must be a class, 0 … 16777215":        {[]int{0, 1 << 24}, sampler.ClassBatch{Classes: 1, Samples: 1}},
+		"= 2: must be a class, 0 … 1":                                          {labels, sampler.ClassBatch{Classes: 1, Samples: 1, Weights: []float64{1, 1}}},
+		"PerClass: ClassBatch.Weights[1] = NaN: must be 0 or more, and finite": {labels, sampler.ClassBatch{Classes: 1, Samples: 1, Weights: []float64{1, math.NaN(), 1}}},
 	} {
-		_, err := make()
+		_, err := sampler.PerClass(g.labels, g.batch, 1)
 		require.ErrorAs(t, err, new(*nwt.ArgumentError))
 		require.ErrorContains(t, err, want)
 	}

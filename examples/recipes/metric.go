@@ -51,7 +51,7 @@ func balanced(labels []int, hard []int) (nwt.Sampler, error) {
 			weights[class] = 2
 		}
 	}
-	return sampler.PerClass(labels, perBatch, ofEach, weights, 42)
+	return sampler.PerClass(labels, sampler.ClassBatch{Classes: perBatch, Samples: ofEach, Weights: weights}, 42)
 }
 
 func metric(ctx context.Context, _ string, out io.Writer) error {
