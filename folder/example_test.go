@@ -49,7 +49,7 @@ func ExampleOpen() {
 		text.Set(dst, data[:min(len(data), longest)]...)
 		return err
 	})
-	class, err := nwt.ColumnOf[int64](ds, "class")
+	label, err := nwt.ColumnOf[int64](ds, "label")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func ExampleOpen() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println(files.Classes(), class.Of(batch), text.Shape(batch), text.Lens(batch, 0))
+		fmt.Println(files.Classes(), label.Of(batch), text.Shape(batch), text.Lens(batch, 0))
 		fmt.Printf("%s\n", text.Of(batch)[:text.Lens(batch, 0)[0]])
 	}
 	// Output:

@@ -109,7 +109,7 @@ func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, p
 
 // Dataset makes a dataset of the files. load fills the fields of a sample from a file, under the rules
 // of [nwt.Dataset]; its errors needn't name the file. After these fields, each sample has a field
-// "class" of type Int64, which [nwt.ColumnOf] can read. The dataset's fingerprint depends on the names,
+// "label" of type Int64, which [nwt.ColumnOf] can read. The dataset's fingerprint depends on the names,
 // sizes, times and classes of the files; with [WithContentFingerprint] it depends on some of their bytes
 // instead of the times.
 func (f *Folder) Dataset(fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error) nwt.Dataset {
@@ -118,7 +118,7 @@ func (f *Folder) Dataset(fields []nwt.Field, load func(ctx context.Context, path
 			return &nwt.ArgumentError{Name: "folder.Folder.Dataset", Reason: "load is nil"}
 		}
 	}
-	all := append(slices.Clone(fields), nwt.Field{Name: "class", Type: nwt.Int64})
+	all := append(slices.Clone(fields), nwt.Field{Name: "label", Type: nwt.Int64})
 	return &dataset{f, all, load}
 }
 

@@ -32,10 +32,10 @@ func ExampleNew() {
 	}
 	var schema nwt.Schema
 	image := nwt.AddField[uint8](&schema, "image", 2, 2)
-	class := nwt.AddField[int64](&schema, "class")
+	label := nwt.AddField[int64](&schema, "label")
 	ds, err := objects.New(bucket, keys, schema.Fields(), func(_ context.Context, key string, data []byte, dst *nwt.Sample) error {
 		image.Set(dst, data...)
-		_, err := fmt.Sscanf(key, "train/%d/", &class.Of(dst)[0])
+		_, err := fmt.Sscanf(key, "train/%d/", &label.Of(dst)[0])
 		return err
 	})
 	if err != nil {
@@ -51,7 +51,7 @@ func ExampleNew() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println(image.Of(batch), class.Of(batch))
+		fmt.Println(image.Of(batch), label.Of(batch))
 	}
 	// Output: [1 2 3 4 5 6 7 8] [0 7]
 }
@@ -182,9 +182,9 @@ func ExampleNew_photographs() {
 	}
 	var schema nwt.Schema
 	image := nwt.AddField[float32](&schema, "image", pipeline.Field("image").Shape...)
-	class := nwt.AddField[int64](&schema, "class")
+	label := nwt.AddField[int64](&schema, "label")
 	ds, err := objects.New(bucket, keys, schema.Fields(), func(_ context.Context, key string, data []byte, dst *nwt.Sample) error {
-		if _, err := fmt.Sscanf(key, "train/%d/", &class.Of(dst)[0]); err != nil {
+		if _, err := fmt.Sscanf(key, "train/%d/", &label.Of(dst)[0]); err != nil {
 			return err
 		}
 		return pipeline.Load(dst, image.Field(), data)
@@ -196,6 +196,6 @@ func ExampleNew_photographs() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(len(image.Of(sample)), class.Of(sample))
+	fmt.Println(len(image.Of(sample)), label.Of(sample))
 	// Output: 150528 [3]
 }

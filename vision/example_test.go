@@ -34,7 +34,7 @@ func ExampleOpenFolder() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	class, err := nwt.ColumnOf[int64](folder, "class")
+	label, err := nwt.ColumnOf[int64](folder, "label")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func ExampleOpenFolder() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println(image.Shape(batch), class.Of(batch))
+		fmt.Println(image.Shape(batch), label.Of(batch))
 		break
 	}
 	// Output: [4 3 224 224] [1 0 1 0]
@@ -112,7 +112,7 @@ func ExamplePipeline_Choose() {
 	// Output: [128 128] map[0:true 1:true 2:true 3:true 4:true 5:true 6:true]
 }
 
-// Detection: boxes of which little is left are left out, with their classes.
+// Detection: boxes of which little is left are left out, with their labels.
 func ExampleChoices_Box() {
 	pictures, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Square(200)}, vision.Resize{Size: vision.Square(100)}, vision.ImageNetNormalize})
 	if err != nil {
@@ -122,11 +122,11 @@ func ExampleChoices_Box() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	annotated, class := []vision.Box{{200, 100, 260, 160}, {300, 200, 400, 300}, {0, 0, 50, 50}}, []int64{7, 8, 9}
+	annotated, numbers := []vision.Box{{200, 100, 260, 160}, {300, 200, 400, 300}, {0, 0, 50, 50}}, []int64{7, 8, 9}
 	var schema nwt.Schema
 	image := nwt.AddField[float32](&schema, "image", pictures.Field("image").Shape...)
 	boxes := nwt.AddRagged[float32](&schema, "boxes", 1, 10, 4)
-	classes := nwt.AddRagged[int64](&schema, "classes", 1, 10)
+	labels := nwt.AddRagged[int64](&schema, "labels", 1, 10)
 	ds := nwt.NewDataset(1, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 		draw, err := pictures.Choose(dst, image.Field(), photo)
 		if err != nil {
@@ -136,19 +136,19 @@ func ExampleChoices_Box() {
 		for i, b := range annotated {
 			if box, share := draw.Box(b); share > .1 {
 				copy(boxes.Of(dst)[4*n:], box[:])
-				classes.Of(dst)[n] = class[i]
+				labels.Of(dst)[n] = numbers[i]
 				n++
 			}
 		}
 		boxes.SetLen(dst, n)
-		classes.SetLen(dst, n)
+		labels.SetLen(dst, n)
 		return nil
 	})
 	s, err := nwt.LoadSample(context.Background(), ds, 0)
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(boxes.Of(s)[:8], classes.Of(s)[:2])
+	fmt.Println(boxes.Of(s)[:8], labels.Of(s)[:2])
 	// Output: [25 6 55 36 75 56 100 100] [7 8]
 }
 
@@ -182,15 +182,15 @@ func ExamplePipeline_LoadPixels() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	was, err := nwt.ColumnOf[int64](stored, "class")
+	was, err := nwt.ColumnOf[int64](stored, "label")
 	if err != nil {
 		log.Fatal(err)
 	}
 	var schema nwt.Schema
 	image := nwt.AddField[float32](&schema, "image", crop.Field("image").Shape...)
-	class := nwt.AddField[int64](&schema, "class")
+	label := nwt.AddField[int64](&schema, "label")
 	ds := nwt.Map(stored, schema.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
-		class.Set(dst, was.Of(src)...)
+		label.Set(dst, was.Of(src)...)
 		return crop.LoadPixels(dst, image.Field(), pixels.Of(src), 256, 256, vision.CHW)
 	})
 	s, err := nwt.LoadSample(ctx, ds, 0)

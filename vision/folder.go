@@ -12,7 +12,7 @@ import (
 var Extensions = []string{".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 // A Folder is a dataset of the pictures in a folder, like torchvision's ImageFolder: files in dir/cat, or
-// in folders below it, have class "cat". Its fields are "image", which its pipeline makes, and "class",
+// in folders below it, have class "cat". Its fields are "image", which its pipeline makes, and "label",
 // an Int64 that is an index in Classes.
 //
 // It takes 12 bytes of memory for each file, plus the bytes of the file's name with its folder: 45 MB for
@@ -29,14 +29,14 @@ type FolderOption func(*folderOptions)
 
 type folderOptions struct {
 	classfolder.Options
-	image, class string // the names of the fields
+	image, label string // the names of the fields
 }
 
-// WithFieldNames sets the names of the fields, by default "image" and "class". If two folders have
+// WithFieldNames sets the names of the fields, by default "image" and "label". If two folders have
 // different names for their fields, [nwt.Zip] can put them side by side. Each folder then makes its own
 // random choices; to crop pictures alike, use [Pipeline.Choose].
-func WithFieldNames(image, class string) FolderOption {
-	return func(o *folderOptions) { o.image, o.class = image, class }
+func WithFieldNames(image, label string) FolderOption {
+	return func(o *folderOptions) { o.image, o.label = image, label }
 }
 
 // WithEmptyClasses keeps a class whose folder has no picture. Without this option an empty folder is an
@@ -75,7 +75,7 @@ func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOpti
 	if err := checkAlone("OpenFolder", p); err != nil {
 		return nil, err
 	}
-	o := folderOptions{image: "image", class: "class"}
+	o := folderOptions{image: "image", label: "label"}
 	o.Package, o.Extensions = "vision", Extensions
 	for i, opt := range opts {
 		if opt == nil {
@@ -83,14 +83,14 @@ func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOpti
 		}
 		opt(&o)
 	}
-	if o.image == "" || o.class == "" || o.image == o.class {
-		return nil, optionError("WithFieldNames", fmt.Sprintf("%q, %q", o.image, o.class), "needs two different names")
+	if o.image == "" || o.label == "" || o.image == o.label {
+		return nil, optionError("WithFieldNames", fmt.Sprintf("%q, %q", o.image, o.label), "needs two different names")
 	}
 	files, err := classfolder.List(ctx, dir, o.Options)
 	if err != nil {
 		return nil, fmt.Errorf("vision: %w", err)
 	}
-	return &Folder{files, p, []nwt.Field{p.Field(o.image), {Name: o.class, Type: nwt.Int64}}}, nil
+	return &Folder{files, p, []nwt.Field{p.Field(o.image), {Name: o.label, Type: nwt.Int64}}}, nil
 }
 
 // With returns a dataset of the same files, loaded by another pipeline, for example one without random
@@ -130,7 +130,7 @@ func (f *Folder) Path(index int) string { return f.files.Path(index) }
 // Len returns the number of files.
 func (f *Folder) Len() int { return f.files.Len() }
 
-// Fields returns two fields: "image", with the pipeline's type, and "class", an Int64. [WithFieldNames]
+// Fields returns two fields: "image", with the pipeline's type, and "label", an Int64. [WithFieldNames]
 // changes the names. See [nwt.ColumnOf].
 func (f *Folder) Fields() []nwt.Field { return f.fields }
 

@@ -215,9 +215,9 @@ func TestFoldersWhoseFieldsHaveDifferentNamesCanBeZipped(t *testing.T) {
 		for _, f := range both.Fields() {
 			names = append(names, f.Name)
 		}
-		require.Equal(t, []string{"image", "class", "right", "of"}, names)
+		require.Equal(t, []string{"image", "label", "right", "of"}, names)
 	}
-	for _, names := range [][2]string{{"", "class"}, {"image", ""}, {"same", "same"}} {
+	for _, names := range [][2]string{{"", "label"}, {"image", ""}, {"same", "same"}} {
 		_, err = vision.OpenFolder(t.Context(), tree(t, "a/1.png"), small(t), vision.WithFieldNames(names[0], names[1]))
 		require.ErrorContains(t, err, "WithFieldNames")
 	}

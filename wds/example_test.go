@@ -28,7 +28,7 @@ func Example() {
 	fsys := fstest.MapFS{"train-000000.tar": {Data: file.Bytes()}} // or os.DirFS, or the FS of a bucket
 	var schema nwt.Schema
 	text := nwt.AddRagged[uint8](&schema, "text", 1, 5)
-	class := nwt.AddField[int64](&schema, "class")
+	label := nwt.AddField[int64](&schema, "label")
 	shards, err := wds.Glob(fsys, "train-*.tar")
 	if err != nil {
 		log.Fatal(err)
@@ -43,7 +43,7 @@ func Example() {
 		if err != nil {
 			return err
 		}
-		class.Of(dst)[0], err = strconv.ParseInt(string(number), 10, 64)
+		label.Of(dst)[0], err = strconv.ParseInt(string(number), 10, 64)
 		return err
 	})
 	if err != nil {
@@ -59,7 +59,7 @@ func Example() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Printf("%q %v %v\n", text.Of(batch), text.Lens(batch, 0), class.Of(batch))
+		fmt.Printf("%q %v %v\n", text.Of(batch), text.Lens(batch, 0), label.Of(batch))
 	}
 	// Output:
 	// "zero\x00one\x00\x00" [4 3] [0 1]

@@ -23,7 +23,7 @@ const (
 var (
 	faceSchema nwt.Schema
 	_          = nwt.AddField[float32](&faceSchema, "vector", 2)
-	identity   = nwt.AddField[int32](&faceSchema, "class")
+	identity   = nwt.AddField[int32](&faceSchema, "label")
 )
 
 // faces returns a dataset of vectors around the mean of their class, and the class of each.
@@ -37,7 +37,7 @@ func faces(identities int) (ds nwt.Dataset, labels []int, err error) {
 			labels, column = append(labels, class), append(column, int32(class))
 		}
 	}
-	ds, err = nwt.FromSlices(nwt.SliceOf("vector", vectors, 2), nwt.SliceOf("class", column))
+	ds, err = nwt.FromSlices(nwt.SliceOf("vector", vectors, 2), nwt.SliceOf("label", column))
 	return ds, labels, err
 }
 

@@ -99,7 +99,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 func records(dir string, shards []string, pipeline *vision.Pipeline) (nwt.Dataset, error) {
 	var schema nwt.Schema
 	image := nwt.AddField[float32](&schema, "image", pipeline.Field("image").Shape...)
-	class := nwt.AddField[int64](&schema, "class")
+	label := nwt.AddField[int64](&schema, "label")
 	stream, err := wds.New(os.DirFS(dir), shards, schema.Fields(), func(_ context.Context, r *wds.Record, dst *nwt.Sample) error {
 		data, err := r.File("jpg", "jpeg", "png", "gif", "webp")
 		if err != nil {
@@ -112,7 +112,7 @@ func records(dir string, shards []string, pipeline *vision.Pipeline) (nwt.Datase
 		if err != nil {
 			return err
 		}
-		class.Of(dst)[0], err = strconv.ParseInt(strings.TrimSpace(string(number)), 10, 64)
+		label.Of(dst)[0], err = strconv.ParseInt(strings.TrimSpace(string(number)), 10, 64)
 		return err
 	})
 	if err != nil {
@@ -128,7 +128,7 @@ func epoch(ctx context.Context, ds nwt.Dataset, opts []nwt.Option, stdout io.Wri
 		return err
 	}
 	defer loader.Close()
-	class, err := nwt.ColumnOf[int64](loader, "class")
+	label, err := nwt.ColumnOf[int64](loader, "label")
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func epoch(ctx context.Context, ds nwt.Dataset, opts []nwt.Option, stdout io.Wri
 		if err != nil {
 			return err
 		}
-		for _, c := range class.Of(batch) {
+		for _, c := range label.Of(batch) {
 			perClass[c]++ // here a training program would train
 		}
 	}
