@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -12,63 +14,115 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// choice tunes the same dataset three times: without a step, with a step that computes on all CPUs, as
-// XLA does on the host, and with a step that only waits, as for an accelerator.
+// choice tunes datasets that wait, queue or stall, and trains at the default count and at the chosen one
+// in turns, to see what tuning gained.
 func choice(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o := newOptions("choice")
-	batch := o.Int("batch", 256, "`images` per batch")
+	batch := o.Int("batch", 32, "`samples` per batch")
 	step := o.Duration("step", 10*time.Millisecond, "`time` that a step takes by itself")
-	budget := o.Duration("budget", 20*time.Second, "`time` to spend on each tuning")
+	budget := o.Duration("budget", 20*time.Second, "`time` to spend on each tuning, and on each comparison")
 	if err := o.parse(args); err != nil {
 		return err
 	}
 	if *step < 100*time.Microsecond {
 		return fmt.Errorf("-step %v: must be at least 100µs", *step)
 	}
-	var compute []func()
+	accelerator := func() { time.Sleep(*step) }
+	var onAll []func()
 	for range runtime.GOMAXPROCS(0) {
-		compute = append(compute, computation(*step))
+		onAll = append(onAll, computation(*step))
 	}
-	onAll := func() {
-		var all sync.WaitGroup
-		for _, c := range compute {
-			all.Go(c)
-		}
-		all.Wait()
-	}
+	connections, hashed := make(chan struct{}, 2), make([]byte, 100_000)
 	w := tabwriter.NewWriter(stdout, 0, 0, 3, ' ', tabwriter.AlignRight)
-	f := figure{title: "Tuned with another step", x: "step", y: "ms per batch", lines: []line{{name: "in all"}, {name: "of it the step"}}}
-	fmt.Fprintln(w, "step\tchosen workers\tper batch\tof it waiting\tof it the step\tstep with 0 workers\t")
+	f := figure{title: "What tuning gains", x: "dataset", y: "ms per batch", lines: []line{{name: "default"}, {name: "chosen"}}}
+	fmt.Fprintln(w, "a sample\tdefault\tper batch\tchosen\tper batch\tfaster\t")
 	for _, c := range []struct {
 		name string
+		load func(i int)
 		step func()
 	}{
-		{"none", nil},
-		{"computes on all CPUs", onAll},
-		{"leaves the CPUs alone", func() { time.Sleep(*step) }},
+		{"waits 20 ms for a store", func(int) { time.Sleep(20 * time.Millisecond) }, accelerator},
+		{"takes 1 ms, one in 100 takes 100 ms", func(i int) {
+			time.Sleep(time.Duration(1+i%100/99*99) * time.Millisecond)
+		}, accelerator},
+		{"needs one of 2 connections for 1 ms", func(int) {
+			connections <- struct{}{}
+			time.Sleep(time.Millisecond)
+			<-connections
+		}, accelerator},
+		{"hashes 100 kB, step computes on all CPUs", func(int) { sha256.Sum256(hashed) }, func() {
+			var all sync.WaitGroup
+			for _, compute := range onAll {
+				all.Go(compute)
+			}
+			all.Wait()
+		}},
 	} {
-		opts := []nwt.Option{nwt.WithBatchSize(*batch), nwt.WithShuffle(1), nwt.WithTuningTime(*budget)}
-		if c.step != nil {
-			opts = append(opts, nwt.WithStep(func(context.Context, *nwt.Batch) error {
-				c.step()
-				return nil
-			}))
-		}
-		r, err := nwt.Tune(ctx, augmented(read(1_000_000, 0)), opts...)
+		var schema nwt.Schema
+		number := nwt.AddField[int64](&schema, "number")
+		ds := nwt.NewDataset(1_000_000, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+			c.load(i)
+			number.Set(dst, int64(i))
+			return nil
+		})
+		opts := []nwt.Option{nwt.WithBatchSize(*batch), nwt.WithShuffle(1)}
+		result, err := nwt.Tune(ctx, ds, append(opts, nwt.WithTuningTime(*budget), nwt.WithStep(func(context.Context, *nwt.Batch) error {
+			c.step()
+			return nil
+		}))...)
 		if err != nil {
 			return err
 		}
-		for _, t := range r.Trials {
-			if t.Workers == r.Workers {
-				fmt.Fprintf(w, "%s\t%d\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t\n", c.name, t.Workers,
-					ms(t.Mean), ms(t.Wait), ms(t.Step), ms(r.Trials[0].Step))
-				f.ticks = append(f.ticks, c.name)
-				f.lines[0].y, f.lines[1].y = append(f.lines[0].y, ms(t.Mean)), append(f.lines[1].y, ms(t.Step))
-			}
+		times, workers, err := inTurns(ctx, ds, c.step, *budget, opts, append(slices.Clone(opts), nwt.WithWorkers(result.Workers)))
+		if err != nil {
+			return err
 		}
+		fmt.Fprintf(w, "%s\t%d\t%.1f ms\t%d\t%.1f ms\t%.1f ×\t\n", c.name,
+			workers[0], ms(times[0]), workers[1], ms(times[1]), times[0].Seconds()/times[1].Seconds())
+		f.ticks = append(f.ticks, c.name)
+		f.lines[0].y, f.lines[1].y = append(f.lines[0].y, ms(times[0])), append(f.lines[1].y, ms(times[1]))
 	}
 	w.Flush()
 	return drawTo(*o.plot, f)
+}
+
+// inTurns trains with each of the options for a tenth of the budget, five times in turn, and returns the
+// medians of the time per batch, and the worker counts.
+func inTurns(ctx context.Context, ds nwt.Dataset, step func(), budget time.Duration, options ...[]nwt.Option) ([]time.Duration, []int, error) {
+	times, workers := make([][]time.Duration, len(options)), make([]int, len(options))
+	for range 5 {
+		for i, opts := range options {
+			loader, err := nwt.NewLoader(ds, opts...)
+			if err != nil {
+				return nil, nil, err
+			}
+			var batches int
+			var began time.Time
+			for _, err := range loader.Epoch(ctx, 0) {
+				if err != nil {
+					loader.Close()
+					return nil, nil, err
+				}
+				if batches == 0 {
+					began = time.Now() // after the first batch: workers have started
+				}
+				step()
+				batches++
+				if time.Since(began) > budget/10 {
+					break
+				}
+			}
+			workers[i] = loader.Stats().Workers
+			times[i] = append(times[i], time.Since(began)/time.Duration(batches))
+			loader.Close()
+		}
+	}
+	medians := make([]time.Duration, len(options))
+	for i := range times {
+		slices.Sort(times[i])
+		medians[i] = times[i][len(times[i])/2]
+	}
+	return medians, workers, nil
 }
 
 func ms(d time.Duration) float64 { return 1000 * d.Seconds() }

@@ -4,8 +4,8 @@
 //	          Synn and Kim's "Num Worker Tuner" (2021)
 //	grid      worker counts × batch sizes: loading alone, beside a step that computes
 //	          on the CPUs, and beside a longer one that leaves them to the workers
-//	choice    what is tuned without a step, with one that computes on all CPUs as XLA
-//	          does, and with one that leaves them alone
+//	choice    what tuning gains over the default count: a store that waits, a tail, a
+//	          database with two connections, a step that computes on the workers' CPUs
 //	waiting   a dataset that waits, kept in memory, augmented beforehand
 //	overlap   loading beside computing: the longer of the two, not their sum
 //
