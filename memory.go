@@ -14,10 +14,9 @@ import (
 // the process may grow by 80 % of the memory that the container or the machine has left, divided by the
 // number of ranks on the host.
 func WithMemoryLimit(bytes int64) Option {
-	return option("WithMemoryLimit", inTune|inAuto, func(o *options) error {
-		o.maxMemory = bytes
-		return errorIf(bytes < 1, "WithMemoryLimit", bytes, "must be at least 1 byte")
-	})
+	return option("WithMemoryLimit", inTune|inAuto,
+		errorIf(bytes < 1, "WithMemoryLimit", bytes, "must be at least 1 byte"),
+		func(o *options) { o.maxMemory = bytes }, bytes)
 }
 
 // memoryLimit returns the peak that no worker count may exceed: see Trial.needs. It must be called before

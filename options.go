@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/host"
@@ -37,23 +38,34 @@ const (
 	everywhere = inLoader | inAuto | inTune
 )
 
-// option makes an Option. It notes that the option was given; if options.only leaves it out, it is
-// checked but not set.
-func option(name string, in effect, set func(o *options) error) Option {
+// option makes an Option with this name, effect and check. key is what of its value a tuning's result depends
+// on, if anything. If options.only leaves it out, it is checked but not set.
+func option(name string, in effect, check error, set func(o *options), key ...any) Option {
 	return func(o *options) error {
-		if in&o.only == 0 {
-			unset := *o
-			return set(&unset)
+		if in&o.only != 0 {
+			o.given = append(o.given, given{name, in, key})
+			set(o)
 		}
-		o.given[name] = in
-		return set(o)
+		return check
 	}
+}
+
+// number makes an Option for a number, which must be low … high.
+func number(name string, in effect, n, low, high int, set func(o *options), key ...any) Option {
+	return option(name, in, between(name, n, low, high), set, key...)
+}
+
+// given is what is known of an option that was given.
+type given struct {
+	name string
+	in   effect
+	key  []any
 }
 
 // options holds what the options have set.
 type options struct {
-	given map[string]effect // the options that were given, by name
-	only  effect            // options without any of these effects are left out
+	given []given // in order
+	only  effect  // options without any of these effects are left out
 
 	batchSize int
 	workers   int
@@ -121,7 +133,6 @@ const (
 // wrong.
 func newOptions(opts []Option) (*options, error) {
 	o := &options{
-		given:     map[string]effect{},
 		only:      ^effect(0),
 		batchSize: 32,
 		world:     1,
@@ -158,7 +169,21 @@ func newOptions(opts []Option) (*options, error) {
 }
 
 // has reports whether an option was given.
-func (o *options) has(name string) bool { return o.given[name] != 0 }
+func (o *options) has(name string) bool {
+	return slices.ContainsFunc(o.given, func(of given) bool { return of.name == name })
+}
+
+// key returns what of the options a tuning's result depends on. It leaves out what only changes which samples are
+// loaded, or how the search proceeds.
+func (o *options) key() string {
+	key := []any{o.ranks(), o.cpus()}
+	for _, of := range o.given {
+		if of.key != nil {
+			key = append(key, of.name, of.key)
+		}
+	}
+	return fmt.Sprintf("%#v", key)
+}
 
 func (o *options) defaultWorkers() int { return min(o.cpus(), maxWorkers) }
 
@@ -201,46 +226,43 @@ func between(option string, n, low, high int) error {
 // WithBatchSize sets how many samples a batch has, 1 … 2²⁴−1. The default is 32. With a [BatchSampler] it
 // is the most that a batch may have. The last batch of an epoch may be smaller.
 func WithBatchSize(n int) Option {
-	return option("WithBatchSize", everywhere|inPrecompute, func(o *options) error { o.batchSize = n; return between("WithBatchSize", n, 1, ring.MaxPlaces) })
+	return number("WithBatchSize", everywhere|inPrecompute, n, 1, ring.MaxPlaces, func(o *options) { o.batchSize = n })
 }
 
 // WithWorkers sets how many goroutines load samples, 0 … 1024. The default is GOMAXPROCS. With 0, samples
 // are loaded in the goroutine of the loop. [Tune] ignores this option.
 func WithWorkers(n int) Option {
-	return option("WithWorkers", inLoader|inPrecompute, func(o *options) error { o.workers = n; return between("WithWorkers", n, 0, maxWorkers) })
+	return number("WithWorkers", inLoader|inPrecompute, n, 0, maxWorkers, func(o *options) { o.workers = n })
 }
 
 // WithPrefetch sets how many batches are loaded ahead of the one in use, 1 … 1022. With 0 workers no
 // batch is loaded ahead. The default is 2, and more if training waits while workers are idle; the
 // additional batches take at most 256 MiB, and at most an eighth of the memory left.
 func WithPrefetch(batches int) Option {
-	return option("WithPrefetch", everywhere|inPrecompute, func(o *options) error { o.prefetch = batches; return between("WithPrefetch", batches, 1, maxPrefetch) })
+	return number("WithPrefetch", everywhere|inPrecompute, batches, 1, maxPrefetch, func(o *options) { o.prefetch = batches }, batches)
 }
 
 // WithShuffle gives every epoch another order, computed from seed and epoch. It also seeds [Sample.Rand]
 // and [Batch.Rand]. By default samples come in the dataset's order.
 func WithShuffle(seed uint64) Option {
-	return option("WithShuffle", everywhere, func(o *options) error { o.shuffle, o.shuffled = true, seed; return nil })
+	return option("WithShuffle", everywhere, nil, func(o *options) { o.shuffle, o.shuffled = true, seed })
 }
 
 // WithSeed sets the seed of [Sample.Rand] and [Batch.Rand]; the default is that of [WithShuffle], or 0.
 func WithSeed(seed uint64) Option {
-	return option("WithSeed", everywhere, func(o *options) error { o.seed = &seed; return nil })
+	return option("WithSeed", everywhere, nil, func(o *options) { o.seed = &seed })
 }
 
 // WithSampler sets the order of the samples in each epoch. It can't be combined with [WithShuffle] or a
 // stream.
 func WithSampler(s Sampler) Option {
-	return option("WithSampler", everywhere, func(o *options) error {
-		o.sampler = s
-		return errorIf(s == nil, "WithSampler", nil, "the sampler is nil")
-	})
+	return option("WithSampler", everywhere, errorIf(s == nil, "WithSampler", nil, "the sampler is nil"), func(o *options) { o.sampler = s })
 }
 
 // WithDropLast leaves out the last batch if it would be smaller than the others. With a [BatchSampler]
 // it leaves out the last step if that step has fewer batches than ranks.
 func WithDropLast() Option {
-	return option("WithDropLast", everywhere, func(o *options) error { o.dropLast = true; return nil })
+	return option("WithDropLast", everywhere, nil, func(o *options) { o.dropLast = true })
 }
 
 // WithRank makes the loader load one rank's part of the epoch, where world is the number of ranks: 0 ≤
@@ -249,39 +271,36 @@ func WithDropLast() Option {
 // [Streamed] describe exceptions. WithRank doesn't say how many ranks share this host, so CPUs aren't
 // divided among them, and one log line says so: see [WithRankFromEnv].
 func WithRank(rank, world int) Option {
-	return option("WithRank", everywhere, func(o *options) error {
-		o.rank, o.world = rank, world
-		if err := between("WithRank: world", world, 1, launch.MaxWorld); err != nil {
-			return err
-		}
-		return errorIf(rank < 0 || rank >= world, "WithRank: rank", rank, "must be 0 … %d, below world", world-1)
-	})
+	check := between("WithRank: world", world, 1, launch.MaxWorld)
+	if check == nil {
+		check = errorIf(rank < 0 || rank >= world, "WithRank: rank", rank, "must be 0 … %d, below world", world-1)
+	}
+	return option("WithRank", everywhere, check, func(o *options) { o.rank, o.world = rank, world })
 }
 
 // WithRankFromEnv does what [WithRank] does, with the rank that [RankFromEnv] reads. Ranks on one host
 // share its CPUs: the default of [WithWorkers] and Tune's counts are divided among them.
 func WithRankFromEnv() Option {
-	return option("WithRankFromEnv", everywhere, func(o *options) error {
+	return func(o *options) error {
 		found, err := launch.Find(os.LookupEnv, os.Getpid())
 		if err != nil {
 			return optionError("WithRankFromEnv", nil, "%v", err)
 		}
 		r := Rank(found)
-		o.launcher, o.rank, o.world = &r, r.Rank, r.World
-		return nil
-	})
+		return option("WithRankFromEnv", everywhere, nil, func(o *options) { o.launcher, o.rank, o.world = &r, r.Rank, r.World })(o)
+	}
 }
 
 // WithUnordered delivers each batch as soon as it is loaded, so the order may differ from run to run,
 // except on a GPU. Epochs then can't be resumed.
 func WithUnordered() Option {
-	return option("WithUnordered", everywhere, func(o *options) error { o.unordered = true; return nil })
+	return option("WithUnordered", everywhere, nil, func(o *options) { o.unordered = true }, true)
 }
 
 // WithInterleave sets how many shards are read at once, 1 … 1024. The default is 4 per rank; for a
 // [CountedStream] it is 32 over all ranks. The order of samples depends on this number.
 func WithInterleave(shards int) Option {
-	return option("WithInterleave", everywhere|ofStreams, func(o *options) error { o.interleave = shards; return between("WithInterleave", shards, 1, 1024) })
+	return number("WithInterleave", everywhere|ofStreams, shards, 1, 1024, func(o *options) { o.interleave = shards }, shards)
 }
 
 const defaultWindow = 1024
@@ -291,7 +310,7 @@ const defaultWindow = 1024
 // take 4 GB. If they take more than an eighth of the memory left, a warning is logged: see
 // [Stats].WindowBytes.
 func WithShuffleWindow(samples int) Option {
-	return option("WithShuffleWindow", everywhere|ofStreams, func(o *options) error { o.window = samples; return between("WithShuffleWindow", samples, 1, 1<<24) })
+	return number("WithShuffleWindow", everywhere|ofStreams, samples, 1, 1<<24, func(o *options) { o.window = samples })
 }
 
 // WithEpochSamples ends an epoch of a stream after n samples over all ranks; n is 1 … 2³¹−1. Each rank
@@ -300,7 +319,7 @@ func WithShuffleWindow(samples int) Option {
 // stops before the shards end, their ends are never read, and a log line says so. A rank whose shards
 // hold fewer samples reads them again.
 func WithEpochSamples(n int) Option {
-	return option("WithEpochSamples", everywhere|ofStreams, func(o *options) error { o.epochSamples = n; return between("WithEpochSamples", n, 1, math.MaxInt32) })
+	return number("WithEpochSamples", everywhere|ofStreams, n, 1, math.MaxInt32, func(o *options) { o.epochSamples = n })
 }
 
 // shardsAtOnce returns how many shards of a stream without counts are read at once.
@@ -313,7 +332,7 @@ func (o *options) shardsAtOnce() int { return cmp.Or(o.interleave, 4) }
 // logged, then every tenth, every hundredth and so on: see [Loader.BadSamples]. An error whose method
 // EndsEpoch() bool returns true doesn't make a sample bad, but ends the epoch.
 func WithErrorBudget(maxBad int) Option {
-	return option("WithErrorBudget", everywhere|inPrecompute, func(o *options) error { o.maxBad = maxBad; return between("WithErrorBudget", maxBad, 0, math.MaxInt32) })
+	return number("WithErrorBudget", everywhere|inPrecompute, maxBad, 0, math.MaxInt32, func(o *options) { o.maxBad = maxBad })
 }
 
 // WithTimeout gives up a call of Load that takes longer than perSample, or a call of LoadMany that takes
@@ -326,20 +345,18 @@ func WithErrorBudget(maxBad int) Option {
 // outstanding, the epoch ends with an error. With 0 workers the loader waits for every call, so tuning
 // doesn't try 0.
 func WithTimeout(perSample time.Duration) Option {
-	return option("WithTimeout", everywhere|inPrecompute, func(o *options) error {
-		o.timeout = perSample
-		return errorIf(perSample < time.Millisecond, "WithTimeout", perSample, "must be at least 1ms")
-	})
+	return option("WithTimeout", everywhere|inPrecompute,
+		errorIf(perSample < time.Millisecond, "WithTimeout", perSample, "must be at least 1ms"),
+		func(o *options) { o.timeout = perSample }, true)
 }
 
 // WithWorkerInit makes each worker call f once, in its goroutine, before its first sample. With 0
 // workers the goroutine of the loop calls f, as worker 0. If f fails, the epoch ends with a *[LoadError]
 // whose Index is −1; the next epoch tries again.
 func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
-	return option("WithWorkerInit", everywhere|inPrecompute, func(o *options) error {
-		o.init = f
-		return errorIf(f == nil, "WithWorkerInit", nil, "the function is nil")
-	})
+	return option("WithWorkerInit", everywhere|inPrecompute,
+		errorIf(f == nil, "WithWorkerInit", nil, "the function is nil"),
+		func(o *options) { o.init = f }, true)
 }
 
 // WithBatchTransform makes a worker run f, such as mixup or masking, on each loaded batch before it is
@@ -349,56 +366,52 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 // leave room for what f adds. After f, the elements beyond each length are cleared. [WithTimeout] doesn't
 // bound f.
 func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
-	return option("WithBatchTransform", everywhere, func(o *options) error {
-		o.transform = f
-		return errorIf(f == nil, "WithBatchTransform", nil, "the function is nil")
-	})
+	return option("WithBatchTransform", everywhere,
+		errorIf(f == nil, "WithBatchTransform", nil, "the function is nil"),
+		func(o *options) { o.transform = f }, true)
 }
 
 // WithLogger sets where log lines go. The default is [slog.Default]. While [Tune] or [Precompute] logs, a
 // handler must not call it with the same file.
 func WithLogger(l *slog.Logger) Option {
-	return option("WithLogger", everywhere|inPrecompute, func(o *options) error {
-		o.log = l
-		return errorIf(l == nil, "WithLogger", nil, "the logger is nil: slog.New(slog.DiscardHandler) logs nothing")
-	})
+	return option("WithLogger", everywhere|inPrecompute,
+		errorIf(l == nil, "WithLogger", nil, "the logger is nil: slog.New(slog.DiscardHandler) logs nothing"),
+		func(o *options) { o.log = l })
 }
 
 // WithDevice sets where batches must end up. The default is [Host].
 func WithDevice(d Device) Option {
-	return option("WithDevice", everywhere, func(o *options) error { o.device = d; return errorIf(d == nil, "WithDevice", nil, "the device is nil") })
+	return option("WithDevice", everywhere, errorIf(d == nil, "WithDevice", nil, "the device is nil"), func(o *options) { o.device = d })
 }
 
 // WithAlpha sets alpha, the difference in time that [Tune] ignores. It must be at least 0. Two worker counts
 // are equally fast if their times for the iterations of [WithIterations] differ by less. By default alpha is
 // 0.5 s, but at least 1 % and at most 2 % of the fastest count's time, and at least 5 µs per batch.
 func WithAlpha(d time.Duration) Option {
-	return option("WithAlpha", inTune|inAuto, func(o *options) error {
-		o.alpha = search.Alpha{Total: d, Share: math.Inf(1)}
-		return errorIf(d < 0, "WithAlpha", d, "must be at least 0")
-	})
+	return option("WithAlpha", inTune|inAuto,
+		errorIf(d < 0, "WithAlpha", d, "must be at least 0"),
+		func(o *options) { o.alpha = search.Alpha{Total: d, Share: math.Inf(1)} }, d)
 }
 
 // WithRelativeAlpha sets the alpha of [WithAlpha] as a share, 0 … 1, of the fastest count's time.
 func WithRelativeAlpha(share float64) Option {
-	return option("WithRelativeAlpha", inTune|inAuto, func(o *options) error {
-		o.alpha = search.Alpha{Total: math.MaxInt64, Share: share}
-		return errorIf(!(share >= 0 && share <= 1), "WithRelativeAlpha", share, "must be 0 … 1")
-	})
+	return option("WithRelativeAlpha", inTune|inAuto,
+		errorIf(!(share >= 0 && share <= 1), "WithRelativeAlpha", share, "must be 0 … 1"),
+		func(o *options) { o.alpha = search.Alpha{Total: math.MaxInt64, Share: share} }, share)
 }
 
 // WithIterations sets how many batches [Tune] measures, 1 … 1 000 000, for each worker count that it may
 // choose. If batch times vary, it measures more. The default is 100, but fewer if batches are slow, and
 // more if they are fast.
 func WithIterations(n int) Option {
-	return option("WithIterations", inTune|inAuto, func(o *options) error { o.iterations = n; return between("WithIterations", n, 1, 1_000_000) })
+	return number("WithIterations", inTune|inAuto, n, 1, 1_000_000, func(o *options) { o.iterations = n }, n)
 }
 
 // WithMaxWorkers sets how many workers [Tune] tries at most, 0 … 1024. By default Tune tries up to two
 // workers per CPU that the process may use, and more as long as more workers are faster and CPUs are
 // idle.
 func WithMaxWorkers(n int) Option {
-	return option("WithMaxWorkers", inTune|inAuto, func(o *options) error { o.most = n; return between("WithMaxWorkers", n, 0, maxWorkers) })
+	return number("WithMaxWorkers", inTune|inAuto, n, 0, maxWorkers, func(o *options) { o.most = n }, n)
 }
 
 // WithTuningTime sets how long [Tune] may measure; d must be above 0. After that time, Tune ends the
@@ -406,26 +419,20 @@ func WithMaxWorkers(n int) Option {
 // measured in any case, even if its first batches take longer. The default is 1 minute; with
 // [WithIterations] or [Exhaustive] there is no limit.
 func WithTuningTime(d time.Duration) Option {
-	return option("WithTuningTime", inTune, func(o *options) error {
-		o.tuningTime = d
-		return errorIf(d <= 0, "WithTuningTime", d, "must be more than 0")
-	})
+	return option("WithTuningTime", inTune, errorIf(d <= 0, "WithTuningTime", d, "must be more than 0"), func(o *options) { o.tuningTime = d })
 }
 
 // WithStep makes [Tune] run f on every batch, as training would. The answer is then the fewest workers at
 // which training doesn't wait. The first call with each batch shape isn't measured. After Tune, restore
 // what f has changed.
 func WithStep(f func(ctx context.Context, b *Batch) error) Option {
-	return option("WithStep", inTune, func(o *options) error { o.step = f; return errorIf(f == nil, "WithStep", nil, "the function is nil") })
+	return option("WithStep", inTune, errorIf(f == nil, "WithStep", nil, "the function is nil"), func(o *options) { o.step = f }, true)
 }
 
 // WithProgress makes [Tune] and [Precompute] call f whenever there is something new to show. Without
 // it they log a line every 10 s, and Tune also at its beginning and end.
 func WithProgress(f func(Progress)) Option {
-	return option("WithProgress", inTune, func(o *options) error {
-		o.progress = f
-		return errorIf(f == nil, "WithProgress", nil, "the function is nil")
-	})
+	return option("WithProgress", inTune, errorIf(f == nil, "WithProgress", nil, "the function is nil"), func(o *options) { o.progress = f })
 }
 
 // WithResultCache keeps the result of [Tune] in the file at path, under a name for the dataset. The next
@@ -436,10 +443,9 @@ func WithProgress(f func(Progress)) Option {
 // call Tune at once, one tunes and the others wait. If the file is unusable, Tune logs that and tunes.
 // Functions that Tune calls must not call it with the same file.
 func WithResultCache(path, name string) Option {
-	return option("WithResultCache", inTune, func(o *options) error {
-		o.results, o.resultName = path, name
-		return errorIf(path == "" || name == "", "WithResultCache", fmt.Sprintf("%q, %q", path, name), "needs the path of a file and a name for the dataset")
-	})
+	return option("WithResultCache", inTune,
+		errorIf(path == "" || name == "", "WithResultCache", fmt.Sprintf("%q, %q", path, name), "needs the path of a file and a name for the dataset"),
+		func(o *options) { o.results, o.resultName = path, name }, name)
 }
 
 // WithAutoWorkers makes a loader tune itself while training goes on: it settles on the fewest workers at
@@ -447,7 +453,7 @@ func WithResultCache(path, name string) Option {
 // tries at most [WithMaxWorkers]. It ignores the same differences as [Tune]: see [WithAlpha].
 // [Loader.SetWorkers] stops it.
 func WithAutoWorkers() Option {
-	return option("WithAutoWorkers", everywhere, func(o *options) error { o.auto = true; return nil })
+	return option("WithAutoWorkers", everywhere, nil, func(o *options) { o.auto = true })
 }
 
 // maxAheadBytes bounds the memory of the records that a stream reads ahead.
@@ -479,10 +485,9 @@ var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 // a database is temporary if its method SQLState() string returns a state of class 08, 40, 53 or 57P, or
 // if it is database/sql's driver.ErrBadConn. The package objects retries after other errors too.
 func WithRetry(times int, wait time.Duration) Option {
-	return option("WithRetry", everywhere|inPrecompute, func(o *options) error {
-		o.retry = retry.Policy{Times: times, Wait: wait, Asked: true}
-		return errors.Join(between("WithRetry", times, 0, 100), errorIf(wait < 0, "WithRetry", wait, "the wait must be at least 0"))
-	})
+	return option("WithRetry", everywhere|inPrecompute,
+		errors.Join(between("WithRetry", times, 0, 100), errorIf(wait < 0, "WithRetry", wait, "the wait must be at least 0")),
+		func(o *options) { o.retry = retry.Policy{Times: times, Wait: wait, Asked: true} })
 }
 
 // Temporary reports whether an error is temporary, as [WithRetry] judges it. If err doesn't show that,
@@ -504,7 +509,7 @@ func Retryable(err error) error { return retry.As(err, true) }
 // with "unexpected fault address", after log lines of level Debug that say which batch had that memory.
 // The error that ends an epoch is logged too.
 func WithChecks() Option {
-	return option("WithChecks", everywhere, func(o *options) error { o.checks = true; return nil })
+	return option("WithChecks", everywhere, nil, func(o *options) { o.checks = true })
 }
 
 // tellOfChecks logs, once per process, what a crash of the program may mean.

@@ -12,12 +12,12 @@ import (
 // for programs that copy to a GPU themselves. If the system refuses to lock memory, a log line names the
 // limit.
 func WithPinned() Option {
-	return option("WithPinned", everywhere, func(o *options) error { o.pinned = new(true); return nil })
+	return option("WithPinned", everywhere, nil, func(o *options) { o.pinned = new(true) }, true)
 }
 
 // WithoutPinned loads batches into ordinary memory.
 func WithoutPinned() Option {
-	return option("WithoutPinned", everywhere, func(o *options) error { o.pinned = new(false); return nil })
+	return option("WithoutPinned", everywhere, nil, func(o *options) { o.pinned = new(false) }, true)
 }
 
 // slotMemory allocates the memory of slots, always outside the Go heap. On the heap, a gigabyte of slots

@@ -226,16 +226,10 @@ func (r *Result) impossible() string {
 	return ""
 }
 
-// resultKey returns everything that the answer depends on. It leaves out what only changes which samples
-// are loaded, or how the search proceeds.
+// resultKey returns everything that the answer depends on.
 func (s *setup) resultKey() resultfile.Key {
-	o := s.opts
-	pinned := "default"
-	if o.pinned != nil {
-		pinned = fmt.Sprint(*o.pinned)
-	}
-	device := o.device.String()
-	if gpu, ok := o.device.(cudaDevice); ok {
+	device := s.opts.device.String()
+	if gpu, ok := s.opts.device.(cudaDevice); ok {
 		device = "cuda (" + gpu.Name() + ")" // any GPU of this kind on the host
 	}
 	return resultfile.Key{
@@ -243,9 +237,7 @@ func (s *setup) resultKey() resultfile.Key {
 		Device:     device,
 		Fields:     s.layout.String(),
 		BatchBytes: int64(s.layout.Size) * int64(s.first.perBatch),
-		Options: fmt.Sprintf("name=%q prefetch=%d unordered=%t pinned=%s timeout=%t ranks=%d cpus=%d alpha=%v/%v iterations=%d max=%d memory=%d step=%t init=%t transform=%t interleave=%d",
-			o.resultName, o.prefetch, o.unordered, pinned, o.timeout > 0, o.ranks(), o.cpus(), o.alpha.Total, o.alpha.Share, o.iterations, o.most, o.maxMemory,
-			o.step != nil, o.init != nil, o.transform != nil, o.interleave),
+		Options:    s.opts.key(),
 	}
 }
 

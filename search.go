@@ -33,10 +33,7 @@ func (s Strategy) String() string {
 
 // WithStrategy sets how [Tune] searches: [Greedy] by default, or [Exhaustive].
 func WithStrategy(s Strategy) Option {
-	return option("WithStrategy", inTune, func(o *options) error {
-		o.strategy = s
-		return errorIf(!s.known(), "WithStrategy", s, "must be Greedy or Exhaustive")
-	})
+	return option("WithStrategy", inTune, errorIf(!s.known(), "WithStrategy", s, "must be Greedy or Exhaustive"), func(o *options) { o.strategy = s })
 }
 
 // space returns what a search may measure, from a count on. step says whether a step follows each batch.

@@ -144,13 +144,14 @@ func (s *setup) logIgnored(called string, in effect) {
 		in |= inAuto
 	}
 	var names []string
-	for name, where := range s.opts.given {
-		if where&in == 0 || where&ofStreams != 0 && !s.streams() {
-			names = append(names, name)
+	for _, of := range s.opts.given {
+		if of.in&in == 0 || of.in&ofStreams != 0 && !s.streams() {
+			names = append(names, of.name)
 		}
 	}
 	if len(names) > 0 {
 		slices.Sort(names)
+		names = slices.Compact(names)
 		s.opts.log.Info("nwt: options without effect", "in", called, "options", strings.Join(names, ", "))
 	}
 }
