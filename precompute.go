@@ -23,9 +23,8 @@ import (
 // the fields, the number of samples, version, the fingerprint (see [Fingerprinter]). If the samples
 // depend on anything else, change version whenever that changes. Two samples of a file that is there are
 // loaded, as by [LoadSample], and compared, the first and another: if they differ, Precompute returns an
-// error. If they can't be loaded, or are different each time, it only logs that. If another program's file lies at path,
-// it is first moved to path.foreign. A sample that is damaged in the file, or was left out under
-// [WithErrorBudget], is loaded from ds.
+// error. If they can't be loaded, or are different each time, it only logs that. Another program's file at path is an
+// error. A sample that is damaged in the file, or was left out under [WithErrorBudget], is loaded from ds.
 //
 // All samples are tried, even if some are bad. If more are bad than [WithErrorBudget] allows, or if the
 // run is interrupted, the samples loaded so far stay in path.partial, and the next call loads the rest.

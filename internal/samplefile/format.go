@@ -54,7 +54,7 @@ func (s *Spec) data() int64  { return s.index() + entryBytes*int64(s.Samples) }
 // indexOffset returns where the index begins if the description has n bytes.
 func indexOffset(n int) int64 { return int64(headerBytes+n+7) &^ 7 }
 
-// These are the reasons why a file can't be used. In each case it helps to write the file anew.
+// These are the reasons why a file can't be used. A file of samples is then written anew; any other file is kept.
 var (
 	errForeign = errors.New("it is not a file of precomputed samples")
 	errDamaged = errors.New("it is damaged")
@@ -99,8 +99,8 @@ func readHeader(r io.ReaderAt, size int64) (description []byte, whole uint64, er
 	if err != nil && err != io.EOF {
 		return nil, 0, err
 	}
-	if !bytes.HasPrefix(b[:n], []byte(magic)) {
-		return nil, 0, fmt.Errorf("%w: it begins with %q", errForeign, b[:min(n, len(magic))])
+	if begins := b[:min(n, len(magic))]; !bytes.HasPrefix([]byte(magic), begins) {
+		return nil, 0, fmt.Errorf("%w: it begins with %q; move it, or choose another path", errForeign, begins)
 	}
 	if n < headerBytes {
 		return nil, 0, fmt.Errorf("%w: it has %d bytes", errDamaged, n)

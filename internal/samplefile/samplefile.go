@@ -1,6 +1,6 @@
 // Package samplefile keeps samples in a file with checksums; it treats samples as bytes. Such a file is
 // written once, read by many goroutines, and replaced if it is damaged or holds other samples than those
-// asked for. Any other file at its path is moved out of the way, never overwritten.
+// asked for. Any other file at its path is an error, and is never overwritten.
 package samplefile
 
 import (
@@ -87,7 +87,7 @@ func Open(ctx context.Context, path string, spec Spec, log *slog.Logger, fill fu
 
 // rewritable reports whether there is no file, or one that must be replaced.
 func rewritable(err error) bool {
-	for _, known := range []error{fs.ErrNotExist, errForeign, errDamaged, errOther} {
+	for _, known := range []error{fs.ErrNotExist, errDamaged, errOther} {
 		if errors.Is(err, known) {
 			return true
 		}

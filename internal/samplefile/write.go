@@ -140,7 +140,7 @@ func write(ctx context.Context, path string, spec Spec, held *files.Held, log *s
 	err = errors.Join(err, w.flush())
 	lost := w.lost()
 	if err = errors.Join(cmp.Or(err, lost), w.f.Close()); err == nil {
-		err = makeWay(path, log)
+		err = makeWay(path, spec, log)
 	}
 	if err == nil {
 		err = files.Replace(ctx, w.partial, path)
@@ -220,8 +220,8 @@ func (w *Writer) leftover(ctx context.Context, log *slog.Logger) (*File, error) 
 	if err := f.Close(); err != nil {
 		return nil, err
 	}
-	if size > 0 && errors.Is(why, errForeign) { // an empty file holds nothing that could be lost
-		return nil, fmt.Errorf("%s is in the way, and %w: move or remove it", w.partial, why)
+	if errors.Is(why, errForeign) {
+		return nil, fmt.Errorf("%s is in the way: %w", w.partial, why)
 	}
 	log.Warn("nwt: the partial file of an interrupted call can't be used and is made anew", "path", w.partial, "reason", why)
 	return nil, files.Remove(ctx, w.partial)
@@ -248,28 +248,18 @@ func (w *Writer) find(ctx context.Context, left *File) error {
 	return nil
 }
 
-// makeWay moves away a file at the path that may have been put there while the samples were loaded. It
-// replaces only a file of samples.
-func makeWay(path string, log *slog.Logger) error {
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
+// makeWay makes sure that nothing but a file of samples is replaced, also if something was put at the path while
+// the samples were loaded.
+func makeWay(path string, spec Spec, log *slog.Logger) error {
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err == nil && info.Mode().IsRegular() {
-		var f *os.File
-		if f, err = files.Open(path); err == nil {
-			_, _, err = readHeader(f, info.Size())
-			if err := f.Close(); err != nil {
-				return err
-			}
-			if err == nil || errors.Is(err, errDamaged) || errors.Is(err, errOther) {
-				return nil
-			}
-		}
-	}
-	kept, err := files.SetAside(path, ".foreign")
+	f, err := open(path, spec, log)
 	if err == nil {
-		log.Warn("nwt: the file that was there is kept", "path", path, "kept", kept)
+		return f.Close()
 	}
-	return err
+	if errors.Is(err, errDamaged) || errors.Is(err, errOther) {
+		return nil
+	}
+	return fmt.Errorf("%s is in the way: %w", path, err)
 }
