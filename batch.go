@@ -428,7 +428,7 @@ type slot struct {
 
 // newSlot makes a slot in the given memory. The batch that it is made for holds it.
 func (l *engine) newSlot(mem slotMemory) (*slot, error) {
-	n := l.setup.places
+	n := l.setup.opts.batchSize
 	s := &slot{free: mem.free, indices: make([]int, n), places: layout.NewGeometry(l.setup.layout.Layout, n, l.setup.offsets, l.setup.slotBytes, l.ownShapes())}
 	var err error
 	if s.places.Bytes, err = mem.alloc(l.setup.slotBytes); err != nil {

@@ -189,14 +189,6 @@ func (o *epochOrder) follow(option string, s Sampler) (err error) {
 	return err
 }
 
-// mostInBatch returns the most samples that a batch of this rank may have.
-func (o *epochOrder) mostInBatch() int {
-	if o.order.Batches > 0 {
-		return min(o.order.Batch, o.order.N)
-	}
-	return o.perBatch
-}
-
 // startsOf returns a function that asks a BatchSampler where batches begin.
 func startsOf(b BatchSampler) func(epoch, batch int) (position int, err error) {
 	return func(epoch, batch int) (position int, err error) {

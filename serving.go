@@ -83,7 +83,7 @@ func (b servedBatch) Memory() []byte {
 	return of.slot.places.Bytes[:of.slot.places.Used]
 }
 
-func (s *serving) BatchSize() int { return s.l.setup.places }
+func (s *serving) BatchSize() int { return s.l.setup.opts.batchSize }
 
 func (s *serving) Places(dst []driver.Place, rank, world int, from driver.State, number int) (_ []driver.Place, after driver.State, left int, err error) {
 	after = from
@@ -118,8 +118,8 @@ func (s *serving) Places(dst []driver.Place, rank, world int, from driver.State,
 }
 
 func (s *serving) Load(ctx context.Context, places []driver.Place, alloc func(size int) ([]byte, error), free func(mem []byte) error) (driver.Batch, []error, error) {
-	if n := len(places); n < 1 || n > s.l.setup.places {
-		return nil, nil, optionError("Load", n, "must be 1 … %d places, the samples of a batch", s.l.setup.places)
+	if n := len(places); n < 1 || n > s.l.setup.opts.batchSize {
+		return nil, nil, optionError("Load", n, "must be 1 … %d places, the samples of a batch", s.l.setup.opts.batchSize)
 	}
 	for _, p := range places {
 		if p.Epoch != places[0].Epoch || p.Key != places[0].Key {

@@ -27,7 +27,6 @@ type setup struct {
 	once    *oncelog.Log
 
 	slotMem   slotMemory
-	places    int   // samples that a slot has room for; 0 while the setup is made
 	slotBytes int   // size of a slot, for the longest batch allowed
 	offsets   []int // where each field begins in a slot
 }
@@ -50,7 +49,6 @@ func newSetup(ds Dataset, opts []Option) (*setup, error) {
 	}
 	var errs []error
 	s := &setup{ds: ds, shards: shards, layout: layout, opts: o, slotMem: newSlotMemory(o), once: &oncelog.Log{}}
-	places := o.batchSize
 	if n == endless {
 		s.first = &epochOrder{order: o.newOrder(), n: endless}
 		for k, n := range shards {
@@ -68,19 +66,15 @@ func newSetup(ds Dataset, opts []Option) (*setup, error) {
 	} else {
 		s.first, err = s.epochOrderOf("WithSampler", o.sampler, n)
 		errs = append(errs, err)
-		if err == nil && layout.Size > largeSlot/o.batchSize {
-			places = s.first.mostInBatch()
-		}
 	}
-	if layout.Size > maxBatchBytes/places {
-		errs = append(errs, optionError("WithBatchSize", o.batchSize, "a batch of %d samples of %d bytes would be more than %d bytes",
-			places, layout.Size, maxBatchBytes))
+	if layout.Size > maxBatchBytes/o.batchSize {
+		errs = append(errs, optionError("WithBatchSize", o.batchSize, "a batch of samples of %d bytes would be more than %d bytes", layout.Size, maxBatchBytes))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	s.places, s.offsets = places, make([]int, len(layout.Columns))
-	s.slotBytes = geometry.Place(layout.Columns, places, s.offsets)
+	s.offsets = make([]int, len(layout.Columns))
+	s.slotBytes = geometry.Place(layout.Columns, o.batchSize, s.offsets)
 	return s, nil
 }
 
@@ -99,15 +93,8 @@ func (s *setup) epochOrderOf(option string, sampler Sampler, n int) (*epochOrder
 		return nil, err
 	}
 	o.perBatch = o.order.PerBatch()
-	if most := o.mostInBatch(); s.places > 0 && most > s.places {
-		return nil, optionError("WithBatchSize", s.opts.batchSize, "a batch may now have %d samples, but the loader has room for %d, all that an epoch had when it was made, since a whole batch would be larger than %d bytes: make a new loader", most, s.places, largeSlot)
-	}
 	return o, nil
 }
-
-// largeSlot is how many bytes a slot may have for samples that no epoch has yet: the dataset may grow, or
-// SetSampler may set a longer order.
-const largeSlot = 256 << 20
 
 // identity returns a fingerprint of the order: the order that a sampler gives to an epoch of n samples,
 // or the order of a stream. It doesn't depend on ranks, batches and workers.

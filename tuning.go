@@ -328,7 +328,7 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 	o := t.l.setup.opts
 	r := &Result{
 		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: t.sp.Iterations, Repeatability: c.Confidence,
-		Strategy: strategy, Step: o.step != nil || strategy == report.Live, Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: int64(t.l.setup.layout.Size) * int64(t.l.setup.places),
+		Strategy: strategy, Step: o.step != nil || strategy == report.Live, Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: int64(t.l.setup.layout.Size) * int64(o.batchSize),
 		BatchSamples: float64(t.l.counters.samples.Load()) / float64(max(1, t.l.counters.batches.Load())), Hardware: hardware(o.machine.CPUs()),
 	}
 	for _, w := range slices.Sorted(maps.Keys(t.refused)) {

@@ -457,65 +457,6 @@ func TestTheDifferenceOfTwoSnapshotsIsWhatWasDoneBetweenThem(t *testing.T) {
 	require.Contains(t, done.String(), "4 batches of 40 samples")
 }
 
-// bulky is a dataset of n samples of 600 kB that says which it is.
-func bulky(n *atomic.Int64) nwt.Dataset {
-	return resizable{n, nwt.NewDataset(1, []nwt.Field{{Name: "x", Type: nwt.Int64, Shape: []int{75_000}}}, func(_ context.Context, i int, dst *nwt.Sample) error {
-		nwt.Values[int64](dst, 0)[74_999] = int64(i)
-		return nil
-	})}
-}
-
-type resizable struct {
-	n *atomic.Int64
-	nwt.Dataset
-}
-
-func (d resizable) Len() int { return int(d.n.Load()) }
-
-func TestASlotHasRoomForNoMoreSamplesThanAnEpochHas(t *testing.T) {
-	var n atomic.Int64
-	n.Store(50)
-	for _, opts := range [][]nwt.Option{{}, {nwt.WithRank(1, 3)}, {nwt.WithSampler(kit.Sizes{20, 25, 5})}, {nwt.WithRank(0, 2), nwt.WithSampler(kit.Sizes{20, 25, 5})}} {
-		l := kit.NewLoader(t, bulky(&n), append(opts, nwt.WithBatchSize(100_000), nwt.WithWorkers(2))...)
-		times := 0
-		for b, err := range l.Epochs(t.Context(), 0, 2) {
-			require.NoError(t, err)
-			for place, i := range b.Indices() {
-				require.EqualValues(t, i, nwt.Values[int64](b, 0)[75_000*place+74_999])
-				times++
-			}
-		}
-		require.Positive(t, times)
-		s := l.Stats()
-		require.LessOrEqual(t, s.SlotBytes, int64(s.Slots)*50*600_000)
-	}
-}
-
-func TestAnEpochThatOutgrowsLargeSlotsIsAnError(t *testing.T) {
-	var n atomic.Int64
-	n.Store(50)
-	l := kit.NewLoader(t, bulky(&n), nwt.WithBatchSize(100_000), nwt.WithWorkers(1))
-	epoch := func() (samples int, err error) {
-		for b, err := range l.Epoch(t.Context(), 0) {
-			if err != nil {
-				return samples, err
-			}
-			samples += b.Len()
-		}
-		return samples, nil
-	}
-	want := "a batch may now have 51 samples, but the loader has room for 50"
-	require.ErrorContains(t, l.SetSampler(kit.SamplerFunc{N: 51, Order: func(_, i int) int { return i % 50 }}), want)
-	n.Store(51)
-	_, err := epoch()
-	require.ErrorContains(t, err, want)
-	require.ErrorContains(t, err, "make a new loader")
-	n.Store(49)
-	samples, err := epoch()
-	require.NoError(t, err)
-	require.Equal(t, 49, samples)
-}
-
 func TestSetWorkersWithThePresentNumberEndsAutoModeToo(t *testing.T) {
 	l := kit.NewLoader(t, kit.Augmented(4096), nwt.WithBatchSize(16), nwt.WithWorkers(2), nwt.WithAutoWorkers(), kit.Silent)
 	require.NoError(t, l.SetWorkers(2))
