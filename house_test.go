@@ -515,7 +515,7 @@ func TestErrorsInErrorsNameThePackageOnce(t *testing.T) {
 		"Concat":             composed(nwt.Concat(empty, nwt.Map(nwt.Map(nil, nil, nil), nil, nil))),
 		"Split":              composed(nwt.Split(nwt.Cached(empty, 1), 1, 1)),
 		"Precompute":         composed(nwt.Precompute(t.Context(), nwt.NewDataset(1, fields, func(context.Context, int, *nwt.Sample) error { return nwt.ErrClosed }), filepath.Join(t.TempDir(), "f"), "")),
-		"folder":             composed(folder.Open(t.Context(), t.TempDir(), nil)),
+		"folder":             composed(folder.Open(t.Context(), t.TempDir(), nil, nil, nil)),
 		"sampler":            composed(sampler.Select(nil, nil)),
 		"split":              composed(split.Stratified(nwt.Map(nil, nil, nil), 0, nil, 1)),
 		"vision":             composed(vision.New([]vision.Transform{nil, nil})),

@@ -31,7 +31,7 @@ func logged(t *testing.T, f func()) string {
 
 func TestClassesOfAnotherFolderKeepTheirNumbers(t *testing.T) {
 	open := func(dir string, opts ...folder.Option) (*folder.Folder, error) {
-		return folder.Open(t.Context(), dir, []string{".png"}, opts...)
+		return folder.Open(t.Context(), dir, []string{".png"}, nil, nil, opts...)
 	}
 	training, err := open(tree(t, "0/a.png", "180/a.png", "270/a.png", "90/a.png"))
 	require.NoError(t, err)
@@ -59,7 +59,7 @@ func TestClassesOfAnotherFolderKeepTheirNumbers(t *testing.T) {
 
 func TestFilesThatArePassedOverAreCountedInOneLine(t *testing.T) {
 	open := func(dir string, opts ...folder.Option) (*folder.Folder, error) {
-		return folder.Open(t.Context(), dir, []string{".png"}, opts...)
+		return folder.Open(t.Context(), dir, []string{".png"}, nil, nil, opts...)
 	}
 	dir := tree(t, "a/1.png", "a/2.AVIF", "a/deep/3.avif", "b/1.png", "b/4.heic", "b/README", "b/Thumbs.db", "b/.x.png", "labels.csv")
 	said := logged(t, func() {
@@ -77,7 +77,7 @@ func TestFilesThatArePassedOverAreCountedInOneLine(t *testing.T) {
 
 func TestStrayFilesAreAnErrorOrSkippedAndCounted(t *testing.T) {
 	open := func(dir string, opts ...folder.Option) (*folder.Folder, error) {
-		return folder.Open(t.Context(), dir, []string{".png"}, opts...)
+		return folder.Open(t.Context(), dir, []string{".png"}, nil, nil, opts...)
 	}
 	dir := tree(t, "a/1.png", "cover.png", "overview.png")
 	_, err := open(dir)
@@ -91,9 +91,9 @@ func TestStrayFilesAreAnErrorOrSkippedAndCounted(t *testing.T) {
 
 func TestACopyOfAFolderHasTheSameContentFingerprint(t *testing.T) {
 	tells := func(dir string, opts ...folder.Option) string {
-		f, err := func() (*folder.Folder, error) { return folder.Open(t.Context(), dir, []string{".png"}, opts...) }()
+		f, err := folder.Open(t.Context(), dir, []string{".png"}, nil, nil, opts...)
 		require.NoError(t, err)
-		return sounds(f).(nwt.Fingerprinter).Fingerprint()
+		return f.Fingerprint()
 	}
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "a"), 0o755))
@@ -132,7 +132,7 @@ func TestAFolderAboveTheFoldersOfTrainingAndValidationIsToldOnce(t *testing.T) {
 	} {
 		dir := tree(t, c.files...)
 		said := logged(t, func() {
-			_, err := folder.Open(t.Context(), dir, nil, c.opts...)
+			_, err := folder.Open(t.Context(), dir, nil, nil, nil, c.opts...)
 			require.NoError(t, err)
 		})
 		require.Equal(t, c.told, strings.Contains(said, line), "%v: %s", c.files, said)
@@ -142,21 +142,21 @@ func TestAFolderAboveTheFoldersOfTrainingAndValidationIsToldOnce(t *testing.T) {
 func TestAClassWhoseAccentsAreWrittenOtherwiseIsToldSo(t *testing.T) {
 	const nfc, nfd = "caf\u00e9", "cafe\u0301"
 	for _, c := range [][2]string{{nfc, nfd}, {nfd, nfc}} {
-		_, err := folder.Open(t.Context(), tree(t, "tea/1.wav", c[0]+"/1.wav"), nil, folder.WithClasses([]string{"tea", c[1]}))
+		_, err := folder.Open(t.Context(), tree(t, "tea/1.wav", c[0]+"/1.wav"), nil, nil, nil, folder.WithClasses([]string{"tea", c[1]}))
 		require.ErrorContains(t, err, fmt.Sprintf("has the class %+q, and the class given is %+q", c[0], c[1]))
 		require.ErrorContains(t, err, "NFD")
 	}
 	for _, other := range []string{"cafe", "caf", "cafeu", "kafe\u0301", "cafe\u0301\u0301s"} {
-		_, err := folder.Open(t.Context(), tree(t, "tea/1.wav", other+"/1.wav"), nil, folder.WithClasses([]string{"tea", nfc}))
+		_, err := folder.Open(t.Context(), tree(t, "tea/1.wav", other+"/1.wav"), nil, nil, nil, folder.WithClasses([]string{"tea", nfc}))
 		require.ErrorContains(t, err, "has classes that aren't among the classes given: "+other)
 	}
 }
 
 func TestFoldersWhoseClassesDifferAreNotPutTogether(t *testing.T) {
 	open := func(dir string, opts ...folder.Option) nwt.Dataset {
-		f, err := folder.Open(t.Context(), dir, nil, opts...)
+		f, err := folder.Open(t.Context(), dir, nil, sound, readSound, opts...)
 		require.NoError(t, err)
-		return sounds(f)
+		return f
 	}
 	farm, house, zoo := tree(t, "cow/1.wav", "dog/1.wav"), tree(t, "cat/2.wav", "dog/2.wav"), tree(t, "cow/3.wav", "dog/3.wav", "lion/3.wav")
 	half := func(ds nwt.Dataset) nwt.Dataset {
@@ -171,7 +171,7 @@ func TestFoldersWhoseClassesDifferAreNotPutTogether(t *testing.T) {
 	classes := folder.WithClasses([]string{"cat", "cow", "dog", "lion"})
 	renumbered := nwt.Map(open(house), open(house).Fields(), func(_ context.Context, src, dst *nwt.Sample) error { return nil })
 	for _, parts := range [][]nwt.Dataset{
-		{open(farm, classes), open(house, classes)}, {open(farm), open(zoo)}, {open(farm), renumbered}, {open(farm), nwt.NewDataset(1, open(farm).Fields(), sounds(nil).Load)},
+		{open(farm, classes), open(house, classes)}, {open(farm), open(zoo)}, {open(farm), renumbered}, {open(farm), nwt.NewDataset(1, open(farm).Fields(), open(farm).Load)},
 	} {
 		_, err := nwt.Concat(parts...)
 		require.NoError(t, err)

@@ -27,11 +27,17 @@ func ExampleOpen() {
 	}
 
 	ctx := context.Background()
-	files, err := folder.Open(ctx, dir, []string{".txt"})
+	const longest = 1000 // bytes; what is longer is cut
+	var schema nwt.Schema
+	text := nwt.AddRagged[uint8](&schema, "text", 1, longest)
+	files, err := folder.Open(ctx, dir, []string{".txt"}, schema.Fields(), func(_ context.Context, path string, dst *nwt.Sample) error {
+		data, err := os.ReadFile(path)
+		text.Set(dst, data[:min(len(data), longest)]...)
+		return err
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	const longest = 1000 // bytes; what is longer is cut
 	lengths, err := files.Lengths(ctx, func(_ context.Context, path string) (int, error) {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -42,18 +48,11 @@ func ExampleOpen() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	var schema nwt.Schema
-	text := nwt.AddRagged[uint8](&schema, "text", 1, longest)
-	ds := files.Dataset(schema.Fields(), func(_ context.Context, path string, dst *nwt.Sample) error {
-		data, err := os.ReadFile(path)
-		text.Set(dst, data[:min(len(data), longest)]...)
-		return err
-	})
-	label, err := nwt.ColumnOf[int64](ds, "label")
+	label, err := nwt.ColumnOf[int64](files, "label")
 	if err != nil {
 		log.Fatal(err)
 	}
-	sized := nwt.Sized(ds, func(i int, sizes []int) { sizes[0] = lengths[i] })
+	sized := nwt.Sized(files, func(i int, sizes []int) { sizes[0] = lengths[i] })
 
 	loader, err := nwt.NewLoader(sized, nwt.WithBatchSize(3))
 	if err != nil {

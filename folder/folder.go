@@ -13,43 +13,50 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// A Folder holds the names of files and their classes: files in dir/cat, or in folders below it, have
-// class "cat".
-type Folder struct{ files *classfolder.Files }
+// A Folder is a dataset of files: those in dir/cat, or in folders below it, have class "cat". Its fields
+// are those that [Open] was given and, last, "label" of type Int64, which is an index in Classes and which
+// [nwt.ColumnOf] can read.
+type Folder struct {
+	files  *classfolder.Files
+	fields []nwt.Field
+	load   func(ctx context.Context, path string, dst *nwt.Sample) error
+}
 
-// An Option changes which files [Open] takes.
-type Option func(*options)
-
-type options struct{ classfolder.Options }
+// An Option changes which files [Open] and vision.OpenFolder take.
+type Option func(*classfolder.Options)
 
 // WithEmptyClasses keeps a class whose folder has no file. Without this option an empty folder is an
 // error, since leaving its class out would give all later classes other numbers.
-func WithEmptyClasses() Option { return func(o *options) { o.KeepEmpty = true } }
+func WithEmptyClasses() Option { return func(o *classfolder.Options) { o.KeepEmpty = true } }
 
 // WithClasses gives classes their numbers: names[0] is class 0. For validation, pass the Classes of the
 // training folder: otherwise, in a folder that lacks a class, all later classes have other numbers. It
 // is an error if a folder has none of these names; a name without a folder or without files is fine.
 func WithClasses(names []string) Option {
-	return func(o *options) { o.Classes = append([]string{}, names...) }
+	return func(o *classfolder.Options) { o.Classes = append([]string{}, names...) }
 }
 
 // WithoutStrayFiles skips files that are in no class's folder, and broken links next to the folders of
 // the classes. A log line counts them. Without this option both are errors: a broken link may have been
 // the folder of a class.
-func WithoutStrayFiles() Option { return func(o *options) { o.SkipStray = true } }
+func WithoutStrayFiles() Option { return func(o *classfolder.Options) { o.SkipStray = true } }
 
-// WithContentFingerprint makes the dataset's fingerprint depend on the first and the last 4 kB of each
+// WithContentFingerprint makes a folder's Fingerprint depend on the first and the last 4 kB of each
 // file instead of on its time of modification, so that a copy of a folder has the same fingerprint. The
 // first call of Fingerprint then opens and reads each file. If the middle of a file changes, but not the
 // file's size, the fingerprint doesn't show it.
-func WithContentFingerprint() Option { return func(o *options) { o.Content = true } }
+func WithContentFingerprint() Option { return func(o *classfolder.Options) { o.Content = true } }
 
 // Open lists the files of a folder that have one of the extensions, such as ".wav", in lower or upper
 // case. Without extensions it lists all files. It doesn't open the files. These are the same as in
 // vision.OpenFolder: the order, the classes, the treatment of links, the names that are skipped, and the
 // log line about files that are passed over. If ctx ends, so does the listing.
-func Open(ctx context.Context, dir string, extensions []string, opts ...Option) (*Folder, error) {
-	o := options{classfolder.Options{Package: "folder", Extensions: extensions}}
+//
+// load fills the fields of a sample from a file, under the rules of [nwt.Dataset]; its errors needn't name
+// the file. Without fields and load a sample is its label alone, for programs that want the names of the
+// files: they may call With later.
+func Open(ctx context.Context, dir string, extensions []string, fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error, opts ...Option) (*Folder, error) {
+	o := classfolder.Options{Package: "folder", Extensions: extensions}
 	for i, opt := range opts {
 		if opt == nil {
 			return nil, &nwt.ArgumentError{Name: fmt.Sprintf("folder.Open: options[%d]", i), Reason: "is nil"}
@@ -59,11 +66,27 @@ func Open(ctx context.Context, dir string, extensions []string, opts ...Option) 
 	if i := slices.Index(extensions, ""); i >= 0 {
 		return nil, &nwt.ArgumentError{Name: fmt.Sprintf("folder.Open: extensions[%d]", i), Value: "", Reason: "must not be empty; nil extensions take every file"}
 	}
-	files, err := classfolder.List(ctx, dir, o.Options)
+	if load == nil && len(fields) > 0 {
+		return nil, &nwt.ArgumentError{Name: "folder.Open", Reason: "load is nil, but there are fields"}
+	}
+	files, err := classfolder.List(ctx, dir, o)
 	if err != nil {
 		return nil, fmt.Errorf("folder: %w", err)
 	}
-	return &Folder{files}, nil
+	return with(files, fields, load), nil
+}
+
+func with(files *classfolder.Files, fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error) *Folder {
+	return &Folder{files, append(slices.Clone(fields), nwt.Field{Name: "label", Type: nwt.Int64}), load}
+}
+
+// With returns a dataset of the same files with other fields and another load, for example one without
+// random changes for validation, or with fields as long as the longest file.
+func (f *Folder) With(fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error) (*Folder, error) {
+	if load == nil {
+		return nil, &nwt.ArgumentError{Name: "folder.Folder.With", Reason: "load is nil"}
+	}
+	return with(f.files, fields, load), nil
 }
 
 // Len returns the number of files.
@@ -107,34 +130,20 @@ func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, p
 	return lengths, nil
 }
 
-// Dataset makes a dataset of the files. load fills the fields of a sample from a file, under the rules
-// of [nwt.Dataset]; its errors needn't name the file. After these fields, each sample has a field
-// "label" of type Int64, which [nwt.ColumnOf] can read. The dataset's fingerprint depends on the names,
-// sizes, times and classes of the files; with [WithContentFingerprint] it depends on some of their bytes
-// instead of the times.
-func (f *Folder) Dataset(fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error) nwt.Dataset {
-	if load == nil {
-		load = func(context.Context, string, *nwt.Sample) error {
-			return &nwt.ArgumentError{Name: "folder.Folder.Dataset", Reason: "load is nil"}
+// Fields returns the fields that [Open] was given and, last, "label".
+func (f *Folder) Fields() []nwt.Field { return f.fields }
+
+// Fingerprint depends on the names, sizes, times and classes of the files; with [WithContentFingerprint]
+// it depends on some of their bytes instead of the times.
+func (f *Folder) Fingerprint() string { return "folder.Folder: " + f.files.Tell() }
+
+// Load loads a file. Its errors name the file.
+func (f *Folder) Load(ctx context.Context, index int, dst *nwt.Sample) error {
+	if f.load != nil {
+		if err := f.load(ctx, f.Path(index), dst); err != nil {
+			return fmt.Errorf("%s: %w", f.Path(index), err)
 		}
 	}
-	all := append(slices.Clone(fields), nwt.Field{Name: "label", Type: nwt.Int64})
-	return &dataset{f, all, load}
-}
-
-type dataset struct {
-	*Folder
-	fields []nwt.Field
-	load   func(ctx context.Context, path string, dst *nwt.Sample) error
-}
-
-func (d *dataset) Fields() []nwt.Field { return d.fields }
-func (d *dataset) Fingerprint() string { return "folder.Folder: " + d.files.Tell() }
-
-func (d *dataset) Load(ctx context.Context, index int, dst *nwt.Sample) error {
-	if err := d.load(ctx, d.Path(index), dst); err != nil {
-		return fmt.Errorf("%s: %w", d.Path(index), err)
-	}
-	nwt.Values[int64](dst, len(d.fields)-1)[0] = int64(d.Class(index))
+	nwt.Values[int64](dst, len(f.fields)-1)[0] = int64(f.Class(index))
 	return nil
 }

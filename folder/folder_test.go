@@ -32,22 +32,20 @@ func tree(t testing.TB, names ...string) string {
 	return dir
 }
 
-// sounds has files of ragged bytes as its samples.
-func sounds(f *folder.Folder) nwt.Dataset {
-	fields := []nwt.Field{{Name: "sound", Type: nwt.Uint8, Shape: []int{100}, RaggedDims: 1}}
-	return f.Dataset(fields, func(_ context.Context, path string, dst *nwt.Sample) error {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		dst.SetLen(0, len(data))
-		copy(dst.Bytes(0), data)
-		return nil
-	})
+var sound = []nwt.Field{{Name: "sound", Type: nwt.Uint8, Shape: []int{100}, RaggedDims: 1}}
+
+func readSound(_ context.Context, path string, dst *nwt.Sample) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	dst.SetLen(0, len(data))
+	copy(dst.Bytes(0), data)
+	return nil
 }
 
 func TestASampleOfAFolderThatPanicsOrHangsNamesItsFile(t *testing.T) {
-	f, err := folder.Open(t.Context(), tree(t, "cat/1.wav", "cat/2.wav", "dog/3.wav"), nil)
+	f, err := folder.Open(t.Context(), tree(t, "cat/1.wav", "cat/2.wav", "dog/3.wav"), nil, nil, nil)
 	require.NoError(t, err)
 	file := f.Path(1)
 	for name, load := range map[string]func(context.Context) error{
@@ -55,12 +53,13 @@ func TestASampleOfAFolderThatPanicsOrHangsNamesItsFile(t *testing.T) {
 		"an error": func(context.Context) error { return errors.New("odd") },
 		"a hang":   func(ctx context.Context) error { <-ctx.Done(); return nil },
 	} {
-		ds := f.Dataset(nil, func(ctx context.Context, path string, _ *nwt.Sample) error {
+		ds, err := f.With(nil, func(ctx context.Context, path string, _ *nwt.Sample) error {
 			if path == file {
 				return load(ctx)
 			}
 			return nil
 		})
+		require.NoError(t, err)
 		subset, err := nwt.Subset(ds, []int{2, 1})
 		require.NoError(t, err)
 		for _, ds := range []nwt.Dataset{ds, subset, nwt.Cached(ds, 1<<20)} {
@@ -78,7 +77,7 @@ func TestASampleOfAFolderThatPanicsOrHangsNamesItsFile(t *testing.T) {
 
 func TestAFolderOfAnyFilesIsADatasetWithClasses(t *testing.T) {
 	dir := tree(t, "dog/2.wav", "cat/b/1.WAV", "cat/a.wav", "dog/notes.txt", "readme.md", "dog/1.flac", "dog/.x.wav", "__MACOSX/cat/1.wav")
-	f, err := folder.Open(t.Context(), dir, []string{".wav", ".flac"})
+	f, err := folder.Open(t.Context(), dir, []string{".wav", ".flac"}, sound, readSound)
 	require.NoError(t, err)
 	require.Equal(t, []string{"cat", "dog"}, f.Classes())
 	want := []string{"cat/a.wav", "cat/b/1.WAV", "dog/1.flac", "dog/2.wav"}
@@ -89,7 +88,7 @@ func TestAFolderOfAnyFilesIsADatasetWithClasses(t *testing.T) {
 		return int(info.Size()), err
 	})
 	require.NoError(t, err)
-	l, err := nwt.NewLoader(nwt.Sized(sounds(f), func(i int, sizes []int) { sizes[0] = lengths[i] }), nwt.WithBatchSize(3), nwt.WithWorkers(2))
+	l, err := nwt.NewLoader(nwt.Sized(f, func(i int, sizes []int) { sizes[0] = lengths[i] }), nwt.WithBatchSize(3), nwt.WithWorkers(2))
 	require.NoError(t, err)
 	defer l.Close()
 	at := 0
@@ -116,39 +115,41 @@ func TestWithoutExtensionsEveryFileIsTaken(t *testing.T) {
 	if os.Symlink(elsewhere, filepath.Join(dir, "b", "link")) == nil {
 		want++
 	}
-	f, err := folder.Open(t.Context(), dir, nil)
+	f, err := folder.Open(t.Context(), dir, nil, nil, nil)
 	require.NoError(t, err)
 	require.Equal(t, want, f.Len())
 }
 
 func TestAFolderOfFilesThatCannotBeUsedSaysWhy(t *testing.T) {
 	dir := tree(t, "a/1.wav", "b/readme", "c/2.wav")
-	_, err := folder.Open(t.Context(), dir, []string{".wav"})
+	_, err := folder.Open(t.Context(), dir, []string{".wav"}, nil, nil)
 	require.ErrorContains(t, err, "folder: "+dir+" has classes without a .wav file (to keep them, give the names of all classes): b")
-	f, err := folder.Open(t.Context(), dir, []string{".wav"}, folder.WithEmptyClasses())
+	f, err := folder.Open(t.Context(), dir, []string{".wav"}, sound, readSound, folder.WithEmptyClasses())
 	require.NoError(t, err)
 	require.Equal(t, 2, f.Class(1))
-	_, err = folder.Open(t.Context(), tree(t, "a/1", "top"), nil)
-	require.ErrorContains(t, err, "in no class's folder (in Go, WithoutStrayFiles skips them): top")
-	_, err = folder.Open(t.Context(), tree(t, "a/1"), []string{".wav"})
+	_, err = folder.Open(t.Context(), tree(t, "a/1", "top"), nil, nil, nil)
+	require.ErrorContains(t, err, "in no class's folder (in Go, folder.WithoutStrayFiles skips them): top")
+	_, err = folder.Open(t.Context(), tree(t, "a/1"), []string{".wav"}, nil, nil)
 	require.ErrorContains(t, err, "has no class folder with a .wav file")
-	_, err = folder.Open(t.Context(), filepath.Join(dir, "none", "train"), nil)
+	_, err = folder.Open(t.Context(), filepath.Join(dir, "none", "train"), nil, nil, nil)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.ErrorContains(t, err, filepath.Join(dir, "none", "train"))
-	_, err = folder.Open(t.Context(), dir, []string{".wav", ""})
+	_, err = folder.Open(t.Context(), dir, []string{".wav", ""}, nil, nil)
 	require.ErrorContains(t, err, "extensions[1]")
-	_, err = folder.Open(t.Context(), dir, nil, nil)
+	_, err = folder.Open(t.Context(), dir, nil, nil, nil, nil)
 	require.ErrorContains(t, err, "options[0]")
 	require.NoError(t, os.Remove(f.Path(1)))
-	_, err = nwt.LoadSample(t.Context(), sounds(f), 1)
+	_, err = nwt.LoadSample(t.Context(), f, 1)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.ErrorContains(t, err, f.Path(1))
-	_, err = nwt.LoadSample(t.Context(), f.Dataset(nil, nil), 0)
+	_, err = folder.Open(t.Context(), dir, nil, sound, nil)
+	require.ErrorContains(t, err, "load is nil")
+	_, err = f.With(nil, nil)
 	require.ErrorContains(t, err, "load is nil")
 }
 
 func TestAFileWhoseLengthCannotBeToldEndsLengthsAndIsNamed(t *testing.T) {
-	f, err := folder.Open(t.Context(), tree(t, "a/1", "a/2", "b/3"), nil)
+	f, err := folder.Open(t.Context(), tree(t, "a/1", "a/2", "b/3"), nil, nil, nil)
 	require.NoError(t, err)
 	cause := errors.New("no header")
 	_, err = f.Lengths(t.Context(), func(_ context.Context, path string) (int, error) {
@@ -173,9 +174,9 @@ func TestAFileWhoseLengthCannotBeToldEndsLengthsAndIsNamed(t *testing.T) {
 
 func TestAFoldersFingerprintTellsItsFiles(t *testing.T) {
 	tells := func(dir string) string {
-		f, err := folder.Open(t.Context(), dir, nil)
+		f, err := folder.Open(t.Context(), dir, nil, nil, nil)
 		require.NoError(t, err)
-		return sounds(f).(nwt.Fingerprinter).Fingerprint()
+		return f.Fingerprint()
 	}
 	dir := tree(t, "a/1", "b/2")
 	before := tells(dir)

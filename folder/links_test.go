@@ -21,7 +21,7 @@ func TestAClassThatIsALinkToNothingIsAnError(t *testing.T) {
 		t.Skip(err)
 	}
 	for _, opts := range [][]folder.Option{nil, {folder.WithEmptyClasses()}, {folder.WithClasses([]string{"a", "b", "c"})}} {
-		_, err := folder.Open(t.Context(), dir, []string{".wav"}, opts...)
+		_, err := folder.Open(t.Context(), dir, []string{".wav"}, nil, nil, opts...)
 		require.ErrorContains(t, err, "b")
 		require.ErrorContains(t, err, "no class's folder")
 	}

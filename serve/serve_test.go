@@ -241,9 +241,8 @@ func TestTheErrorOfTwoServersSaysWhatDiffersInTheirFolders(t *testing.T) {
 				if differs == "ends" {
 					opts = append(opts, folder.WithContentFingerprint())
 				}
-				f, err := folder.Open(t.Context(), dir, nil, opts...)
+				ds, err := folder.Open(t.Context(), dir, nil, nil, nil, opts...)
 				require.NoError(t, err)
-				ds := f.Dataset([]nwt.Field{{Name: "x", Type: nwt.Bool}}, func(context.Context, string, *nwt.Sample) error { return nil })
 				addresses = append(addresses, startAt(t, "tcp", "127.0.0.1:0", ds, serve.WithName(fmt.Sprint("host", i))))
 			}
 			var last error

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/folder"
 	"github.com/nwt-go/nwt/internal/classfolder"
 )
 
@@ -24,44 +25,6 @@ type Folder struct {
 	fields   []nwt.Field
 }
 
-// A FolderOption changes which files [OpenFolder] takes, and how their fields are named.
-type FolderOption func(*folderOptions)
-
-type folderOptions struct {
-	classfolder.Options
-	image, label string // the names of the fields
-}
-
-// WithFieldNames sets the names of the fields, by default "image" and "label". If two folders have
-// different names for their fields, [nwt.Zip] can put them side by side. Each folder then makes its own
-// random choices; to crop pictures alike, use [Pipeline.Choose].
-func WithFieldNames(image, label string) FolderOption {
-	return func(o *folderOptions) { o.image, o.label = image, label }
-}
-
-// WithEmptyClasses keeps a class whose folder has no picture. Without this option an empty folder is an
-// error, since leaving its class out would give all later classes other numbers.
-func WithEmptyClasses() FolderOption { return func(o *folderOptions) { o.KeepEmpty = true } }
-
-// WithClasses gives classes their numbers: names[0] is class 0. For validation, pass the Classes of the
-// training folder: otherwise, if one folder lacks a class, all later classes have other numbers in that
-// folder. It is an error if a folder has none of these names; a name without a folder or without pictures
-// is fine.
-func WithClasses(names []string) FolderOption {
-	return func(o *folderOptions) { o.Classes = append([]string{}, names...) }
-}
-
-// WithoutStrayFiles skips pictures that are in no class's folder, and broken links next to the folders
-// of the classes. A log line counts them. Without this option both are errors: a broken link may have
-// been the folder of a class.
-func WithoutStrayFiles() FolderOption { return func(o *folderOptions) { o.SkipStray = true } }
-
-// WithContentFingerprint makes [Folder.Fingerprint] depend on the first and the last 4 kB of each file
-// instead of on its time of modification, so that a copy of a folder has the same fingerprint. The first
-// call of Fingerprint then opens and reads each file. If the middle of a file changes, but not the file's
-// size, the fingerprint doesn't show it.
-func WithContentFingerprint() FolderOption { return func(o *folderOptions) { o.Content = true } }
-
 // OpenFolder lists the pictures of a folder, without opening them. It follows symbolic links to folders,
 // but lists each folder once per class.
 //
@@ -70,27 +33,24 @@ func WithContentFingerprint() FolderOption { return func(o *folderOptions) { o.C
 // picture, and dir itself must have none. Names that begin with a dot, and files that operating systems
 // and file servers leave behind (__MACOSX, @eaDir, Thumbs.db and the like), count neither as classes nor
 // as pictures. All other files that are skipped are counted by extension, in one log line of slog's
-// default logger, hidden pictures too. If ctx ends, so does the listing.
-func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...FolderOption) (*Folder, error) {
+// default logger, hidden pictures too. If ctx ends, so does the listing. The options are those of package
+// [folder].
+func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...folder.Option) (*Folder, error) {
 	if err := checkAlone("OpenFolder", p); err != nil {
 		return nil, err
 	}
-	o := folderOptions{image: "image", label: "label"}
-	o.Package, o.Extensions = "vision", Extensions
+	o := classfolder.Options{Package: "vision", Extensions: Extensions}
 	for i, opt := range opts {
 		if opt == nil {
 			return nil, optionError(fmt.Sprintf("OpenFolder: options[%d]", i), nil, "is nil")
 		}
 		opt(&o)
 	}
-	if o.image == "" || o.label == "" || o.image == o.label {
-		return nil, optionError("WithFieldNames", fmt.Sprintf("%q, %q", o.image, o.label), "needs two different names")
-	}
-	files, err := classfolder.List(ctx, dir, o.Options)
+	files, err := classfolder.List(ctx, dir, o)
 	if err != nil {
 		return nil, fmt.Errorf("vision: %w", err)
 	}
-	return &Folder{files, p, []nwt.Field{p.Field(o.image), {Name: o.label, Type: nwt.Int64}}}, nil
+	return &Folder{files, p, []nwt.Field{p.Field("image"), {Name: "label", Type: nwt.Int64}}}, nil
 }
 
 // With returns a dataset of the same files, loaded by another pipeline, for example one without random
@@ -101,6 +61,18 @@ func (f *Folder) With(p *Pipeline) (*Folder, error) {
 	}
 	other := *f
 	other.pipeline, other.fields = p, []nwt.Field{p.Field(f.fields[0].Name), f.fields[1]}
+	return &other, nil
+}
+
+// Named returns a dataset of the same files whose fields have these names, not "image" and "label". If two
+// folders have different names for their fields, [nwt.Zip] can put them side by side. Each folder then
+// makes its own random choices; to crop pictures alike, use [Pipeline.Choose].
+func (f *Folder) Named(image, label string) (*Folder, error) {
+	if image == "" || label == "" || image == label {
+		return nil, optionError("Folder.Named", fmt.Sprintf("%q, %q", image, label), "needs two different names")
+	}
+	other := *f
+	other.fields = []nwt.Field{f.pipeline.Field(image), {Name: label, Type: nwt.Int64}}
 	return &other, nil
 }
 
@@ -115,7 +87,7 @@ func checkAlone(name string, p *Pipeline) error {
 	return nil
 }
 
-// Classes returns the names of the classes, sorted or in the order of [WithClasses]. The slice must not be changed.
+// Classes returns the names of the classes, sorted or in the order of [folder.WithClasses]. The slice must not be changed.
 func (f *Folder) Classes() []string { return f.files.Classes }
 
 // Class returns the class of a file, as an index in Classes.
@@ -130,13 +102,13 @@ func (f *Folder) Path(index int) string { return f.files.Path(index) }
 // Len returns the number of files.
 func (f *Folder) Len() int { return f.files.Len() }
 
-// Fields returns two fields: "image", with the pipeline's type, and "label", an Int64. [WithFieldNames]
+// Fields returns two fields: "image", with the pipeline's type, and "label", an Int64. [Folder.Named]
 // changes the names. See [nwt.ColumnOf].
 func (f *Folder) Fields() []nwt.Field { return f.fields }
 
 // Fingerprint depends on what the samples depend on: the pipeline, and the names, sizes, times and
 // classes of the files, wherever the folder is. A copy of a folder has other times: see
-// [WithContentFingerprint]. The first call looks at all files, 32 at a time, and takes about as long
+// [folder.WithContentFingerprint]. The first call looks at all files, 32 at a time, and takes about as long
 // as listing them took. Later calls return the same result.
 func (f *Folder) Fingerprint() string {
 	return "vision.Folder: " + f.files.Tell() + " " + f.pipeline.Fingerprint()

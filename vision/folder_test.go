@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/folder"
 	"github.com/nwt-go/nwt/vision"
 )
 
@@ -105,8 +106,8 @@ func TestSymbolicLinksToClassesAreFollowedAndCirclesEnd(t *testing.T) {
 		}
 	}
 	_, err := vision.OpenFolder(t.Context(), dir, small(t))
-	require.ErrorContains(t, err, "no class's folder (in Go, WithoutStrayFiles skips them): lost", "it may be a class on a disk that isn't mounted")
-	f, err := vision.OpenFolder(t.Context(), dir, small(t), vision.WithoutStrayFiles())
+	require.ErrorContains(t, err, "no class's folder (in Go, folder.WithoutStrayFiles skips them): lost", "it may be a class on a disk that isn't mounted")
+	f, err := vision.OpenFolder(t.Context(), dir, small(t), folder.WithoutStrayFiles())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b", "c"}, f.Classes())
 	require.Equal(t, 4, f.Len())
@@ -192,7 +193,7 @@ func TestAClassWithoutPicturesIsNamedOrKeptButNeverLeftOut(t *testing.T) {
 	_, err := vision.OpenFolder(t.Context(), dir, small(t))
 	require.ErrorContains(t, err, "bee, dog, eel")
 	require.ErrorContains(t, err, "to keep them, give the names of all classes")
-	f, err := vision.OpenFolder(t.Context(), dir, small(t), vision.WithEmptyClasses())
+	f, err := vision.OpenFolder(t.Context(), dir, small(t), folder.WithEmptyClasses())
 	require.NoError(t, err)
 	require.Equal(t, []string{"ant", "bee", "cow", "dog", "eel"}, f.Classes())
 	require.Equal(t, 2, f.Len())
@@ -204,7 +205,9 @@ func TestAClassWithoutPicturesIsNamedOrKeptButNeverLeftOut(t *testing.T) {
 func TestFoldersWhoseFieldsHaveDifferentNamesCanBeZipped(t *testing.T) {
 	left, err := vision.OpenFolder(t.Context(), tree(t, "a/1.png", "b/2.png"), small(t))
 	require.NoError(t, err)
-	right, err := vision.OpenFolder(t.Context(), tree(t, "x/1.png", "y/2.png"), small(t), vision.WithFieldNames("right", "of"))
+	right, err := vision.OpenFolder(t.Context(), tree(t, "x/1.png", "y/2.png"), small(t))
+	require.NoError(t, err)
+	right, err = right.Named("right", "of")
 	require.NoError(t, err)
 	_, err = nwt.Zip(left, left)
 	require.Error(t, err)
@@ -218,8 +221,8 @@ func TestFoldersWhoseFieldsHaveDifferentNamesCanBeZipped(t *testing.T) {
 		require.Equal(t, []string{"image", "label", "right", "of"}, names)
 	}
 	for _, names := range [][2]string{{"", "label"}, {"image", ""}, {"same", "same"}} {
-		_, err = vision.OpenFolder(t.Context(), tree(t, "a/1.png"), small(t), vision.WithFieldNames(names[0], names[1]))
-		require.ErrorContains(t, err, "WithFieldNames")
+		_, err = left.Named(names[0], names[1])
+		require.ErrorContains(t, err, "Folder.Named")
 	}
 }
 
@@ -261,7 +264,7 @@ func TestWhatSystemsAndToolsLeaveInAFolderIsNoClassAndNoPicture(t *testing.T) {
 	dir := tree(t, "cat/0.png", "cat/._0.png", "cat/.hidden/1.png", "cat/@eaDir/0.png/SYNOPHOTO_THUMB_M.jpg", "dog/Thumbs.db", "dog/0.png",
 		"dog/.ipynb_checkpoints/0-checkpoint.png", "._top.png", ".DS_Store", "desktop.ini", ".ipynb_checkpoints/0.png", ".git/x", "__MACOSX/cat/._0.png",
 		"@eaDir/0.png", "#recycle/0.png", "$Recycle.Bin/0.png", "System Volume Information/x", ".@__thumb/0.png", "lost+found/0.png")
-	for _, opts := range [][]vision.FolderOption{nil, {vision.WithEmptyClasses()}} {
+	for _, opts := range [][]folder.Option{nil, {folder.WithEmptyClasses()}} {
 		f, err := vision.OpenFolder(t.Context(), dir, small(t), opts...)
 		require.NoError(t, err)
 		require.Equal(t, []string{"cat", "dog"}, f.Classes())

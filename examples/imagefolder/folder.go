@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/folder"
 	"github.com/nwt-go/nwt/vision"
 )
 
@@ -29,7 +30,7 @@ func recipe(size int) []vision.Transform {
 }
 
 // open finds the pictures of a folder.
-func open(ctx context.Context, dir string, size int, opts ...vision.FolderOption) (*images, error) {
+func open(ctx context.Context, dir string, size int, opts ...folder.Option) (*images, error) {
 	pipeline, err := vision.New(recipe(size))
 	if err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ import (
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/examples/internal/photos"
 	"github.com/nwt-go/nwt/examples/internal/progress"
+	"github.com/nwt-go/nwt/folder"
 	"github.com/nwt-go/nwt/vision"
 )
 
@@ -49,9 +50,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	case !known:
 		return fmt.Errorf("-strategy %q: must be greedy or exhaustive", *strategy)
 	}
-	var folderOpts []vision.FolderOption
+	var folderOpts []folder.Option
 	if *dir == "" {
-		folderOpts = append(folderOpts, vision.WithEmptyClasses()) // not all of Go's packages have images
+		folderOpts = append(folderOpts, folder.WithEmptyClasses()) // not all of Go's packages have images
 		var err error
 		if *dir, err = photos.Bundled(ctx); err != nil {
 			return err

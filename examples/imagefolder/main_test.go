@@ -15,7 +15,7 @@ import (
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/examples/internal/photos"
-	"github.com/nwt-go/nwt/vision"
+	"github.com/nwt-go/nwt/folder"
 )
 
 // write makes a file of an image all of one colour, by its extension.
@@ -128,7 +128,7 @@ func TestTheImagesThatComeWithGoHaveCorruptOnesAmongThem(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	images, err := open(t.Context(), dir, 16, vision.WithEmptyClasses())
+	images, err := open(t.Context(), dir, 16, folder.WithEmptyClasses())
 	require.NoError(t, err)
 	bad, err := images.check(t.Context(), func(nwt.Progress) {})
 	require.NoError(t, err)

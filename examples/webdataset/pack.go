@@ -19,6 +19,7 @@ import (
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/examples/internal/photos"
+	"github.com/nwt-go/nwt/folder"
 	"github.com/nwt-go/nwt/vision"
 	"github.com/nwt-go/nwt/wds"
 )
@@ -120,9 +121,9 @@ func shardName(i int) string {
 // returns the shards' names. The images are in random order, since a stream is mixed only within a
 // window. Images that can't be decoded are left out.
 func pack(ctx context.Context, dir, shards string, perShard, repeat int, stdout io.Writer) (names []string, err error) {
-	var opts []vision.FolderOption
+	var opts []folder.Option
 	if dir == "" {
-		opts = append(opts, vision.WithEmptyClasses()) // not all of Go's packages have images
+		opts = append(opts, folder.WithEmptyClasses()) // not all of Go's packages have images
 		if dir, err = photos.Bundled(ctx); err != nil {
 			return nil, err
 		}

@@ -67,7 +67,7 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 	}
 	slices.Sort(l.files)
 	if stray := l.files; len(stray) > 0 && !o.SkipStray {
-		return nil, fmt.Errorf("%s has files that are in no class's folder (in Go, WithoutStrayFiles skips them): %s", dir, some(stray))
+		return nil, fmt.Errorf("%s has files that are in no class's folder (in Go, folder.WithoutStrayFiles skips them): %s", dir, some(stray))
 	}
 	for _, name := range l.files {
 		l.pass(name)

@@ -171,7 +171,7 @@ func (s *settings) folder(ctx context.Context, d *dataset, dir, kind string) err
 	if len(*s.classes) > 0 {
 		opts = append(opts, folder.WithClasses(*s.classes))
 	}
-	f, err := folder.Open(ctx, dir, extensions, opts...)
+	f, err := folder.Open(ctx, dir, extensions, nil, nil, opts...)
 	if err != nil {
 		return err
 	}
