@@ -12,6 +12,7 @@
 //	DoGet          ticket {"epoch": 3, "batch": 17, "rank": 0, "world": 8} → that batch
 //	DoGet          … with "samples" and "order" of a state: the batch-th after that state
 //	DoGet          … with "partial": true: bad samples are left out, and named in the answer's "bad"
+//	DoAction       "indices" with a ticket → the indices of that batch's samples, as JSON; nothing is loaded
 //
 // A ticket may say "version": 3; a server of another version then refuses it.
 //

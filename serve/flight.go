@@ -55,12 +55,20 @@ func (f *flights) GetFlightInfo(_ context.Context, d *flight.FlightDescriptor) (
 	}, nil
 }
 
-// DoAction answers "sizes": the sizes of samples, as nwt.SizedDataset tells them, 4 bytes each, in
-// portions. −1 stands for those that can't be told: the sample is bad, as in a loader.
+// DoAction answers "indices", whose body is a ticket: the samples of that batch, which isn't loaded. It also
+// answers "sizes": the sizes of samples, as nwt.SizedDataset tells them, 4 bytes each, in portions. −1 stands
+// for those that can't be told: the sample is bad, as in a loader.
 func (f *flights) DoAction(a *flight.Action, stream flight.FlightService_DoActionServer) error {
+	if a.GetType() == "indices" {
+		text, err := f.s.indices(a.GetBody())
+		if err == nil {
+			err = stream.Send(&flight.Result{Body: text})
+		}
+		return err
+	}
 	ds, sized := f.s.ds.(nwt.SizedDataset)
 	if a.GetType() != "sizes" || !sized {
-		return status.Errorf(codes.InvalidArgument, "the action %.200q isn't known: a dataset that tells sizes has \"sizes\"", a.GetType())
+		return status.Errorf(codes.InvalidArgument, "the action %.200q isn't known: there are \"indices\" and, of a dataset that tells sizes, \"sizes\"", a.GetType())
 	}
 	from := caller(stream.Context())
 	leave, err := f.s.loading.enter(stream.Context(), from.host, from)

@@ -33,6 +33,7 @@ const (
 	kindError              // {"error", "temporary"}; number 0: of the connection
 	kindRelease            // the batch in the file of this number is of no use any more
 	kindWaiting            // the client can do nothing before this request is answered
+	kindIndices            // a ticket, and its answer: the samples of that batch, which isn't loaded
 )
 
 const (
@@ -172,7 +173,7 @@ func (l *local) take(f frame, first bool) error {
 	defer l.mu.Unlock()
 	a := l.asked[f.number]
 	switch n := int(f.number); f.kind {
-	case kindHello, kindAsk, kindMore:
+	case kindHello, kindAsk, kindMore, kindIndices:
 		if a != nil || len(l.asked) >= maxPending || n == 0 || l.s == nil && !first {
 			return fmt.Errorf("request %d: %d are pending, at most %d, after the first is answered, each with a number above 0 of its own", n, len(l.asked), maxPending)
 		}
@@ -213,7 +214,7 @@ func (l *local) take(f frame, first bool) error {
 // answer answers a request.
 func (l *local) answer(a *asked) {
 	defer a.drop()
-	how := map[uint32]func(*asked) error{kindHello: l.hello, kindMore: l.more, kindAsk: l.batch}[a.kind]
+	how := map[uint32]func(*asked) error{kindHello: l.hello, kindMore: l.more, kindAsk: l.batch, kindIndices: l.indices}[a.kind]
 	if err := how(a); l.ends(a) && err != nil {
 		l.fail(a.number, err)
 	}
@@ -261,6 +262,14 @@ func (l *local) more(a *asked) error {
 		return fmt.Errorf("there is no text %.100q", a.body)
 	}
 	return l.send(frame{kindMore, a.number, text()}, -1)
+}
+
+func (l *local) indices(a *asked) error {
+	text, err := l.s.indices(a.body)
+	if err == nil {
+		err = l.send(frame{kindIndices, a.number, text}, -1)
+	}
+	return err
 }
 
 // batch loads a batch once clients may hold one more. A client that can't go on without it gets its bytes

@@ -3,6 +3,7 @@ package serve_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +21,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/folder"
@@ -269,6 +272,35 @@ func TestWhoDoesNotKnowTheTokenGetsNothing(t *testing.T) {
 		require.ErrorContains(t, err, "the token is missing or wrong")
 	}
 	open(t, addresses, serve.WithToken("secret"))
+}
+
+func TestTheSamplesOfABatchAreToldWithoutLoadingOne(t *testing.T) {
+	ds := nwt.NewDataset(100, []nwt.Field{{Name: "x", Type: nwt.Uint8}}, func(context.Context, int, *nwt.Sample) error { panic("it is loaded") })
+	opts := []nwt.Option{nwt.WithBatchSize(8), nwt.WithShuffle(7)}
+	conn, err := grpc.NewClient(start(t, ds, 1, serve.WithLoader(opts...))[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	indices := func(ticket string) (told []int, err error) {
+		stream, err := flight.NewFlightServiceClient(conn).DoAction(t.Context(), &flight.Action{Type: "indices", Body: []byte(ticket)})
+		require.NoError(t, err)
+		answer, err := stream.Recv()
+		if err == nil {
+			require.NoError(t, json.Unmarshal(answer.GetBody(), &told))
+		}
+		return told, err
+	}
+	for rank := range 2 {
+		here := loader(t, ds, append(opts, nwt.WithRank(rank, 2))...)
+		for number := range here.Len() {
+			want, err := here.Indices(3, number)
+			require.NoError(t, err)
+			told, err := indices(fmt.Sprintf(`{"epoch": 3, "batch": %d, "rank": %d, "world": 2}`, number, rank))
+			require.NoError(t, err)
+			require.Equal(t, want, told)
+		}
+	}
+	_, err = indices(`{"batch": 1000}`)
+	require.Equal(t, codes.InvalidArgument, status.Code(err), err)
 }
 
 // A server remembers the order of some ranks, not of as many as clients name.

@@ -221,12 +221,11 @@ func (s *Server) describe(rank, world int) (description, error) {
 	return d, err
 }
 
-// load loads the batch that a ticket asks for, and returns what is to be told of it. The caller has
-// entered. The error is a status.
-func (s *Server) load(ctx context.Context, asked []byte, alloc func(int) ([]byte, error), free func([]byte) error) (b driver.Batch, a answer, err error) {
+// places returns the samples of the batch that a ticket asks for, and what is to be told of it. The error is
+// a status.
+func (s *Server) places(asked []byte) (t ticket, places []driver.Place, a answer, err error) {
 	a = answer{Server: s.opts.name, Data: s.about.Data}
-	var places []driver.Place
-	t, err := parseTicket(asked)
+	t, err = parseTicket(asked)
 	if err == nil && t.Version != 0 {
 		err = differs("server "+s.opts.name, version, t.Version)
 	}
@@ -238,14 +237,34 @@ func (s *Server) load(ctx context.Context, asked []byte, alloc func(int) ([]byte
 		places, after, a.Left, err = s.source.Places(nil, t.Rank, t.World, driver.State{Epoch: t.Epoch, Samples: t.Samples, Order: t.Order}, t.Batch)
 		a.After = (*nwt.State)(&after)
 	case t.Data != s.about.Data:
-		return nil, a, status.Error(codes.FailedPrecondition, said(fmt.Errorf("server %s has %s, not %s", s.opts.name, s.about.dataset(), t.Data), maxSaid))
+		return t, nil, a, status.Error(codes.FailedPrecondition, said(fmt.Errorf("server %s has %s, not %s", s.opts.name, s.about.dataset(), t.Data), maxSaid))
 	default:
 		for _, p := range t.Places {
 			places = append(places, driver.Place{Index: p[0], Position: p[1], Epoch: t.Epoch, Key: t.Key})
 		}
 	}
 	if err != nil {
-		return nil, a, status.Error(codes.InvalidArgument, said(err, maxSaid))
+		err = status.Error(codes.InvalidArgument, said(err, maxSaid))
+	}
+	return t, places, a, err
+}
+
+// indices returns the samples of the batch that a ticket asks for, bad ones too, as JSON. It loads nothing.
+func (s *Server) indices(asked []byte) ([]byte, error) {
+	_, places, _, err := s.places(asked)
+	indices := make([]int, len(places))
+	for i, p := range places {
+		indices[i] = p.Index
+	}
+	return jsonOf(indices), err
+}
+
+// load loads the batch that a ticket asks for, and returns what is to be told of it. The caller has
+// entered. The error is a status.
+func (s *Server) load(ctx context.Context, asked []byte, alloc func(int) ([]byte, error), free func([]byte) error) (b driver.Batch, a answer, err error) {
+	t, places, a, err := s.places(asked)
+	if err != nil {
+		return nil, a, err
 	}
 	b, bad, err := s.source.Load(ctx, places, alloc, free)
 	if _, wrong := errors.AsType[*nwt.ArgumentError](err); wrong {

@@ -347,6 +347,7 @@ func TestAProgramsOwnServerNeedsNoSocket(t *testing.T) {
 	}
 	require.Contains(t, string(say(kindHello, 1, `{"version": 3, "world": 1, "data": {}}`).body), `"samples":40`)
 	require.Equal(t, frame{kindMore, 2, []byte("a\x00")}, say(kindMore, 2, "files"))
+	require.Regexp(t, `^\[\d+(,\d+){7}\]$`, string(say(kindIndices, 4, `{"batch": 4}`).body))
 	require.Regexp(t, `^0 0 \d+\n`, string(say(kindAsk, 3, `{"batch": 4}`).body))
 	go func() { _, _ = io.Copy(io.Discard, from) }()
 	require.NoError(t, to.Close())

@@ -19,12 +19,12 @@ import numpy.typing as npt
 from . import _check as check
 from . import _children
 from . import _ranks as ranks
-from ._wire import Error, reworded
+from ._wire import VERSION, Error, reworded
 
 logger = logging.getLogger("nwt")
 
 State = dict[str, Any]
-Take = Callable[[], tuple[dict[str, npt.NDArray[Any]], int, "bytes | str", list[dict[str, Any]]]]
+Take = Callable[[], Any]  # a batch, how many follow in its epoch, the state after it, and its bad samples
 
 CLOSED = "the loader is closed"
 
@@ -246,24 +246,23 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
 
         Bad samples are left out.
         """
-        return self._made(self._load(epoch, number)[0])
-
-    def indices(self, epoch: int, number: int) -> list[int]:
-        """The samples of batch `number`, from 0, of an epoch on this rank; bad ones last. It loads the batch."""
-        arrays, bad = self._load(epoch, number)
-        if "index" not in arrays:
-            raise TypeError(f"the servers' samples have no index, but {', '.join(arrays)}")
-        return [*arrays["index"].tolist(), *(one["index"] for one in bad)]
-
-    def _load(self, epoch: int, number: int) -> tuple[dict[str, npt.NDArray[Any]], list[dict[str, Any]]]:
-        self._check()
-        state = {"epoch": check.integer("epoch", epoch, 0), "samples": 0}
+        state, number = self._numbered(epoch, number)
         asking = self._transport.asking(self.rank, self.world_size, 1)
         try:
-            arrays, _, _, bad = _answer(asking.ask(state, check.integer("number", number, 0, len(self) - 1)))
+            return self._made(_answer(asking.ask(state, number))[0])
         finally:
             asking.close()
-        return arrays, bad
+
+    def indices(self, epoch: int, number: int) -> list[int]:
+        """The samples of batch `number`, from 0, of an epoch on this rank, bad ones too. Nothing is loaded."""
+        state, number = self._numbered(epoch, number)
+        ticket = json.dumps({**state, "rank": self.rank, "world": self.world_size, "version": VERSION, "batch": number}).encode()
+        indices: list[int] = json.loads(_answer(lambda: self._transport.indices(ticket)))
+        return indices
+
+    def _numbered(self, epoch: int, number: int) -> tuple[State, int]:
+        self._check()
+        return {"epoch": check.integer("epoch", epoch, 0), "samples": 0}, check.integer("number", number, 0, len(self) - 1)
 
     def _rest(self) -> int:
         """The number of batches in the next iteration."""

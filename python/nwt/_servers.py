@@ -119,6 +119,10 @@ class Server:
             )
         return about
 
+    def indices(self, ticket: bytes, seconds: float) -> bytes:
+        (answer,) = self.client.do_action(self._flight.Action("indices", ticket), self._options(seconds))
+        return bytes(answer.body)
+
     def get(self, ticket: bytes, about: dict[str, Any], begun: Callable[[Any], None], seconds: float) -> Any:
         """A batch, how many batches follow, the state after the batch, and its bad samples.
 
@@ -156,10 +160,17 @@ class Servers:
         self.about: dict[str, Any] = {}  # what the first to answer has
 
     def describe(self, rank: int, world: int) -> dict[str, Any]:
-        asking = _Asking(self, rank, world, 1)
+        self.about = self._once(lambda server, seconds: server.describe(rank, world, seconds))
+        return self.about
+
+    def indices(self, ticket: bytes) -> bytes:
+        text: bytes = self._once(lambda server, seconds: server.indices(ticket, seconds))
+        return text
+
+    def _once(self, what: Callable[[Server, float], Any]) -> Any:
+        asking = _Asking(self, 0, 1, 1)
         try:
-            self.about = asking.call(lambda server, seconds: server.describe(rank, world, seconds))()
-            return self.about
+            return asking.call(what)()
         finally:
             asking.close()
 

@@ -23,8 +23,8 @@ import numpy.typing as npt
 from ._wire import VERSION, Error, described, dtype_of, fits, reworded
 
 HEAD = struct.Struct("<III")  # length of the body, kind, number
-HELLO, DROP, MORE, ABOUT, ASK, BATCH, ERROR, RELEASE, WAITING = range(1, 10)
-ANSWERS = {HELLO: ABOUT, MORE: MORE, ASK: BATCH}
+HELLO, DROP, MORE, ABOUT, ASK, BATCH, ERROR, RELEASE, WAITING, INDICES = range(1, 11)
+ANSWERS = {HELLO: ABOUT, MORE: MORE, ASK: BATCH, INDICES: INDICES}
 FIRST = 2**31  # the number of a connection's hello
 KEPT = 4  # batches that the caller may keep; of more it gets copies
 TICK = 1.0  # seconds between two looks at the time that is left
@@ -74,6 +74,10 @@ class Shared:
     def more(self, name: str) -> bytes:
         """A longer text that the server has."""
         text: bytes = self._answer(MORE, name.encode())
+        return text
+
+    def indices(self, ticket: bytes) -> bytes:
+        text: bytes = self._answer(INDICES, ticket)
         return text
 
     def asking(self, rank: int, world: int, ahead: int) -> _Asking:
@@ -184,7 +188,7 @@ class Shared:
                     fits(answer, self.about)
                     for again, (asks, what) in self._asked.items():
                         line.say(asks, again, what)
-            elif kind != MORE:
+            elif kind not in (MORE, INDICES):
                 raise ValueError(f"a message of kind {kind} about {number}")
             if asked := self._asked.pop(number, None):
                 if kind not in (ERROR, ANSWERS[asked[0]]):

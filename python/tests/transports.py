@@ -83,6 +83,14 @@ class Both(unittest.TestCase):
             asking.close()
             way.close()
 
+    def test_the_samples_of_a_batch_are_told_without_loading_one(self):
+        for way in ways("hanging"):
+            way.describe(1, 2)
+            self.assertEqual(json.loads(way.indices(b'{"rank": 1, "world": 2, "batch": 0}')), list(range(10, 20)))
+            with self.assertRaisesRegex(Error, "1: the batch must be 0 … 0"):
+                way.indices(b'{"rank": 1, "world": 2, "batch": 1}')
+            way.close()
+
     def test_a_batch_of_bad_samples_alone_is_empty_and_its_long_errors_are_cut(self):
         for way in ways("long"):
             batch, _, _, bad = first(way)
