@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import pickle
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from typing import IO, TYPE_CHECKING, Any
@@ -65,7 +66,9 @@ class Dataset(Local):
         **options: Unpack[Options],
     ) -> None:
         _children.begin()
-        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        torch = sys.modules.get("torch")
+        iterable = torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
+        if iterable or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise TypeError(
                 f"dataset={dataset!r:.200}: must have __len__ and __getitem__; for what can only be iterated over, make __getitem__ open or read its part number i"
             )
@@ -105,6 +108,7 @@ class Dataset(Local):
             raise
         self._tree = pickle.loads(base64.b64decode(self._transport.about["about"]["tree"]))
         self._objects = list(_children.objects(self._tree))
+        self._names = [field["Name"] for field in self._transport.about["fields"]]
 
     def _kept(self, file: IO[bytes]) -> int:
         """Keeps a file as long as the loader, for nwt-serve, which inherits its descriptor."""
@@ -153,6 +157,21 @@ class Dataset(Local):
             return self._collate([sample[0] for sample in samples])
         lists: dict[str, Any] = {name: [sample[k] for sample in samples] for k, name in enumerate(self._objects)}
         return Batch({**batch, **lists})
+
+    def _as_sample(self, batch: Mapping[str, Any]) -> Any:
+        """A batch in the structure of a sample. The lengths of a ragged array follow it, in a dict as NAME.len0."""
+        values = self._values(batch, self._tree)
+        return values[0] if len(values) == 1 else values
+
+    def _values(self, batch: Mapping[str, Any], tree: Any) -> list[Any]:
+        if tree[0] in ("array", "object"):
+            name = self._names[tree[1]] if tree[0] == "array" else tree[1]
+            return [batch[key] for key in (name, f"{name}.len0") if key in batch]
+        _, kind, parts = tree
+        if kind is None:
+            return [{f"{key}{more}": value for key, part in parts for more, value in zip(("", ".len0"), self._values(batch, part))}]
+        values = [value for part in parts for value in self._values(batch, part)]
+        return [kind(*values) if hasattr(kind, "_fields") and len(values) == len(parts) else values]
 
     def close(self) -> None:
         super().close()

@@ -1,8 +1,9 @@
-"""A torch.utils.data.DataLoader over any loader of nwt."""
+"""What stands in place of torch.utils.data.DataLoader: over a dataset of your own, or over any loader of nwt."""
 
 from __future__ import annotations
 
 import collections
+import inspect
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -14,17 +15,30 @@ import torch.distributed
 import torch.utils.data
 
 from . import _check as check
+from . import _children
 from ._loader import Apart, Batch, Loader
+from ._own import Dataset
 
 logger = logging.getLogger("nwt")
 
+# The arguments of torch's DataLoader that are for a dataset, and their defaults there.
+TORCHS = {
+    name: one.default
+    for name, one in inspect.signature(torch.utils.data.DataLoader.__init__).parameters.items()
+    if name not in ("self", "dataset", "pin_memory")
+}
+
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
-    """The batches of a loader of nwt as tensors, for a training loop or a trainer.
+    """In place of torch's DataLoader: change the import, and keep the line.
 
+    dataset: an object with __len__ and __getitem__, as for torch's DataLoader. A batch is tensors in
+        the structure of a sample, and strings are lists. The arguments and their defaults are
+        torch's, and those of nwt.Dataset come after them: seed, tune, ragged, lengths, errors …
+        Or a loader of nwt, which has these arguments itself. A batch is then a dict of tensors.
+    seed: by default that which `generator` began with, or 0.
     fields: with ("image", "label"), a batch is a tuple of these tensors. With
         {"pixel_values": "image"}, it is a dict in which the tensor "image" is named "pixel_values".
-        By default it is a dict of all tensors under their own names.
     pin_memory: whether tensors are in page-locked memory, if there is a GPU. Shared memory is
         registered with the GPU's driver once, and not copied.
     device: where tensors are sent; by default they stay on the host. If you send them yourself with
@@ -32,24 +46,44 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         before you take the next batch.
 
     A tensor that stays on the host shares the memory of the batch, unless pinning has copied it.
-    If torch.distributed is initialized, it sets the rank, unless the loader was given a rank.
+    If torch.distributed is initialized, it sets the rank, unless the loader was given one.
     """
 
     _is_accelerate_prepared = True  # Accelerate would divide the batches among the ranks again
 
     def __init__(
         self,
-        loader: Loader,
-        *,
-        fields: Sequence[str] | Mapping[str, str] | None = None,
+        dataset: Any,
+        batch_size: int = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], object] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        fields: Sequence[str] | Mapping[str, str] | None = None,
         device: torch.device | str | None = None,
-        **unknown: NoReturn,
+        **options: Any,
     ) -> None:
-        if not isinstance(loader, Loader):
-            raise TypeError(f"loader={loader!r:.200}: must be a loader of nwt, such as nwt.ImageFolder(…)")
-        for name in unknown:
-            raise TypeError(f"nwt.torch.DataLoader has no argument {name!r}: {check.HINTS.get(name, f'nwt.{type(loader).__name__} has it, or decides it')}")
+        _children.begin()
+        given = {name: value for name, value in locals().items() if name in TORCHS}
+        if isinstance(dataset, Loader):
+            for name in [*_changed(given), *options]:
+                hint = check.HINTS.get(name, f"nwt.{type(dataset).__name__} has it, or decides it")
+                raise TypeError(f"nwt.torch.DataLoader of a loader of nwt has no argument {name!r}: {hint}")
+            loader, self._structured = dataset, False
+        else:
+            loader, self._structured = _loader_of(dataset, given, options), True
         if isinstance(fields, str):
             raise TypeError(f"fields={fields!r}: must be names, such as ({fields!r},)")
         super().__init__(_Samples(loader), batch_size=None)
@@ -60,6 +94,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._resumed = False  # since the last iteration began
         self._length: int | None = None  # of a resumed epoch
         self._told: int | None = None  # that length, which a trainer may take for all epochs'
+
+    @property
+    def source(self) -> Any:
+        """Your own dataset, or None."""
+        return self.loader.source if isinstance(self.loader, Dataset) else None
 
     def __len__(self) -> int:
         """The number of batches in an epoch.
@@ -95,7 +134,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._resumed, self._count, self._length = True, check.integer("state['batches']", state.get("batches", 0), 0), None
 
     def __reduce__(self) -> Any:
-        return _again, (self.loader, self.fields, self.pin_memory, self.device, self._resumed, self._count if self.loader._left else 0)
+        count = self._count if self.loader._left else 0
+        more = {"_resumed": self._resumed or count > 0, "_count": count, "_structured": self._structured}
+        return _again, (self.loader, self.fields, self.pin_memory, self.device, more)
 
     def __repr__(self) -> str:
         return f"nwt.torch.DataLoader({self.loader!r}" + (f", fields={self.fields!r})" if self.fields else ")")
@@ -141,15 +182,22 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             if memory:
                 memory.close()
 
-    def _of(self, batch: Batch, memory: _Registered | None) -> Any:
-        tensors: Any = Batch()
-        for name, array in batch.items():
-            tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if name in self.loader._bits else torch.from_numpy(array)
+    def _of(self, batch: Any, memory: _Registered | None) -> Any:
+        def sent(tensor: torch.Tensor) -> torch.Tensor:
             if memory and not memory.has(tensor):
                 tensor = tensor.pin_memory()
-            tensors[name] = tensor if self.device is None else tensor.to(self.device, non_blocking=True)
+            return tensor if self.device is None else tensor.to(self.device, non_blocking=True)
+
+        if not isinstance(batch, Batch):  # collate_fn has made it
+            return batch if memory is None and self.device is None else _each(batch, sent)
+        tensors: Any = Batch()
+        for name, array in batch.items():
+            if isinstance(array, np.ndarray):
+                tensors[name] = sent(torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if name in self.loader._bits else torch.from_numpy(array))
+            else:
+                tensors[name] = array
         if self.fields is None:
-            return tensors
+            return self.loader._as_sample(tensors) if isinstance(self.loader, Dataset) and self._structured else tensors
         for name in self.fields.values() if isinstance(self.fields, Mapping) else self.fields:
             if name not in tensors:
                 raise ValueError(f"fields={self.fields!r}: a batch has {', '.join(tensors.keys())}")
@@ -158,10 +206,46 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return tuple(tensors[name] for name in self.fields)
 
 
-def _again(loader: Loader, fields: Any, pin_memory: bool, device: Any, resumed: bool, count: int) -> DataLoader:
+def _again(loader: Loader, fields: Any, pin_memory: bool, device: Any, more: dict[str, Any]) -> DataLoader:
     again = DataLoader(loader, fields=fields, pin_memory=pin_memory, device=device)
-    again._resumed, again._count = resumed or count > 0, count
+    again.__dict__.update(more)
     return again
+
+
+def _each(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Changes the tensors in what a collate_fn has made."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _each(part, change) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        parts = [_each(part, change) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
+
+
+def _changed(given: Mapping[str, Any]) -> list[str]:
+    """The names of the arguments that aren't torch's defaults."""
+    return [name for name, value in given.items() if value is not TORCHS[name] and not (isinstance(value, (bool, int, float, str)) and value == TORCHS[name])]
+
+
+def _loader_of(dataset: Any, given: Mapping[str, Any], options: dict[str, Any]) -> Dataset:
+    """The loader of a dataset that DataLoader was given, with torch's arguments and options of nwt.Dataset."""
+    if given["batch_sampler"] is not None:
+        raise TypeError("batch_sampler: for batches of similar lengths give lengths=, a number per sample, with batch_size or batch_tokens")
+    if given["sampler"] is not None:
+        raise TypeError("sampler: shuffle, weights= and lengths= decide the order")
+    if idle := [name for name in _changed(given) if name in ("multiprocessing_context", "pin_memory_device", "in_order")]:
+        logger.info("%s: without effect: workers are forks of one process without a GPU, and batches come in order", ", ".join(idle))
+    told = {name: given[name] for name in ("batch_size", "num_workers", "drop_last", "worker_init_fn")}
+    told |= {"timeout": given["timeout"] or None, "shuffle": bool(given["shuffle"])}
+    if given["collate_fn"] is not torch.utils.data.default_collate:
+        told["collate_fn"] = given["collate_fn"]
+    if (ahead := given["prefetch_factor"]) is not None:
+        told["prefetch"] = min(64, check.integer("prefetch_factor", ahead, 1) * (given["num_workers"] or 1))
+    if given["generator"] is not None:
+        told["seed"] = given["generator"].initial_seed() % 2**64
+    return Dataset(dataset, **{**told, **options})
 
 
 class _Tensors(Apart[Any]):
@@ -173,13 +257,29 @@ class _Tensors(Apart[Any]):
 
 
 class _Samples(torch.utils.data.IterableDataset[Any]):
-    """The dataset of a DataLoader. It says how many samples there are, and their classes."""
+    """The dataset of a DataLoader. It says how many samples there are, and their classes.
+
+    If it weren't iterable, trainers would make a loader of their own of it, and lose the state.
+    """
 
     def __init__(self, loader: Loader) -> None:
-        self.loader, self.classes, self.class_to_idx = loader, loader.classes, loader.class_to_idx
+        self.loader = loader
+        if isinstance(loader, Dataset):
+            self.source = loader.source
+        else:
+            self.classes, self.class_to_idx = loader.classes, loader.class_to_idx
 
     def __len__(self) -> int:
         return self.loader.num_samples
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.source[index]
+
+    def __getattr__(self, name: str) -> Any:
+        """What the dataset of one's own has."""
+        if "source" not in self.__dict__ or name.startswith("__"):
+            raise AttributeError(f"the dataset of {self.__dict__.get('loader')!r} has no {name!r}")
+        return getattr(self.source, name)
 
     def __iter__(self) -> NoReturn:
         raise TypeError("iterate over the nwt.torch.DataLoader, not over its dataset; to skip batches, load_state_dict (transformers: ignore_data_skip=True)")

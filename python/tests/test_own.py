@@ -27,6 +27,13 @@ class Birds:
         return np.full((2, 3), i, np.float32), i % 7, random.random(), np.random.random()
 
 
+class Labelled(Birds):
+    process = -1
+
+    def __getitem__(self, i):
+        return np.full((2, 3), i), i, self.process
+
+
 class Named(Birds):
     def __getitem__(self, i):
         return {"x": np.int16(i), "name": f"bird {i}", "box": np.ones((i % 5, 4))}

@@ -1,16 +1,19 @@
 """What holds with PyTorch, where that is installed. .ci/run -all installs it."""
 
+import contextlib
 import importlib.util
 import os
 import pickle
 import subprocess
 import sys
+import typing
 import unittest
 from unittest import mock
 
 import fake
 import numpy as np
 import program
+import test_own
 
 if not importlib.util.find_spec("torch"):
     raise unittest.SkipTest("PyTorch isn't installed")
@@ -71,15 +74,13 @@ class Tensors(unittest.TestCase):
 
     def test_what_is_decided_elsewhere_says_where(self):
         for text, kwargs in (
-            ("no argument 'sampler': shuffle and seed decide the order", {"sampler": None}),
+            ("no argument 'sampler': shuffle and seed decide the order", {"sampler": [0]}),
             ("no argument 'num_workers': nwt.Loader has it, or decides it", {"num_workers": 4}),
             ("no argument 'shuffle': nwt.Loader has it, or decides it", {"shuffle": True}),
             ("no argument 'collate_fn': samples are loaded straight into their batch", {"collate_fn": len}),
         ):
             with self.subTest(text), self.assertRaisesRegex(TypeError, text):
                 nwt.torch.DataLoader(fake.loader(), **kwargs)
-        with self.assertRaisesRegex(TypeError, "must be a loader of nwt, such as nwt.ImageFolder"):
-            nwt.torch.DataLoader([1, 2, 3])
         with self.assertRaisesRegex(TypeError, r"write for batch in loader, and nwt.torch.DataLoader\(loader\)"):
             next(iter(torch.utils.data.DataLoader(fake.loader())))
 
@@ -184,6 +185,124 @@ class Processes(unittest.TestCase):
             loader.set_epoch(0)
             for workers in (0, 1):
                 self.assertEqual(indices(torch.utils.data.DataLoader(Batches(loader), batch_size=None, num_workers=workers)), want)
+
+
+class Point(typing.NamedTuple):
+    x: float
+    y: np.ndarray
+
+
+class Nested(torch.utils.data.Dataset):
+    """As a PyTorch user writes it."""
+
+    name = "nested"
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        return {"pair": (torch.full((2,), i), np.float32(i)), "point": Point(i / 2, np.ones(2)), "list": [i, True], "name": f"bird {i}"}
+
+
+class Varying(Nested):
+    def __getitem__(self, i):
+        return torch.arange(i % 3 + 1), i
+
+
+def number_of_process(number):
+    test_own.Labelled.process = number  # in this process alone
+
+
+def own(dataset, *args, **options):
+    return nwt.torch.DataLoader(dataset, *args, program=program.program(), **options)
+
+
+def numbers(loader):
+    return [i for batch in loader for i in batch[1].tolist()]
+
+
+def seconds(samples):
+    return [sample[1] for sample in samples], torch.tensor([sample[0].sum() for sample in samples])
+
+
+@contextlib.contextmanager
+def closing(loader):
+    with loader.loader:
+        yield loader
+
+
+class OwnDatasets(unittest.TestCase):
+    def alike(self, one, other):
+        self.assertIs(type(one), type(other))
+        if isinstance(one, torch.Tensor):
+            self.assertEqual(one.dtype, other.dtype)
+            self.assertTrue(torch.equal(one, other))
+        elif isinstance(one, (dict, list, tuple)):
+            self.assertEqual(len(one), len(other))
+            for key in one if isinstance(one, dict) else range(len(one)):
+                self.alike(one[key], other[key])
+        else:
+            self.assertEqual(one, other)
+
+    def test_a_batch_is_what_torchs_dataloader_gives(self):
+        args = Nested(), 4, False, None, None, 0
+        with closing(own(*args)) as loader:
+            for ours, theirs in zip(loader, torch.utils.data.DataLoader(*args), strict=True):
+                self.alike(ours, theirs)
+        with closing(own(Varying(), 4, ragged={"0": 3})) as loader:
+            arrays, lengths, numbers = next(iter(loader))
+        self.assertEqual((arrays[1].tolist(), lengths.tolist(), numbers.tolist()), ([0, 1, 0], [1, 2, 3, 1], [0, 1, 2, 3]))
+
+    def test_each_epoch_is_another_shuffle_and_a_state_goes_on_in_it(self):
+        with closing(own(test_own.Labelled(40), batch_size=8, shuffle=True)) as loader:
+            first, batches = numbers(loader), iter(loader)
+            seen = next(batches)[1].tolist()
+            again = pickle.loads(pickle.dumps(loader))
+            with closing(again):
+                self.assertEqual(next(iter(again))[1].tolist(), next(batches)[1].tolist())
+            state = loader.state_dict()
+        with closing(own(test_own.Labelled(40), batch_size=4, shuffle=True, num_workers=2)) as other:
+            other.load_state_dict({**state, "samples": 8})
+            rest = numbers(other)
+        self.assertEqual((sorted(first), sorted(seen + rest)), (list(range(40)),) * 2)
+        self.assertNotEqual(first, seen + rest)
+
+    def test_parts_and_chains_of_datasets_are_datasets(self):
+        data, birds = torch.utils.data, test_own.Labelled()
+        dataset = data.ConcatDataset([*data.random_split(birds, [90, 10], torch.Generator().manual_seed(0)), data.Subset(birds, range(5, 20))])
+        with closing(own(dataset, batch_size=32)) as loader:
+            self.assertEqual(numbers(loader), [dataset[i][1] for i in range(len(dataset))])
+            self.assertIs(loader.source, dataset)
+
+    def test_the_dataset_is_iterable_for_trainers_and_has_what_the_users_has(self):
+        with closing(own(test_own.Labelled(), worker_init_fn=number_of_process)) as loader:
+            self.assertIsInstance(loader.dataset, torch.utils.data.IterableDataset)
+            self.assertEqual((len(loader), loader.batch_size, len(loader.dataset), loader.dataset.n, loader.dataset[3][1]), (100, 1, 100, 100, 3))
+            self.assertGreaterEqual(next(iter(loader))[2].item(), 0, "worker_init_fn was called")
+            with self.assertRaisesRegex(AttributeError, "nothing"):
+                _ = loader.dataset.nothing
+
+    def test_a_collate_fn_combines_samples_here(self):
+        with closing(own(test_own.Labelled(), batch_size=4, collate_fn=seconds, device="cpu")) as loader:
+            numbers, sums = next(iter(loader))
+            self.assertEqual((numbers, sums.tolist()), ([0, 1, 2, 3], [0, 6, 12, 18]))
+
+    def test_what_has_no_meaning_here_is_said(self):
+        class Endless(torch.utils.data.IterableDataset):
+            def __iter__(self):
+                return iter(())
+
+        for error, dataset, options in (
+            ("make __getitem__ open or read its part number i", Endless(), {}),
+            ("lengths=", test_own.Birds(), {"batch_sampler": [[0]]}),
+            ("has no argument 'shufle'", test_own.Birds(), {"shufle": True}),
+        ):
+            with self.subTest(error), self.assertRaisesRegex((TypeError, ValueError), error):
+                own(dataset, **options)
+        idle = {"multiprocessing_context": "spawn", "persistent_workers": True}
+        with self.assertLogs("nwt", "INFO") as logged, closing(own(test_own.Birds(), num_workers=1, prefetch_factor=3, **idle)) as loader:
+            self.assertEqual(loader.loader._prefetch, 3)
+        self.assertIn("multiprocessing_context: without effect", "".join(logged.output))
 
 
 class Driver:
