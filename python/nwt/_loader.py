@@ -68,6 +68,8 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
     keep an array and write to it. A ragged field NAME has its lengths in NAME.len0, NAME.len1 …
     """
 
+    _across = True  # whether batches are asked for ahead across the end of an epoch
+
     def __init__(
         self,
         addresses: str | Sequence[str],
@@ -292,7 +294,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         """Asks for batches ahead, also across the end of an epoch."""
         while len(self._asked) < self._prefetch:
             start, number, count = self._plan
-            if number == count:
+            if number == count and self._across:
                 start, number, count = {"epoch": start["epoch"] + 1, "samples": 0}, 0, len(self)
             if number >= (1 if count is None else count):
                 return

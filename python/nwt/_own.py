@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,8 @@ import numpy.typing as npt
 from . import _check as check
 from . import _children
 from ._beside import Flags, Local, Options, logger
-from ._loader import Batch
+from ._loader import Batch, State
+from ._orders import Order, Written
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -38,8 +40,11 @@ class Dataset(Local):
         are padded to it, and "text.len0" has the lengths.
     collate_fn: makes a batch of a list of samples, in this process. The samples come as pickles.
     object_bytes=4 MiB: how many bytes what isn't an array may take in a sample.
-    weights: a number per sample: samples are drawn with replacement, in these proportions.
+    weights: a number per sample: samples are drawn in these proportions.
     draws: how many samples an epoch has, with weights; by default as many as the dataset.
+    replacement=True: whether a sample may come several times in an epoch, with weights.
+    order: a function of the epoch that returns the indices of its samples, as many in each epoch
+        and the same on all ranks, which divide them. It is called as an epoch begins.
     lengths: a number per sample: a batch has samples of similar lengths.
     batch_tokens: how long the samples of a batch may be together, padding included, with lengths;
         batch_size is then the most samples.
@@ -58,6 +63,8 @@ class Dataset(Local):
         object_bytes: int = 4 << 20,
         weights: npt.ArrayLike | None = None,
         draws: int | None = None,
+        replacement: bool = True,
+        order: Callable[[int], Any] | None = None,
         lengths: npt.ArrayLike | None = None,
         batch_tokens: int | None = None,
         timeout: float | None = None,
@@ -74,10 +81,11 @@ class Dataset(Local):
             )
         if not isinstance(retryable, tuple) or not all(isinstance(one, type) and issubclass(one, BaseException) for one in retryable):
             raise TypeError(f"retryable={retryable!r:.200}: must be a tuple of exceptions, such as (OSError,)")
-        for name, function in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
+        for name, function in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn), ("order", order)):
             if function is not None and not callable(function):
                 raise TypeError(f"{name}={function!r:.200}: must be a function")
         self.source, self._collate = dataset, collate_fn
+        self._written: Written | None = None
         self._files: list[IO[bytes]] = []
         made = {
             "dataset": dataset,
@@ -88,8 +96,8 @@ class Dataset(Local):
             "init": worker_init_fn,
         }
         given = {
-            "ragged": ragged, "collate_fn": collate_fn, "object_bytes": object_bytes, "weights": weights, "draws": draws, "lengths": lengths,
-            "batch_tokens": batch_tokens, "timeout": timeout, "retryable": retryable, "worker_init_fn": worker_init_fn, **options,
+            "ragged": ragged, "collate_fn": collate_fn, "object_bytes": object_bytes, "weights": weights, "draws": draws,
+            "replacement": replacement, "order": order, "lengths": lengths, "batch_tokens": batch_tokens, "timeout": timeout, "retryable": retryable, "worker_init_fn": worker_init_fn, **options,
         }  # fmt: skip
         try:
             told: Flags = {
@@ -98,7 +106,13 @@ class Dataset(Local):
                 "stderr": self._kept(os.fdopen(os.dup(2), "wb", buffering=0)),
                 "timeout": 0 if timeout is None else check.number("timeout", timeout, 1e-3, 1e9),
                 **self._order(len(dataset), weights, draws, lengths, batch_tokens),
+                "once": not check.boolean("replacement", replacement),
             }
+            if order is not None:
+                if weights is not None or lengths is not None or options.get("shuffle"):
+                    raise ValueError("order: it decides alone, without weights, lengths and shuffle")
+                self._written, self._across = Written(order if isinstance(order, Order) else Order(order), len(dataset)), False
+                told |= {"order": self._kept(self._written.file), "draws": self._written.length}
             if collate_fn is not None:
                 logger.info("collate_fn: samples come to this process as pickles, and are combined while training waits")
             super().__init__(((dataset,), given), {"python": told}, dict(options), self._files)
@@ -172,6 +186,42 @@ class Dataset(Local):
             return [{f"{key}{more}": value for key, part in parts for more, value in zip(("", ".len0"), self._values(batch, part))}]
         values = [value for part in parts for value in self._values(batch, part)]
         return [kind(*values) if hasattr(kind, "_fields") and len(values) == len(parts) else values]
+
+    def _fill(self) -> None:
+        if self._written:
+            self._written.write(0, self._plan[0]["epoch"])
+        super()._fill()
+
+    def batch(self, epoch: int, number: int) -> Batch:
+        with self._known(epoch):
+            return super().batch(epoch, number)
+
+    def indices(self, epoch: int, number: int) -> list[int]:
+        with self._known(epoch):
+            return super().indices(epoch, number)
+
+    @contextlib.contextmanager
+    def _known(self, epoch: int) -> Iterator[None]:
+        """Makes sure meanwhile that nwt-serve has the order of an epoch."""
+        with self._written.lock if self._written else contextlib.nullcontext():
+            if self._written:
+                self._written.write(1, check.integer("epoch", epoch, 0))
+            yield
+
+    def state_dict(self) -> State:
+        """As in Loader. With order, the state of a part of an epoch also has a hash of the epoch's indices."""
+        state = super().state_dict()
+        if self._written and state["samples"]:
+            state["list"] = self._written.mark(state["epoch"])
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        start = check.state(state)
+        if self._written and start["samples"]:
+            self._written.expect(start["epoch"], state.get("list"))
+            if self._written.length - start["samples"] < (self.batch_size * self.world_size if self.drop_last else 1):
+                state = {"epoch": start["epoch"] + 1, "samples": 0}  # nothing is left of its epoch
+        super().load_state_dict(state)
 
     def close(self) -> None:
         super().close()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections
 import inspect
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,7 +17,9 @@ import torch.utils.data
 
 from . import _check as check
 from . import _children
+from . import _ranks as ranks
 from ._loader import Apart, Batch, Loader
+from ._orders import Order
 from ._own import Dataset
 
 logger = logging.getLogger("nwt")
@@ -36,6 +39,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         the structure of a sample, and strings are lists. The arguments and their defaults are
         torch's, and those of nwt.Dataset come after them: seed, tune, ragged, lengths, errors …
         Or a loader of nwt, which has these arguments itself. A batch is then a dict of tensors.
+    sampler: of torch's, RandomSampler, SequentialSampler, WeightedRandomSampler, SubsetRandomSampler
+        and DistributedSampler decide the order by seed, and ranks divide it. What another sampler
+        gives is this rank's own, and is taken as an epoch begins.
     seed: by default that which `generator` began with, or 0.
     fields: with ("image", "label"), a batch is a tuple of these tensors. With
         {"pixel_values": "image"}, it is a dict in which the tensor "image" is named "pixel_values".
@@ -56,7 +62,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         dataset: Any,
         batch_size: int = 1,
         shuffle: bool | None = None,
-        sampler: Any = None,
+        sampler: Iterable[Any] | None = None,
         batch_sampler: Any = None,
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -90,6 +96,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.loader, self.fields, self.device = loader, fields, device
         # torch's class doesn't let them be set otherwise
         self.__dict__.update(batch_size=loader.batch_size, drop_last=loader.drop_last, pin_memory=check.boolean("pin_memory", pin_memory))
+        if sampler is not None:
+            self.__dict__["sampler"] = sampler
+        self._epoch = getattr(sampler, "epoch", None)  # that the sampler was set to
         self._count = 0  # batches of the epoch that were given out, before a resume too
         self._resumed = False  # since the last iteration began
         self._length: int | None = None  # of a resumed epoch
@@ -135,7 +144,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def __reduce__(self) -> Any:
         count = self._count if self.loader._left else 0
-        more = {"_resumed": self._resumed or count > 0, "_count": count, "_structured": self._structured}
+        more = {"_resumed": self._resumed or count > 0, "_count": count, "_structured": self._structured, "sampler": self.sampler}
         return _again, (self.loader, self.fields, self.pin_memory, self.device, more)
 
     def __repr__(self) -> str:
@@ -156,6 +165,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def _tensors(self, batches: Iterator[Batch]) -> Generator[Any, None, None]:
         self._join()
         loader = self.loader
+        if (epoch := getattr(self.sampler, "epoch", None)) is not None and epoch != self._epoch:
+            self._epoch = epoch  # the loop has set a DistributedSampler's
+            self.set_epoch(epoch)
         if self._length is not None and loader._left and self._count == len(loader) and not self._resumed:
             loader.load_state_dict(loader.state_dict())  # a trainer that has counted a whole epoch's: the rest goes on
         if not self._resumed:
@@ -233,8 +245,6 @@ def _loader_of(dataset: Any, given: Mapping[str, Any], options: dict[str, Any]) 
     """The loader of a dataset that DataLoader was given, with torch's arguments and options of nwt.Dataset."""
     if given["batch_sampler"] is not None:
         raise TypeError("batch_sampler: for batches of similar lengths give lengths=, a number per sample, with batch_size or batch_tokens")
-    if given["sampler"] is not None:
-        raise TypeError("sampler: shuffle, weights= and lengths= decide the order")
     if idle := [name for name in _changed(given) if name in ("multiprocessing_context", "pin_memory_device", "in_order")]:
         logger.info("%s: without effect: workers are forks of one process without a GPU, and batches come in order", ", ".join(idle))
     told = {name: given[name] for name in ("batch_size", "num_workers", "drop_last", "worker_init_fn")}
@@ -243,9 +253,77 @@ def _loader_of(dataset: Any, given: Mapping[str, Any], options: dict[str, Any]) 
         told["collate_fn"] = given["collate_fn"]
     if (ahead := given["prefetch_factor"]) is not None:
         told["prefetch"] = min(64, check.integer("prefetch_factor", ahead, 1) * (given["num_workers"] or 1))
-    if given["generator"] is not None:
-        told["seed"] = given["generator"].initial_seed() % 2**64
-    return Dataset(dataset, **{**told, **options})
+    sampler, generator = given["sampler"], given["generator"] or getattr(given["sampler"], "generator", None)
+    told["seed"] = 0 if generator is None else generator.initial_seed() % 2**64
+    told |= options
+    if sampler is not None:
+        if any(told.get(name) is not None and told[name] is not False for name in ("shuffle", "weights", "lengths", "order")):
+            raise ValueError("sampler: it decides the order alone, without shuffle, weights, lengths and order")
+        told |= _order_of(sampler, len(dataset), told)
+    return Dataset(dataset, **told)
+
+
+def _order_of(sampler: Any, n: int, told: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of nwt.Dataset that stand for a sampler of torch, or for another iterable of indices."""
+    data, kind, seed = torch.utils.data, type(sampler), told["seed"]
+    if kind is data.SequentialSampler and len(sampler) == n:
+        return {}
+    if kind is data.DistributedSampler and len(sampler.dataset) == n:
+        return {"rank": sampler.rank, "world_size": sampler.num_replicas, "shuffle": sampler.shuffle, "seed": sampler.seed}
+    if kind is data.WeightedRandomSampler and len(sampler.weights) <= n:
+        weights = np.pad(np.asarray(sampler.weights), (0, n - len(sampler.weights)))
+        return {"weights": weights, "draws": sampler.num_samples, "replacement": sampler.replacement}
+    if kind is data.RandomSampler and len(sampler.data_source) == n:
+        if sampler.replacement:
+            return {"weights": np.ones(n), "draws": sampler.num_samples}
+        return {"shuffle": True} if sampler.num_samples == n else {"order": _Shuffled(np.arange(n), sampler.num_samples, seed)}
+    if kind is data.SubsetRandomSampler:
+        return {"order": _Shuffled(np.asarray(sampler.indices), len(sampler), seed)}
+    if not hasattr(sampler, "__len__"):
+        raise TypeError(f"sampler={sampler!r:.200}: must have __len__, so that the number of batches is known")
+    if told.get("rank") is None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        place = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    else:
+        place = ranks.place(told.get("rank"), told.get("world_size"))
+    # nobody divides it, and the samples of two ranks are augmented differently
+    return {"order": _Taken(sampler, seed, place), "seed": (seed + place[0]) % 2**64, "rank": 0, "world_size": 1}
+
+
+class _Shuffled:
+    """Some indices in another order in each epoch, as many as an epoch has."""
+
+    def __init__(self, indices: npt.NDArray[Any], number: int, seed: int) -> None:
+        self.indices, self.number, self.seed = indices, number, seed
+
+    def __call__(self, epoch: int) -> npt.NDArray[Any]:
+        generator = np.random.default_rng([self.seed, epoch])
+        rounds = -(-self.number // len(self.indices))
+        return np.concatenate([generator.permutation(self.indices) for _ in range(rounds)])[: self.number]
+
+
+class _Taken(Order):
+    """What a sampler gives as an epoch begins, for this rank. What it draws from generators, the program's or its own, is seeded."""
+
+    again = False
+
+    def __init__(self, sampler: Any, seed: int, place: tuple[int, int]) -> None:
+        self.sampler, self.seed, self.place = sampler, seed, place
+        self.length, self.name = len(sampler), f"sampler {type(sampler).__name__}"
+
+    def __call__(self, epoch: int) -> list[Any]:
+        seed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
+        pythons, numpys = random.getstate(), np.random.get_state()
+        with torch.random.fork_rng(devices=[]):
+            try:
+                random.seed(seed)
+                np.random.seed(seed)
+                torch.default_generator.manual_seed(seed)
+                if isinstance(own := getattr(self.sampler, "generator", None), torch.Generator):
+                    own.manual_seed(seed)
+                return list(self.sampler)
+            finally:
+                random.setstate(pythons)
+                np.random.set_state(numpys)
 
 
 class _Tensors(Apart[Any]):

@@ -53,6 +53,15 @@ class Slow(Birds):
         return i
 
 
+def evens_first(epoch):
+    numbers = [*range(0, 100, 2), *range(1, 100, 2)]
+    return numbers[epoch:] + numbers[:epoch]
+
+
+def backwards(epoch):
+    return range(99, -1, -1)
+
+
 def own(dataset, **options):
     return nwt.Dataset(dataset, program=program.program(), **options)
 
@@ -115,6 +124,62 @@ class TestOwn(unittest.TestCase):
             self.assertLess(max(np.ptp(batch["index"] % 10) for batch in loader), 3)
         with self.assertRaisesRegex(ValueError, "weights: must be a number per sample: there are 100"):
             own(Birds(), weights=[1, 2])
+
+    def test_a_function_of_the_epoch_decides_the_order_on_any_number_of_ranks(self):
+        with own(Birds(), batch_size=10, order=evens_first) as whole:
+            self.assertEqual((len(whole), whole.indices(4, 0)[:2]), (10, [4 * 2, 5 * 2]))
+            self.assertEqual([i for batch in whole for i in batch["index"].tolist()], evens_first(0))
+            batches = iter(whole)
+            seen = [next(batches)["index"] for _ in range(2)]
+            state = whole.state_dict()
+            self.assertEqual(whole.batch(7, 9)["index"].tolist(), whole.indices(7, 9))
+            self.assertEqual(next(batches)["index"].tolist(), whole.indices(1, 2))
+        for rank in range(2):
+            with own(Birds(), batch_size=5, order=evens_first, rank=rank, world_size=2) as other:
+                other.load_state_dict(state)
+                seen += [batch["index"] for batch in other]
+                self.assertEqual(next(iter(other))["index"].tolist(), other.indices(2, 0))
+        self.assertEqual(sorted(np.concatenate(seen).tolist()), list(range(100)))
+        with own(Birds(), batch_size=10, order=backwards) as other:
+            other.load_state_dict(state)
+            with self.assertRaisesRegex(nwt.Error, "order gives other indices in epoch 1 than when it was saved"):
+                next(iter(other))
+            other.set_epoch(2)
+            self.assertEqual(next(iter(other))["index"][0], 99)
+        with own(Birds(), batch_size=10, shuffle=True) as other:
+            other.load_state_dict(state)
+            with self.assertRaisesRegex(nwt.Error, "saved with another order"):
+                next(iter(other))
+
+    def test_a_state_at_the_end_of_an_order_begins_the_next_epoch(self):
+        with own(Birds(), batch_size=30, order=evens_first, drop_last=True) as loader:
+            batches = iter(loader)
+            for _ in range(2):
+                next(batches)
+            state = loader.state_dict()
+        with own(Birds(), batch_size=50, order=evens_first, drop_last=True) as other:
+            other.load_state_dict(state)
+            self.assertEqual(next(iter(other))["index"].tolist(), evens_first(1)[:50])
+
+    def test_an_order_that_changes_its_length_or_leaves_the_dataset_is_told(self):
+        for error, order in (
+            ("order, epoch 1: there are 11 indices, and 10 in other epochs", lambda epoch: range(10 + epoch)),
+            ("order, epoch 1: the indices 0 … 100 must be 0 … 99", lambda epoch: [0, 99 + epoch]),
+            ("order, epoch 1: must be a list of indices", lambda epoch: [0.5 * epoch] if epoch else [0]),
+        ):
+            with self.subTest(error), own(Birds(), batch_size=10, order=order) as loader:
+                list(loader)
+                with self.assertRaisesRegex(Exception, error):
+                    next(iter(loader))
+
+    def test_a_program_that_is_started_again_goes_on_in_a_written_order(self):
+        with self.assertLogs("nwt", "WARNING"), own(Birds(), batch_size=10, order=evens_first, prefetch=1) as loader:
+            loader.set_epoch(3)
+            batches = iter(loader)
+            seen = next(batches)["index"].tolist()
+            loader._program.process.kill()
+            seen += [i for batch in batches for i in batch["index"].tolist()]
+            self.assertEqual(seen, evens_first(3))
 
     def test_mistakes_say_what_to_write(self):
         for error, of, options in (

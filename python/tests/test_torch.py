@@ -209,6 +209,20 @@ class Varying(Nested):
         return torch.arange(i % 3 + 1), i
 
 
+class Reversed(torch.utils.data.Sampler):
+    """A sampler that nwt doesn't know: it draws by torch's own generator."""
+
+    def __init__(self, n, extra=0):
+        self.n, self.taken, self.extra = n, 0, extra
+
+    def __len__(self):
+        return self.n
+
+    def __iter__(self):
+        self.taken += 1
+        yield from torch.randperm(self.n + self.extra * (self.taken > 1)).flip(0)
+
+
 def number_of_process(number):
     test_own.Labelled.process = number  # in this process alone
 
@@ -282,6 +296,66 @@ class OwnDatasets(unittest.TestCase):
             with self.assertRaisesRegex(AttributeError, "nothing"):
                 _ = loader.dataset.nothing
 
+    def test_samplers_of_torch_become_orders(self):
+        data, birds, generator = torch.utils.data, test_own.Labelled(40), torch.Generator().manual_seed(5)
+        with closing(own(birds, batch_size=8, shuffle=True, generator=generator)) as loader:
+            want = numbers(loader)
+        for sampler, check in (
+            (data.SequentialSampler(birds), lambda seen: seen == list(range(40))),
+            (data.RandomSampler(birds, generator=generator), lambda seen: seen == want),
+            (data.RandomSampler(birds, replacement=True, num_samples=200), lambda seen: len(seen) == 200 and len(set(seen)) > 35),
+            (data.RandomSampler(birds, num_samples=50), lambda seen: len(seen) == 50 and len(set(seen[:40])) == 40),
+            (data.SubsetRandomSampler([3, 5, 8, 13]), lambda seen: sorted(seen) == [3, 5, 8, 13]),
+            (data.WeightedRandomSampler([0.0] * 20 + [1.0] * 10, 64), lambda seen: len(seen) == 64 and set(seen) <= set(range(20, 30))),
+            (data.WeightedRandomSampler([1.0] * 40, 30, replacement=False), lambda seen: len(set(seen)) == len(seen) == 30),
+        ):
+            with self.subTest(sampler), closing(own(birds, batch_size=8, sampler=sampler)) as loader:
+                seen = numbers(loader)
+                self.assertTrue(check(seen), seen)
+
+    def test_a_distributed_sampler_becomes_a_rank_and_sets_the_epoch(self):
+        seen = []
+        for rank in range(2):
+            sampler = torch.utils.data.DistributedSampler(range(40), 2, rank, seed=9)
+            with closing(own(test_own.Labelled(40), batch_size=8, sampler=sampler)) as loader:
+                self.assertEqual((loader.loader.rank, loader.loader.world_size), (rank, 2))
+                sampler.set_epoch(3)
+                seen += numbers(loader)
+                self.assertEqual(loader.state_dict()["epoch"], 4)
+        self.assertEqual(sorted(seen), list(range(40)))
+
+    def test_another_samplers_list_is_taken_once_per_epoch_and_known_again(self):
+        sampler, birds = Reversed(40), test_own.Labelled(40)
+        with closing(own(birds, batch_size=8, sampler=sampler)) as loader:
+            self.assertEqual(sampler.taken, 0)
+            before = torch.get_rng_state()
+            first = numbers(loader)
+            self.assertTrue(torch.equal(before, torch.get_rng_state()), "the program's own random numbers go on")
+            self.assertEqual((sampler.taken, sorted(first)), (1, list(range(40))), "nothing is asked ahead past its epoch")
+            batches = iter(loader)
+            seen = next(batches)[1].tolist()
+            state = loader.state_dict()
+            self.assertEqual(state["list"][:2], [0, 1])
+            self.assertEqual(loader.loader.indices(1, 0), seen)
+            with self.assertRaisesRegex(ValueError, "sampler Reversed gives indices only as an epoch begins: of epoch 0"):
+                loader.loader.indices(0, 0)
+            rest = [i for batch in batches for i in batch[1].tolist()]
+            self.assertEqual((sorted(seen + rest), sampler.taken), (list(range(40)), 2))
+        with closing(own(birds, batch_size=8, sampler=Reversed(40))) as other:  # without a generator it draws alike
+            other.load_state_dict(state)
+            self.assertEqual((other.state_dict(), len(other)), (state, 5))
+            self.assertEqual(numbers(other), rest)
+        with closing(own(birds, batch_size=8, sampler=list(range(40)))) as other:
+            other.load_state_dict(state)
+            with self.assertRaisesRegex(nwt.Error, "sampler list gives other indices in epoch 1"):
+                next(iter(other))
+        with closing(own(birds, batch_size=8, sampler=Reversed(40, extra=1), rank=1, world_size=2)) as other:
+            with self.assertRaisesRegex(nwt.Error, "on 1 ranks, and this is one of 2"):
+                other.load_state_dict(state)
+            self.assertEqual(len(numbers(other)), 40)
+            with self.assertRaisesRegex(ValueError, "sampler Reversed, epoch 1: there are 41 indices, and 40 in other epochs"):
+                next(iter(other))
+
     def test_a_collate_fn_combines_samples_here(self):
         with closing(own(test_own.Labelled(), batch_size=4, collate_fn=seconds, device="cpu")) as loader:
             numbers, sums = next(iter(loader))
@@ -295,6 +369,8 @@ class OwnDatasets(unittest.TestCase):
         for error, dataset, options in (
             ("make __getitem__ open or read its part number i", Endless(), {}),
             ("lengths=", test_own.Birds(), {"batch_sampler": [[0]]}),
+            ("sampler: it decides the order alone", test_own.Birds(), {"sampler": [0], "shuffle": True}),
+            ("must have __len__", test_own.Birds(), {"sampler": iter([0])}),
             ("has no argument 'shufle'", test_own.Birds(), {"shufle": True}),
         ):
             with self.subTest(error), self.assertRaisesRegex((TypeError, ValueError), error):

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/nwt-go/nwt"
@@ -25,7 +26,9 @@ type program struct {
 	Timeout float64  `json:"timeout"` // seconds per sample; 0: none
 
 	Weights uintptr `json:"weights"` // float64 per sample
-	Draws   int     `json:"draws"`   // samples per epoch, with Weights
+	Order   uintptr `json:"order"`   // a written order
+	Draws   int     `json:"draws"`   // samples per epoch, with Weights or Order
+	Once    bool    `json:"once"`    // whether an epoch has a sample at most once, with Weights
 	Lengths uintptr `json:"lengths"` // int64 per sample
 	Tokens  int     `json:"tokens"`  // per batch, with Lengths; 0: a batch has a number of samples
 }
@@ -58,7 +61,8 @@ func (p *program) server(ctx context.Context, s *settings, with ...serve.ServerO
 		return nil, nil, err
 	}
 	opts, with := s.options("python "+hash(setup), with)
-	switch order, err := p.order(ds.Len(), s.batch, s.seed); {
+	order, err := p.order(ds.Len(), s.batch, s.seed)
+	switch {
 	case err != nil:
 		return nil, nil, err
 	case order != nil:
@@ -70,6 +74,9 @@ func (p *program) server(ctx context.Context, s *settings, with ...serve.ServerO
 	with = append(with, serve.WithLoader(opts...), serve.WithAbout(map[string]any{"drop_last": s.dropLast, "tree": ds.Tree()}),
 		serve.WithMore("files", none), serve.WithMore("marks", none))
 	server, err := serve.New(ctx, ds, with...)
+	if w, ok := order.(*written); ok {
+		w.served.Store(true)
+	}
 	return server, &dataset{marks: func() string { return "" }}, err
 }
 
@@ -85,7 +92,12 @@ func (p *program) order(n, batch int, seed uint64) (nwt.Sampler, error) {
 		if draws == 0 {
 			draws = n
 		}
+		if p.Once {
+			return sampler.WeightedWithoutReplacement(weights, draws, seed)
+		}
 		return sampler.Weighted(weights, draws, seed)
+	case p.Order != 0:
+		return &written{file: os.NewFile(p.Order, "order"), n: p.Draws, samples: n}, nil
 	case p.Lengths != 0:
 		lengths, err := numbers(p.Lengths, n, "lengths", func(bits uint64) int { return int(bits) })
 		if err != nil {
@@ -98,6 +110,39 @@ func (p *program) order(n, batch int, seed uint64) (nwt.Sampler, error) {
 		return sampler.Bucketed(n, of, sampler.Buckets{BatchSize: batch}, seed)
 	}
 	return nil, nil
+}
+
+// A written order is one that the program writes into a file, an epoch before it asks for a batch of it: see
+// nwt/_orders.py.
+type written struct {
+	file    *os.File
+	n       int         // indices of an epoch
+	samples int         // of the dataset
+	served  atomic.Bool // before that, while workers are tuned, samples come in their own order
+}
+
+func (w *written) Len() int            { return w.n }
+func (w *written) Fingerprint() string { return "order" }
+
+func (w *written) At(epoch, i int) int {
+	word := make([]byte, 8)
+	read := func(at int) int {
+		if _, err := w.file.ReadAt(word, int64(8*at)); err != nil {
+			return 0
+		}
+		return int(binary.NativeEndian.Uint64(word))
+	}
+	if w.served.Load() {
+		for _, part := range []int{0, 1 + w.n} {
+			if read(part) == 1+epoch {
+				return read(part + 1 + i)
+			}
+		}
+		if epoch > 0 { // a rank's share of epoch 0 is described before that is written
+			panic(fmt.Sprintf("the program hasn't written the order of epoch %d", epoch))
+		}
+	}
+	return i % w.samples
 }
 
 func numbers[T any](descriptor uintptr, n int, name string, of func(bits uint64) T) ([]T, error) {
