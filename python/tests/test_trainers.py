@@ -11,7 +11,7 @@ import unittest
 import program
 
 
-def run(trainer, folder, number, ranks, *more):
+def run(trainer, folder, number, ranks, *more, data=None):
     """Trains on some ranks, each in a process, as torchrun starts them. Returns what they say."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -33,7 +33,7 @@ def run(trainer, folder, number, ranks, *more):
                 "TORCHELASTIC_RUN_ID": "nwt",
             }
             env.update({name: str(value) for name, value in names.items()})
-        args = [sys.executable, script, trainer, str(folder), str(program.pictures(each=17)), program.program(), str(number), *more]
+        args = [sys.executable, script, trainer, str(folder), data or str(program.pictures(each=17)), program.program(), str(number), *more]
         processes.append(subprocess.Popen(args, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     all_said = ""
     for process in processes:
@@ -46,12 +46,12 @@ def run(trainer, folder, number, ranks, *more):
 
 @unittest.skipUnless(importlib.util.find_spec("torch") and "NWT_TEST" not in os.environ, "PyTorch isn't installed, or pytest runs them")
 class Trainers(unittest.TestCase):
-    def trains(self, trainer):
-        for before, after in ((1, 2), (2, 1)):
+    def trains(self, trainer, data=None, ways=((1, 2), (2, 1))):
+        for before, after in ways:
             with self.subTest(f"{before} → {after}"):
                 folder = program.folder()
-                run(trainer, folder, 0, before)
-                self.assertNotIn("WARNING", run(trainer, folder, 1, after))
+                run(trainer, folder, 0, before, data=data)
+                self.assertNotIn("WARNING", run(trainer, folder, 1, after, data=data))
                 seen, validated = [], []
                 for number, ranks in ((0, before), (1, after)):
                     parts = [json.loads((folder / f"seen-{number}-{rank}.json").read_text()) for rank in range(ranks)]
@@ -75,6 +75,12 @@ class Trainers(unittest.TestCase):
         folder = program.folder()
         run("lightning", folder, 0, 2)
         self.assertIn("reload_dataloaders_every_n_epochs=1", run("lightning", folder, 1, 1, "stale"))
+
+    @unittest.skipUnless(importlib.util.find_spec("lightning"), "Lightning isn't installed")
+    def test_datasets_of_pytorchs_users(self):
+        for data, way in (("Boxes", (1, 2)), ("Text", (2, 1)), ("Segmentation", (1, 2)), ("Pairs", (2, 1))):
+            with self.subTest(data):
+                self.trains("lightning", data, [way])
 
     @unittest.skipUnless(importlib.util.find_spec("lightning"), "Lightning isn't installed")
     def test_fabric(self):

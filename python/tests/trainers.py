@@ -1,4 +1,5 @@
-"""Four epochs of training on some ranks that end in mid-epoch, or go on: trainers.py TRAINER FOLDER, with RANK and WORLD_SIZE for two.
+"""Four epochs of training on some ranks that end in mid-epoch, or go on: trainers.py TRAINER FOLDER PICTURES PROGRAM RUN, with RANK and WORLD_SIZE for two.
+PICTURES is a folder, or the name of a dataset in ported.py.
 
 The samples that were trained on and validated come into FOLDER/seen-RUN-RANK.json; the model and the loader's state, into FOLDER too.
 """
@@ -9,6 +10,7 @@ import os
 import pathlib
 import sys
 
+import ported
 import torch
 
 import nwt.torch
@@ -90,12 +92,12 @@ def lightning(folder, first, loader, val, model):
             self.model = model
 
         def training_step(self, batch):
-            return self.model(**batch)["loss"]
+            return (self.model(**batch) if isinstance(batch, dict) else self.model(*batch))["loss"]
 
         def validation_step(self, batch):
             if self.trainer.sanity_checking:
                 return
-            self.model(**batch)
+            self.training_step(batch)
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), 0.1)
@@ -162,10 +164,17 @@ if __name__ == "__main__":
     name, folder, pictures, program, run = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    with (
-        nwt.ImageFolder(pictures, batch_size=4, size=32, shuffle=True, seed=7, train=True, num_workers=1, program=program) as inner,
-        nwt.ImageFolder(pictures, batch_size=8, size=32, num_workers=1, program=program) as validation,
-    ):
+    if hasattr(ported, pictures):
+        dataset = getattr(ported, pictures)()
+        loader, validation = (
+            nwt.torch.DataLoader(dataset, size, shuffle=size == 4, num_workers=1, collate_fn=dataset.collate, seed=7, program=program) for size in (4, 8)
+        )
+        model = ported.Model(dataset)
+    else:
+        options = {"size": 32, "seed": 7, "num_workers": 1, "program": program}
+        loader = nwt.torch.DataLoader(nwt.ImageFolder(pictures, batch_size=4, shuffle=True, train=True, **options))
+        validation = nwt.torch.DataLoader(nwt.ImageFolder(pictures, batch_size=8, **options))
         model = Model()
-        globals()[name](folder, run == 0, nwt.torch.DataLoader(inner), nwt.torch.DataLoader(validation), model)
+    with loader.loader, validation.loader:
+        globals()[name](folder, run == 0, loader, validation, model)
     (folder / f"seen-{run}-{RANK}.json").write_text(json.dumps([model.seen, model.validated]))
