@@ -19,20 +19,23 @@ import (
 type worker struct {
 	d       *Dataset
 	child   *child // nil if none was needed yet, or the last one has ended
+	todo    []job
 	request []byte
 
 	// If samples of a LoadMany are bad, the loader asks again for each half, and for the halves of these, until
 	// it calls Load for a bad one. Nothing is made twice: what was made, or was bad, is kept until the loader
 	// asks for something else.
-	failing []key
-	kept    map[key]kept
+	kept map[key]kept
 }
 
-// A key is a sample of an epoch.
-type key struct {
-	index int
-	seed  uint64
+// A job is a sample that is to be made.
+type job struct {
+	key
+	dst  *nwt.Sample
+	done bool
 }
+
+type key struct{ index, epoch, position int }
 
 // kept is a sample that was made, or why it couldn't be.
 type kept struct {
@@ -67,104 +70,88 @@ func (w *worker) drop() {
 }
 
 func (w *worker) load(ctx context.Context, indices []int, dst []*nwt.Sample) error {
-	keys := make([]key, len(dst))
+	w.todo = w.todo[:0]
 	for i, s := range dst {
-		keys[i] = key{indices[i], s.Rand().Uint64()}
-	}
-	if !slices.Contains(w.failing, keys[0]) {
-		w.failing = nil
-		clear(w.kept)
-	}
-	var todo []int
-	for i, k := range keys {
-		switch old, known := w.kept[k]; {
+		j := job{key: key{indices[i], s.Epoch(), s.Position()}, dst: s}
+		old, known := w.kept[j.key]
+		if i == 0 && !known {
+			clear(w.kept)
+		}
+		switch {
 		case !known || old.again:
-			todo = append(todo, i)
+			w.todo = append(w.todo, j)
 		case old.err != nil:
 			return old.err
 		default:
-			w.d.give(dst[i], k.index, old.parts)
+			w.d.give(s, j.index, old.parts)
 		}
 	}
-	for part := range slices.Chunk(todo, w.d.slots) {
-		if err := w.make(ctx, part, keys, dst); err != nil {
+	for part := range slices.Chunk(w.todo, w.d.slots) {
+		if err := w.make(ctx, part); err != nil {
+			for _, j := range w.todo {
+				if j.done {
+					w.kept[j.key] = kept{parts: w.d.take(j.dst)}
+				}
+			}
 			return err
 		}
 	}
 	return nil
 }
 
-// make makes samples, as many as a child has memory for. If one is bad it returns its error, and keeps all.
-func (w *worker) make(ctx context.Context, todo []int, keys []key, dst []*nwt.Sample) error {
-	bad := error(nil)
-	keep := func(i int, k kept) {
-		if w.failing == nil {
-			w.failing = keys
-		}
-		w.kept[keys[i]] = k
+// make makes samples, as many as a child has memory for. If one is bad it returns the error. If the child ends,
+// or has to, what it hasn't begun is left to the loader's next call.
+func (w *worker) make(ctx context.Context, todo []job) (bad error) {
+	if err := w.begin(ctx, todo); err != nil {
+		return err
+	}
+	text, err := w.child.await(ctx, w.d.config.Timeout)
+	if err != nil && ctx.Err() != nil {
+		return err // the answer is still to come: see begin
+	}
+	var faults []fault
+	if err == nil && len(text) > 0 {
+		err = json.Unmarshal(text, &faults)
+	}
+	keep := func(j job, k kept) {
+		w.kept[j.key] = k
 		if bad == nil {
 			bad = k.err
 		}
 	}
-	var done []int // their slots are todo's
-	for len(todo) > 0 {
-		if err := w.begin(ctx, todo, keys); err != nil {
-			return err
-		}
-		text, err := w.child.await(ctx, w.d.config.Timeout)
-		if err != nil && ctx.Err() != nil {
-			return err // the answer is still to come: see begin
-		}
-		var faults []fault
-		if err == nil && len(text) > 0 {
-			err = json.Unmarshal(text, &faults)
-		}
-		n, mem := len(todo), w.child.mem
-		if err != nil {
-			w.child.pending = len(todo)
-			n = w.child.made()
-		}
-		for slot, i := range todo[:n] {
-			if mem[slot] == made {
-				w.d.giveFrom(mem, slot, dst[i], keys[i].index)
-				done = append(done, i)
-			}
-		}
-		for _, f := range faults {
-			if f.place >= 0 && f.place < n {
-				keep(todo[f.place], kept{err: f.err(), again: f.temporary})
-			}
-		}
-		if err == nil {
-			todo = nil
-			break
-		}
-		for slot, i := range todo[:n] {
-			if mem[slot] == failed { // nobody has said why
-				keep(i, kept{err: nwt.Retryable(err), again: true})
-			}
-		}
-		w.drop()
-		if n < len(todo) {
-			lost := kept{err: nwt.Retryable(err), again: true}
-			if errors.Is(err, errSilent) {
-				lost = kept{err: tooLate{w.d.config.Timeout}}
-			}
-			keep(todo[n], lost)
-			n++
-		}
-		todo = todo[n:]
+	n, mem := len(todo), w.child.mem
+	if err != nil {
+		w.child.pending = n
+		n = w.child.made()
 	}
-	if bad != nil {
-		for _, i := range done {
-			w.kept[keys[i]] = kept{parts: w.d.take(dst[i])}
+	for slot, j := range todo[:n] {
+		if mem[slot] == made {
+			w.d.giveFrom(mem, slot, j.dst, j.index)
+			todo[slot].done = true
+		} else if err != nil { // nobody has said why
+			keep(j, kept{err: nwt.Retryable(err), again: true})
 		}
+	}
+	for _, f := range faults {
+		if f.place >= 0 && f.place < n {
+			keep(todo[f.place], kept{err: f.err(), again: f.temporary})
+		}
+	}
+	if err != nil {
+		w.drop()
+	}
+	if n < len(todo) {
+		lost := kept{err: nwt.Retryable(err), again: true}
+		if errors.Is(err, errSilent) {
+			lost = kept{err: tooLate{w.d.config.Timeout}}
+		}
+		keep(todo[n], lost)
 	}
 	return bad
 }
 
 // begin sends a request for samples. What was asked for before, for a run that has ended, is waited for.
-func (w *worker) begin(ctx context.Context, todo []int, keys []key) (err error) {
+func (w *worker) begin(ctx context.Context, todo []job) (err error) {
 	if w.child != nil && w.child.pending > 0 {
 		if _, err := w.child.await(ctx, w.d.config.Timeout); err != nil {
 			if ctx.Err() != nil {
@@ -180,9 +167,9 @@ func (w *worker) begin(ctx context.Context, todo []int, keys []key) (err error) 
 	}
 	c := w.child
 	w.request = w.request[:0]
-	for _, i := range todo {
-		w.request = binary.LittleEndian.AppendUint64(w.request, uint64(keys[i].index))
-		w.request = binary.LittleEndian.AppendUint64(w.request, keys[i].seed)
+	for _, j := range todo {
+		w.request = binary.LittleEndian.AppendUint64(w.request, uint64(j.index))
+		w.request = binary.LittleEndian.AppendUint64(w.request, j.dst.Rand().Uint64())
 	}
 	clear(c.mem[:len(todo)])
 	c.pending = len(todo)
