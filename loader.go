@@ -439,6 +439,14 @@ func (l *engine) tellIfBegun(epoch, n int) {
 	}
 }
 
+// tellIfGrown logs, once, that the dataset's length has changed since the run began.
+func (l *engine) tellIfGrown(r *run) {
+	if n, err := lengthNow(l.setup.ds); err == nil && n != r.epochOrder.n && l.setup.once.First("Dataset.Len") {
+		l.setup.opts.log.Warn("nwt: the dataset's length has changed while its epochs ran: they kept the length with which they began, and their states can't be resumed. "+
+			"Change it only while no loader is in an epoch; Epochs counts as one", "was", r.epochOrder.n, "now", n)
+	}
+}
+
 // lostAgain returns the error for a record that was delivered before and now can't be read: what follows
 // isn't the rest of the epoch. With an error budget it only warns, since the record may have been bad
 // then too.

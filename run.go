@@ -548,6 +548,7 @@ func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Bat
 			t.asked++
 		}
 	}
+	l.tellIfGrown(r)
 }
 
 // start starts a run at a beginning.

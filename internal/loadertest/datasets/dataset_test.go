@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -529,6 +530,29 @@ func TestTheLengthOfADatasetHoldsForARun(t *testing.T) {
 	}
 	require.Equal(t, 60, samples)
 	require.Len(t, numbersOfEpoch(t, l, 3), 62)
+}
+
+func TestADatasetThatGrowsDuringAnEpochIsToldOnce(t *testing.T) {
+	for _, workers := range []int{0, 2} {
+		var log kit.Journal
+		ds := newGrowing(20)
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(workers), log.Option())
+		beside := kit.NewLoader(t, ds, nwt.WithBatchSize(10), nwt.WithWorkers(workers), kit.Silent)
+		for epoch := range 4 {
+			numbersOfEpoch(t, l, epoch)
+			ds.n.Add(5) // between the epochs it may
+		}
+		require.Empty(t, log.String())
+		for range 2 {
+			for _, err := range l.Epoch(t.Context(), 4) {
+				require.NoError(t, err)
+				numbersOfEpoch(t, beside, 0)
+				ds.n.Add(5) // between the epochs of the one, and during that of the other
+			}
+		}
+		require.Equal(t, 1, strings.Count(log.String(), "nwt: the dataset's length has changed while its epochs ran"))
+		require.Contains(t, log.String(), "was=40 now=60")
+	}
 }
 
 func TestASamplerMayVisitWhatADatasetHasGained(t *testing.T) {
