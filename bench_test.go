@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -18,7 +17,6 @@ import (
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/driver"
 	"github.com/nwt-go/nwt/internal/cuda"
-	"github.com/nwt-go/nwt/internal/cuda/cudatest"
 	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/loadertest/kit"
 	"github.com/nwt-go/nwt/sampler"
@@ -307,46 +305,6 @@ func BenchmarkFirstBatch(b *testing.B) {
 	}
 }
 
-// BenchmarkOverlap reports, as of-longer, the whole time by that of the longer of
-// loading and steps: steps that wait 5 ms over loading a batch in somewhat more than
-// 4 ms, 32 samples of 1 ms by 8 workers; and steps that compute some 4 ms beside one
-// worker that waits 8 ms for a batch, which must not wait for the CPU that a step has.
-func BenchmarkOverlap(b *testing.B) {
-	for _, c := range []struct {
-		name           string
-		batch, workers int
-		sample         time.Duration
-		step           func()
-	}{
-		{"step=waits", 32, 8, time.Millisecond, func() { time.Sleep(5 * time.Millisecond) }},
-		{"step=computes", 1, 1, 8 * time.Millisecond, func() { runtime.KeepAlive(spin(80 * spinning)) }},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			l, err := nwt.NewLoader(sleepyDataset(1<<30, c.sample), nwt.WithBatchSize(c.batch), nwt.WithWorkers(c.workers))
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer l.Close()
-			var steps time.Duration
-			n := 0
-			for _, err := range l.Epochs(b.Context(), 0, 1<<30) {
-				if err != nil {
-					b.Fatal(err)
-				}
-				if !b.Loop() {
-					break
-				}
-				n++
-				began := time.Now()
-				c.step()
-				steps += time.Since(began)
-			}
-			waits := time.Duration(n*c.batch/c.workers) * c.sample
-			b.ReportMetric(float64(b.Elapsed())/float64(max(steps, waits)), "of-longer")
-		})
-	}
-}
-
 // BenchmarkResume measures how soon a new process has the first batch of an epoch, and
 // the first after nine tenths of it: the time to make the order (order-ms), and from
 // then on until 2 workers have loaded the batch (batch-ms).
@@ -458,38 +416,6 @@ func benchResume(b *testing.B, samples int, make func() (nwt.Dataset, []nwt.Opti
 	b.ReportMetric(1000*batch.Seconds()/float64(n), "batch-ms")
 }
 
-// BenchmarkStage is what a batch of one field costs where there is nothing to
-// load and nothing to copy: to the host, to a device that does nothing, and to
-// the fake driver, whose calls by themselves are "calls". The stage's own
-// overhead is what a device that does nothing costs more than the host.
-func BenchmarkStage(b *testing.B) {
-	gpu := cudatest.Load(b)
-	gpu.Inline()
-	for _, workers := range []int{0, 1, 2} {
-		for _, dev := range []nwt.Device{nwt.Host(), kit.Nowhere{}, kit.GPU0(b)} {
-			b.Run(fmt.Sprintf("workers=%d/to=%.4s", workers, dev), func(b *testing.B) {
-				opts := []nwt.Option{nwt.WithBatchSize(16), nwt.WithWorkers(workers), nwt.WithDevice(dev)}
-				l := kit.NewLoader(b, kit.EmptyDataset(1<<30), opts...)
-				calls := 0
-				deliver(b, l, 100, b.N, func(n int, _ *nwt.Batch) {
-					if n == 0 {
-						calls = gpu.Calls()
-						b.ReportAllocs()
-						b.ResetTimer()
-					}
-				})
-				b.ReportMetric(float64(gpu.Calls()-calls)/float64(b.N), "calls/op")
-			})
-		}
-	}
-	b.Run("calls", func(b *testing.B) {
-		l := newBareLoop(b, 64)
-		for b.Loop() {
-			l.runLikeAStage(b)
-		}
-	})
-}
-
 // deliver takes warmup batches and n more, and calls f with the number of each
 // from −warmup+1 on: with 0 when the first that counts is asked for next.
 func deliver(b *testing.B, l *nwt.Loader, warmup, n int, f func(n int, batch *nwt.Batch)) {
@@ -564,13 +490,6 @@ func (l *bareLoop) run(b *testing.B, n int) time.Duration {
 	return time.Since(began)
 }
 
-// runLikeAStage makes the calls that a stage makes for a batch.
-func (l *bareLoop) runLikeAStage(b *testing.B) {
-	if err := cmp.Or(l.copy(0), l.session.Wait(l.event[0])); err != nil {
-		b.Fatal(err)
-	}
-}
-
 // images returns a dataset of images of which 128 are a batch of 77 MB. Loading one
 // takes a while and no CPU.
 func images(load time.Duration) nwt.Dataset {
@@ -640,100 +559,4 @@ func BenchmarkGPUHiddenCopies(b *testing.B) {
 		})
 	}
 	b.ReportMetric(total.Seconds()/steps.Seconds(), "total/steps")
-}
-
-// BenchmarkFromSlices compares an array in memory with a Load of one's own that
-// copies the same, 3 kB or 4 bytes a sample.
-func BenchmarkFromSlices(b *testing.B) {
-	for _, size := range []int{4, 3072} {
-		const n = 50_000
-		images := make([]uint8, n*size)
-		ds, err := nwt.FromSlices(nwt.SliceOf("image", images, size))
-		if err != nil {
-			b.Fatal(err)
-		}
-		for name, ds := range map[string]nwt.Dataset{"load=batch": ds, "load=single": nwt.NewDataset(n, ds.Fields(), ds.Load)} {
-			for _, workers := range []int{0, 2} {
-				b.Run(fmt.Sprintf("bytes=%d/workers=%d/%s", size, workers, name), func(b *testing.B) {
-					benchBatches(b, ds, nwt.WithBatchSize(128), nwt.WithWorkers(workers), nwt.WithShuffle(1))
-				})
-			}
-		}
-	}
-}
-
-func BenchmarkShuffled(b *testing.B) {
-	for _, n := range []int{10, 1000, 50_000, 1_281_167, 1_000_000_000} {
-		b.Run(fmt.Sprintf("a position at a time/n=%d", n), func(b *testing.B) {
-			s, i := nwt.Shuffled(n, 1), 0
-			for b.Loop() {
-				s.At(1, i)
-				if i++; i == n {
-					i = 0
-				}
-			}
-		})
-		b.Run(fmt.Sprintf("a batch at a time/n=%d", n), func(b *testing.B) {
-			s, i := nwt.Shuffled(n, 1).(nwt.SamplerFiller), 0
-			batch := make([]int, min(n, 128))
-			for b.Loop() {
-				s.Fill(1, i, batch)
-				if i += len(batch); i > n-len(batch) {
-					i = 0
-				}
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(batch)), "ns/position")
-		})
-	}
-}
-
-// BenchmarkManyParts measures what grows with the parts of a dataset: the first State of an epoch, a
-// sample, a batch; and a schema with its fields.
-func BenchmarkManyParts(b *testing.B) {
-	parts := func(n int, make func(i int) nwt.Dataset) (all []nwt.Dataset) {
-		for i := range n {
-			all = append(all, make(i))
-		}
-		return all
-	}
-	must := func(ds nwt.Dataset, err error) nwt.Dataset {
-		if err != nil {
-			b.Fatal(err)
-		}
-		return ds
-	}
-	for _, n := range []int{1000, 10_000} {
-		b.Run(fmt.Sprintf("first state of Concat/parts=%d", n), func(b *testing.B) {
-			ds := must(nwt.Concat(parts(n, func(int) nwt.Dataset { return kit.EmptyDataset(8) })...))
-			l, err := nwt.NewLoader(ds, nwt.WithWorkers(0), nwt.WithBatchSize(8))
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer l.Close()
-			for b.Loop() {
-				for batch := range l.Epoch(b.Context(), 0) {
-					batch.State()
-					break
-				}
-			}
-		})
-		b.Run(fmt.Sprintf("batches of Concat/parts=%d", n), func(b *testing.B) {
-			ds := must(nwt.Concat(parts(n, func(int) nwt.Dataset { return kit.EmptyBatches{Dataset: kit.EmptyDataset(1 << 10)} })...))
-			benchBatches(b, ds, nwt.WithBatchSize(32), nwt.WithWorkers(0), nwt.WithShuffle(1))
-		})
-		b.Run(fmt.Sprintf("samples of Zip/parts=%d", n/10), func(b *testing.B) {
-			ds := must(nwt.Zip(parts(n/10, func(i int) nwt.Dataset {
-				return nwt.NewDataset(1<<20, []nwt.Field{{Name: fmt.Sprint(i), Type: nwt.Uint8}}, func(context.Context, int, *nwt.Sample) error { return nil })
-			})...))
-			benchBatches(b, ds, nwt.WithBatchSize(1), nwt.WithWorkers(0))
-		})
-		b.Run(fmt.Sprintf("AddField/fields=%d", n), func(b *testing.B) {
-			for b.Loop() {
-				var s nwt.Schema
-				for i := range n {
-					nwt.AddField[uint8](&s, fmt.Sprint(i), 2)
-				}
-			}
-		})
-	}
 }

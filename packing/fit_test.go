@@ -63,19 +63,3 @@ func TestAtMostOneRowIsHalfEmpty(t *testing.T) {
 		require.LessOrEqual(t, half, 1)
 	}
 }
-
-func BenchmarkPack(b *testing.B) {
-	pieces := lengths(1_000_000, 4096, 1)
-	again := make([]piece, len(pieces))
-	var rows *plan
-	for b.Loop() {
-		copy(again, pieces)
-		rows = pack(again, 4096)
-	}
-	total := 0
-	for _, p := range pieces {
-		total += int(p.len)
-	}
-	b.ReportMetric(100*(1-float64(total)/float64(4096*rows.rows())), "%padding")
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(pieces)), "ns/document")
-}

@@ -107,17 +107,6 @@ func TestBlocksMayHoldAsManySamplesAsAnEpochMay(t *testing.T) {
 	}
 }
 
-func BenchmarkLocallyShuffled(b *testing.B) {
-	s, err := sampler.LocallyShuffled(slices.Repeat([]int{1000}, 1000), 4, 1)
-	require.NoError(b, err)
-	i, indices := 0, make([]int, 256)
-	for b.Loop() {
-		s.(nwt.SamplerFiller).Fill(0, i%999_000, indices)
-		i += len(indices)
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(i), "ns/position")
-}
-
 func TestLocallyShuffledOrdersStayWhatTheyWere(t *testing.T) {
 	s, err := sampler.LocallyShuffled([]int{4, 3, 5, 2}, 2, 42)
 	require.NoError(t, err)

@@ -237,14 +237,3 @@ func TestBadBucketsAreNamed(t *testing.T) {
 	_, err := sampler.Bucketed(0, nil, sampler.Buckets{}, 1)
 	require.Len(t, err.(interface{ Unwrap() []error }).Unwrap(), 3, "all at once")
 }
-
-func BenchmarkBucketed(b *testing.B) {
-	const n = 1_000_000
-	s, err := sampler.Bucketed(n, lengthOf, sampler.Buckets{BatchSize: 128}, 1)
-	require.NoError(b, err)
-	i := 0
-	for b.Loop() {
-		s.At(i/n, i%n)
-		i++
-	}
-}

@@ -174,13 +174,3 @@ func TestMixedOrdersStayWhatTheyWere(t *testing.T) {
 	require.Equal(t, []int{9, 10, 2, 11, 7, 4, 12, 1, 4, 8, 0, 6}, orderOf(s, 0))
 	require.Equal(t, []int{9, 1, 11, 10, 3, 0, 5, 7, 9, 2, 4, 0}, orderOf(s, 2))
 }
-
-func BenchmarkMixed(b *testing.B) {
-	s, err := sampler.Mixed(1_000_000, nwt.Mix{Parts: []int{1_000_000, 10_000, 100_000}, Phases: []nwt.Phase{{Weights: []float64{7, 2, 1}}}}, 1)
-	require.NoError(b, err)
-	i := 0
-	for b.Loop() {
-		s.At(0, i%1_000_000)
-		i++
-	}
-}

@@ -196,36 +196,3 @@ func TestGoroutinesMaySetWeightsWhileALoaderDraws(t *testing.T) {
 	}
 	setting.Wait()
 }
-
-// BenchmarkPrioritized is a step of replay: a batch of 64, its new weights, and a new transition, with 8
-// batches drawn ahead.
-func BenchmarkPrioritized(b *testing.B) {
-	for _, capacity := range []int{1000, 100_000} {
-		b.Run(fmt.Sprint(capacity), func(b *testing.B) {
-			const batch, ahead = 64, 8
-			s := newPrioritized(b, capacity, batch*ahead)
-			for i := range capacity {
-				require.NoError(b, s.Set(i, 1))
-			}
-			rng := rand.New(rand.NewPCG(1, 1))
-			fields := []nwt.Field{{Name: "state", Type: nwt.Float32, Shape: []int{16}}}
-			ds := nwt.NewDataset(capacity, fields, func(context.Context, int, *nwt.Sample) error { return nil })
-			l, err := nwt.NewLoader(ds, nwt.WithSampler(s), nwt.WithBatchSize(batch), nwt.WithWorkers(1))
-			require.NoError(b, err)
-			defer l.Close()
-			for step := 0; b.Loop(); {
-				epoch, err := s.Draw()
-				require.NoError(b, err)
-				for batch, err := range l.Epoch(b.Context(), epoch) {
-					require.NoError(b, err)
-					for _, index := range batch.Indices() {
-						_ = s.Set(index, rng.Float64())
-					}
-					_ = s.Set(step%capacity, 1)
-					step++
-				}
-				b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(step), "µs/step")
-			}
-		})
-	}
-}

@@ -1,7 +1,6 @@
 package sampler_test
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -166,41 +165,4 @@ func TestBadWeightsAreNamed(t *testing.T) {
 	}
 	_, err := sampler.WeightedWithoutReplacement([]float64{1, 0, 2}, 3, 1)
 	require.ErrorContains(t, err, "3: the draws of an epoch must be at most 2, the number of weights above 0")
-}
-
-func BenchmarkWeighted(b *testing.B) {
-	for _, n := range []int{1000, 1_000_000} {
-		weights := make([]float64, n)
-		for i := range weights {
-			weights[i] = 1 / float64(i+1)
-		}
-		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
-			s, err := sampler.Weighted(weights, n, 1)
-			require.NoError(b, err)
-			i := 0
-			for b.Loop() {
-				s.At(1, i)
-				if i++; i == n {
-					i = 0
-				}
-			}
-		})
-		b.Run(fmt.Sprintf("table/n=%d", n), func(b *testing.B) {
-			for b.Loop() {
-				if _, err := sampler.Weighted(weights, n, 1); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-		b.Run(fmt.Sprintf("without-replacement/epoch/n=%d", n), func(b *testing.B) {
-			s, err := sampler.WeightedWithoutReplacement(weights, n, 1)
-			require.NoError(b, err)
-			b.ReportAllocs()
-			epoch := 0
-			for b.Loop() {
-				s.At(epoch, 0)
-				epoch++
-			}
-		})
-	}
 }

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -132,70 +130,5 @@ func TestWhatCannotBeMadeSaysWhy(t *testing.T) {
 		require.ErrorContains(t, err, c.want)
 		var option *nwt.ArgumentError
 		require.True(t, errors.As(err, &option), "%v", err)
-	}
-}
-
-// photographs returns the pictures of the folder that NWT_PHOTOS names, for figures, or
-// the one in testdata.
-func photographs(b *testing.B) (all [][]byte) {
-	names, _ := filepath.Glob(filepath.Join(os.Getenv("NWT_PHOTOS"), "*.jpg"))
-	if os.Getenv("NWT_PHOTOS") == "" {
-		names = []string{filepath.Join("testdata", "photo.jpg")}
-	}
-	for _, name := range names {
-		data, err := os.ReadFile(name)
-		require.NoError(b, err)
-		all = append(all, data)
-	}
-	return all
-}
-
-func BenchmarkLoad(b *testing.B) {
-	all := photographs(b)
-	p, err := vision.New(recipe)
-	require.NoError(b, err)
-	ds := nwt.NewDataset(math.MaxInt/4, []nwt.Field{p.Field("image")}, func(_ context.Context, i int, dst *nwt.Sample) error {
-		return p.Load(dst, 0, all[i%len(all)])
-	})
-	l, err := nwt.NewLoader(ds, nwt.WithBatchSize(1), nwt.WithWorkers(0))
-	require.NoError(b, err)
-	defer l.Close()
-	b.ReportAllocs()
-	n := 0
-	for _, err := range l.Epoch(b.Context(), 0) {
-		require.NoError(b, err)
-		if n++; n > b.N {
-			break
-		}
-	}
-}
-
-// Pictures that were decoded once, at 256 × 256, from the file that Precompute made.
-func BenchmarkPrecomputed(b *testing.B) {
-	store, err := vision.New([]vision.Transform{vision.Resize{Shorter: 256}, vision.CenterCrop{Size: vision.Square(256)}}, vision.WithType(nwt.Uint8))
-	require.NoError(b, err)
-	all := photographs(b)
-	whole := nwt.NewDataset(len(all), []nwt.Field{store.Field("image")}, func(_ context.Context, i int, dst *nwt.Sample) error {
-		return store.Load(dst, 0, all[i])
-	})
-	stored, err := nwt.Precompute(b.Context(), whole, filepath.Join(b.TempDir(), "256"), "")
-	require.NoError(b, err)
-	defer stored.Close()
-	p, err := vision.New(recipe)
-	require.NoError(b, err)
-	ds := nwt.Map(stored, []nwt.Field{p.Field("image")}, func(_ context.Context, src, dst *nwt.Sample) error {
-		return p.LoadPixels(dst, 0, src.Bytes(0), 256, 256, vision.CHW)
-	})
-	l, err := nwt.NewLoader(ds, nwt.WithBatchSize(1), nwt.WithWorkers(0))
-	require.NoError(b, err)
-	defer l.Close()
-	b.ReportAllocs()
-	b.ResetTimer()
-	n := 0
-	for _, err := range l.Epochs(b.Context(), 0, math.MaxInt32) {
-		require.NoError(b, err)
-		if n++; n > b.N {
-			break
-		}
 	}
 }

@@ -42,20 +42,3 @@ func BenchmarkCall(b *testing.B) {
 		}
 	}
 }
-
-func BenchmarkBatchOfOneField(b *testing.B) {
-	driver := cudatest.Load(b)
-	driver.Inline()
-	d := gpu(b, 0)
-	s := session(b, d)
-	ev, copies := event(b, d), []parts.Copy{{Dst: device(b, d, 64), Src: host(b, d, 64)}}
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := s.Copy(copies, ev); err != nil {
-			b.Fatal(err)
-		}
-		if err := s.Wait(ev); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

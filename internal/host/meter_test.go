@@ -89,16 +89,6 @@ func TestABusyLoopShowsInTheOwnShare(t *testing.T) {
 	require.LessOrEqual(t, used.Others, 1.0)
 }
 
-// What a tuner pays for each interval it measures.
-func BenchmarkIntervalOfCPUAndPeak(b *testing.B) {
-	b.ReportAllocs()
-	for b.Loop() {
-		peak, meter := StartPeak(), StartCPU()
-		meter.Used()
-		peak.Stop()
-	}
-}
-
 func TestThreadsThatBeganOrEndedInBetweenHaveNotWaitedBefore(t *testing.T) {
 	const ms = time.Millisecond
 	start := map[int]time.Duration{1: 100 * ms, 2: 50 * ms, 3: 7 * ms}

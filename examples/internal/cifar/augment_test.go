@@ -1,7 +1,6 @@
 package cifar
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -44,18 +43,5 @@ func TestAugmentMirrorsPadsCropsAndNormalizes(t *testing.T) {
 				require.True(t, *want == *got, "dx %d, dy %d, flip %v", dx, dy, flip)
 			}
 		}
-	}
-}
-
-func BenchmarkAugment(b *testing.B) {
-	r, image := noise(), &[pixels]float32{}
-	for _, flip := range []bool{false, true} {
-		b.Run(fmt.Sprintf("flip=%v", flip), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				augment(image, r, 3, 4, flip)
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/pixels, "ns/value")
-		})
 	}
 }
