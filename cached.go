@@ -42,6 +42,7 @@ func (c *Cache) cache() *Cache    { return c }
 func (c *Cache) invalid() error   { return c.err }
 func (c *Cache) parts() []Dataset { return []Dataset{c.ds} }
 
+// WritesAll tells loaders that Load writes every element: see [WritesAll].
 func (c *Cache) WritesAll(asked Dataset) bool { return asked == Dataset(c) }
 
 func (c *Cache) Fingerprint() string { return fingerprint(c.ds) }

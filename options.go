@@ -490,16 +490,6 @@ func WithRetry(times int, wait time.Duration) Option {
 		func(o *options) { o.retry = retry.Policy{Times: times, Wait: wait, Asked: true} })
 }
 
-// Temporary reports whether an error is temporary, as [WithRetry] judges it. If err doesn't show that,
-// Temporary returns false, false: then only code that knows err's origin can decide. For nil it returns
-// false, true.
-func Temporary(err error) (temporary, known bool) {
-	if err == nil {
-		return false, true
-	}
-	return retry.MayPass(err)
-}
-
 // Retryable marks an error as temporary: see [WithRetry]. Nil stays nil.
 func Retryable(err error) error { return retry.As(err, true) }
 

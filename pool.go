@@ -305,10 +305,6 @@ func (n numbers) giveBack(number int) { n[number] = false }
 // worker frees what it kept (returned). While too many calls are Away, no batch is opened (tooManyAway). Calls of
 // a ShardReader are given up in internal/shards, call.go.
 
-// TimeoutOf returns how long a call of Load, or of a [ShardReader], may take, as [WithTimeout] set it;
-// 0 means no bound. Pass the context of the call.
-func TimeoutOf(ctx context.Context) time.Duration { return callctx.Timeout(ctx) }
-
 // takeOver implements poolHooks. If a call of Load is given up, its sample is bad. The samples of a
 // LoadMany are loaded one by one, if there is memory for that.
 func (l *engine) takeOver(next, w *worker) {

@@ -90,6 +90,7 @@ func (p *Precomputed) Fingerprint() string { return fingerprint(p.ds) }
 
 func (p *Precomputed) parts() []Dataset { return []Dataset{p.ds} }
 
+// WritesAll tells loaders that Load writes every element: see [WritesAll].
 func (p *Precomputed) WritesAll(asked Dataset) bool { return asked == Dataset(p) }
 
 // Load copies a sample from the file. After Close it returns [os.ErrClosed].

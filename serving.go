@@ -12,7 +12,7 @@ import (
 	"github.com/nwt-go/nwt/internal/order"
 )
 
-// Place identifies the sample for a dataset whose Load asks a server for it: see package driver.
+// Place identifies the sample for a dataset that asks a server for it, as that of module serve does.
 func (s *Sample) Place() driver.Place {
 	outer := s
 	for outer.outer != nil {

@@ -1,4 +1,4 @@
-// Package driver has what a writer of a device or of a server implements or uses; a program that only
+// Package driver has what a writer of a device, of a server or of a store implements or uses; a program that only
 // trains doesn't need it. Nothing in it is promised to stay as it is.
 //
 // An implementation of [nwt.Device] makes a [Session], which copies batches to the device.
@@ -6,6 +6,9 @@
 // A server that loads batches for other processes, as module serve does, gets a [Source] from
 // Loader.Serving of package nwt. For each batch that a client asks for, the server asks the Source which
 // samples the batch has, lets the Source load them, and sends the result.
+//
+// A dataset over a store, as module objects has, makes its errors [Temporary] or not, and gives up its
+// requests within [TimeoutOf].
 //
 // [nwt.Device]: https://pkg.go.dev/github.com/nwt-go/nwt#Device
 package driver

@@ -12,7 +12,7 @@ type Place struct {
 }
 
 // A State says how far an epoch has come. nwt.State has the same fields, and describes them: each type
-// converts to the other.
+// converts to the other. There are two because package nwt imports this one, for Session and Source.
 type State struct {
 	Epoch   int
 	Samples int

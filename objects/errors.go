@@ -9,6 +9,7 @@ import (
 	"gocloud.dev/gcerrors"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/driver"
 )
 
 // An Error says that a sample couldn't be loaded, because its object couldn't be read or because the
@@ -44,7 +45,7 @@ func temporary(err error) bool {
 		gcerrors.AlreadyExists, gcerrors.Unimplemented, gcerrors.Canceled:
 		return false
 	}
-	may, known := nwt.Temporary(err)
+	may, known := driver.Temporary(err)
 	var local *fs.PathError       // of a folder
 	var bound *http.MaxBytesError // of a client that bounds answers
 	return may || !known && !errors.As(err, &local) && !errors.As(err, &bound)

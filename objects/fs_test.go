@@ -19,6 +19,7 @@ import (
 	"gocloud.dev/blob/memblob"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/driver"
 	"github.com/nwt-go/nwt/objects"
 	"github.com/nwt-go/nwt/wds"
 )
@@ -56,7 +57,7 @@ func eachFileSystem(t *testing.T, n int, test func(t *testing.T, name string, s 
 
 func isTemporary(t *testing.T, err error) {
 	t.Helper()
-	temporary, _ := nwt.Temporary(err)
+	temporary, _ := driver.Temporary(err)
 	require.True(t, temporary, "%v", err)
 }
 
@@ -245,7 +246,7 @@ func TestRefusalsOfS3ThatPassAreTemporary(t *testing.T) {
 		require.ErrorAs(t, err, &named)
 		require.False(t, named.Temporary(), code)
 		_, err = fs.ReadFile(objects.FS(bucket), "train/00000")
-		temporary, _ := nwt.Temporary(err)
+		temporary, _ := driver.Temporary(err)
 		require.False(t, temporary, code)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"gocloud.dev/blob"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/driver"
 )
 
 // A Decode makes a sample from its bytes, under the rules of nwt.Dataset's Load. The bytes are valid only
@@ -137,7 +138,7 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 	}
 	wait := s.stall
 	if !s.stallSet {
-		wait = cmp.Or(nwt.TimeoutOf(ctx)/10, defaultStall)
+		wait = cmp.Or(driver.TimeoutOf(ctx)/10, defaultStall)
 	}
 	for try := 1; ; try, wait = try+1, 2*wait {
 		request, cancel := context.WithCancelCause(ctx)

@@ -311,7 +311,7 @@ func (s *Server) tell(a *answer, bad []error, t *ticket) error {
 		return nil
 	}
 	code := codes.DataLoss
-	if temporary, _ := nwt.Temporary(first); temporary {
+	if temporary, _ := driver.Temporary(first); temporary {
 		code = codes.Aborted
 	}
 	return status.Error(code, said(fmt.Errorf("on server %s: %w", s.opts.name, first), maxSaid))

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/driver"
 	"github.com/nwt-go/nwt/serve"
 )
 
@@ -282,7 +283,7 @@ func TestAClientHasABoundOfItsOwn(t *testing.T) {
 			require.ErrorContains(t, err, "no server has answered for ")
 			require.NotContains(t, err.Error(), "\n")
 			require.NotContains(t, err.Error(), "batches have come")
-			temporary, _ := nwt.Temporary(err)
+			temporary, _ := driver.Temporary(err)
 			require.True(t, temporary)
 		}
 	}

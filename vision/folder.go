@@ -93,7 +93,7 @@ func (f *Folder) Classes() []string { return f.files.Classes }
 // Class returns the class of a file, as an index in Classes.
 func (f *Folder) Class(index int) int { return f.files.Class(index) }
 
-// WritesAll promises that Load writes every element: see [nwt.WritesAll].
+// WritesAll tells loaders that Load writes every element: see [nwt.WritesAll].
 func (f *Folder) WritesAll(asked nwt.Dataset) bool { return asked == nwt.Dataset(f) }
 
 // Path returns the path of a file.

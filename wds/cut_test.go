@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/driver"
 	"github.com/nwt-go/nwt/wds"
 )
 
@@ -230,11 +231,11 @@ func TestAFileThatIsCutIsNoTemporaryErrorUnlikeAReadThatIs(t *testing.T) {
 				}
 				dir := t.TempDir()
 				require.NoError(t, os.WriteFile(filepath.Join(dir, "a.tar"), data[:at], 0o600))
-				temporary, _ := nwt.Temporary(of(os.DirFS(dir)))
+				temporary, _ := driver.Temporary(of(os.DirFS(dir)))
 				require.False(t, temporary, "the file is as short as that")
 
 				whole := fstest.MapFS{"a.tar": {Data: data, ModTime: time.Unix(1, 0)}}
-				temporary, _ = nwt.Temporary(of(hangingUp{whole, at}))
+				temporary, _ = driver.Temporary(of(hangingUp{whole, at}))
 				require.True(t, temporary, "the rest of the file wasn't read")
 			})
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/driver"
 	"github.com/nwt-go/nwt/internal/loadertest/kit"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/sampler"
@@ -861,14 +862,14 @@ func TestTheContextOfASampleIsThatOfItsCall(t *testing.T) {
 	seen := 0
 	ds := kit.Numbered(4, func(ctx context.Context, _ int, dst *nwt.Sample) error {
 		require.Equal(t, ctx, dst.Context())
-		require.Equal(t, time.Minute, nwt.TimeoutOf(ctx))
+		require.Equal(t, time.Minute, driver.TimeoutOf(ctx))
 		seen++
 		return nil
 	})
 	_, err := kit.Values(t, kit.NewLoader(t, ds, nwt.WithWorkers(1), nwt.WithTimeout(time.Minute)), 0)
 	require.NoError(t, err)
 	require.Equal(t, 4, seen)
-	require.Zero(t, nwt.TimeoutOf(t.Context()))
+	require.Zero(t, driver.TimeoutOf(t.Context()))
 }
 
 func TestOverwritesOfWhatCanNotBeUsedIsTheSameError(t *testing.T) {

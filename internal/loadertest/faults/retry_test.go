@@ -2,7 +2,7 @@ package faults_test
 
 import (
 	"context"
-	"database/sql/driver"
+	sql "database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/driver"
 	"github.com/nwt-go/nwt/internal/loadertest/kit"
 )
 
@@ -65,7 +66,7 @@ func TestAnErrorTellsWhetherItIsTemporary(t *testing.T) {
 		{fs.ErrNotExist, false, true},
 		{errors.New("odd"), false, false},
 	} {
-		temporary, known := nwt.Temporary(c.err)
+		temporary, known := driver.Temporary(c.err)
 		require.Equal(t, []bool{c.temporary, c.known}, []bool{temporary, known}, "%v", c.err)
 	}
 }
@@ -81,7 +82,7 @@ func TestFaultsThatMayPassAreRepeatedAndOthersAreNot(t *testing.T) {
 		context.DeadlineExceeded, status(503), status(429), status(408), busyError{}, &net.DNSError{IsTimeout: true},
 		nwt.Retryable(errors.New("503")), fmt.Errorf("photo: %w", nwt.Retryable(fs.ErrNotExist)),
 		errors.Join(errors.New("photo"), read(syscall.ECONNRESET)),
-		sqlState("08006"), fmt.Errorf("row 7: %w", sqlState("40001")), sqlState("53300"), sqlState("57P01"), fmt.Errorf("query: %w", driver.ErrBadConn),
+		sqlState("08006"), fmt.Errorf("row 7: %w", sqlState("40001")), sqlState("53300"), sqlState("57P01"), fmt.Errorf("query: %w", sql.ErrBadConn),
 	} {
 		tries, ends := often(t, err)
 		require.Equal(t, 3, tries, "%v", err)

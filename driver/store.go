@@ -1,0 +1,24 @@
+package driver
+
+import (
+	"context"
+	"time"
+
+	"github.com/nwt-go/nwt/internal/callctx"
+	"github.com/nwt-go/nwt/internal/retry"
+)
+
+// TimeoutOf returns how long a call of Load, or of a ShardReader, may take, as nwt.WithTimeout set it; 0
+// means no bound. A store that gives up its own requests needs it: each must take only a part of that time.
+// Pass the context of the call.
+func TimeoutOf(ctx context.Context) time.Duration { return callctx.Timeout(ctx) }
+
+// Temporary reports whether an error is temporary, as nwt.WithRetry judges it. If err doesn't show that,
+// Temporary returns false, false: then only code that knows err's origin can decide. For nil it returns
+// false, true. A store that wraps its errors needs it, and so does a server, which sends the answer along.
+func Temporary(err error) (temporary, known bool) {
+	if err == nil {
+		return false, true
+	}
+	return retry.MayPass(err)
+}
