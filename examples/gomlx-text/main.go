@@ -8,10 +8,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -24,6 +26,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/ml/layers"
 	"github.com/gomlx/gomlx/ml/model"
+	"github.com/gomlx/gomlx/ml/model/checkpoint"
 	"github.com/gomlx/gomlx/ml/train"
 	"github.com/gomlx/gomlx/ml/train/loss"
 	"github.com/gomlx/gomlx/ml/train/metric"
@@ -71,10 +74,31 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// progress is saved together with the model. State is enough to resume; Seen shows that resuming works.
+// progress is saved together with the model: GoMLX's checkpoints hold the parameters of a store, and this
+// is one of them, as JSON. State is enough to resume; Seen shows that resuming works.
 type progress struct {
 	State nwt.State `json:"state"`
 	Seen  []int     `json:"seen"` // how many times each review was trained on
+}
+
+const progressParam = "progress"
+
+// load makes a handler of the checkpoints in dir, and loads the latest into store. GoMLX writes a
+// checkpoint's JSON last: if the program was killed before, that file isn't whole, and the checkpoint before
+// is the latest.
+func load(store *model.Store, dir string) (*checkpoint.Handler, error) {
+	names, err := fs.Glob(os.DirFS(dir), "checkpoint-*"+checkpoint.JsonNameSuffix)
+	for _, name := range names {
+		text, failed := os.ReadFile(filepath.Join(dir, name))
+		if failed == nil && !json.Valid(text) {
+			failed = os.Remove(filepath.Join(dir, name))
+		}
+		err = errors.Join(err, failed)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return checkpoint.Build(store).Dir(dir).Keep(2).Immediate().Done()
 }
 
 // fit trains on dir/train.jsonl. It continues from the checkpoint in dir; if there is none, it begins
@@ -102,9 +126,15 @@ func fit(ctx context.Context, dir, pretrained string, every int, stdout io.Write
 	store := model.NewStore()
 	store.SetParam(model.ParamInitialSeed, int64(1))
 	at := progress{Seen: make([]int, reviews.Len())}
-	found, err := gomlx.LoadCheckpoint(store, dir, &at)
-	if err == nil && !found && pretrained != "" {
-		_, err = gomlx.LoadCheckpoint(store, pretrained, new(progress))
+	checkpoints, err := load(store, dir)
+	if err != nil {
+		return err
+	}
+	saved, found := store.GetParam(progressParam)
+	if found {
+		err = json.Unmarshal([]byte(saved.(string)), &at)
+	} else if pretrained != "" {
+		_, err = checkpoint.Load(store).Dir(pretrained).ExcludeParams(progressParam).Immediate().Done()
 	}
 	if err != nil {
 		return err
@@ -141,7 +171,12 @@ func fit(ctx context.Context, dir, pretrained string, every int, stdout io.Write
 		if steps++; steps%every == 0 || batch.Last() {
 			fmt.Fprintf(stdout, "%s: epoch %d, %d reviews, loss %.3f\n",
 				filepath.Base(dir), at.State.Epoch, at.State.Samples, tensors.ToScalar[float32](metrics[0]))
-			if err := gomlx.SaveCheckpoint(store, dir, at); err != nil {
+			text, err := json.Marshal(at)
+			if err != nil {
+				return err
+			}
+			store.SetParam(progressParam, string(text))
+			if err := checkpoints.Save(); err != nil {
 				return err
 			}
 		}

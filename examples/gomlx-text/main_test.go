@@ -73,6 +73,8 @@ func TestAKilledRunGoesOnAndEndsAsIfItHadNotBeenKilled(t *testing.T) {
 		require.Error(t, err, "%s", said)
 		require.NotContains(t, string(said), "panic")
 	}
+	torn := filepath.Join(dir, "food", "checkpoint-n9999999-initial.json") // as a kill while it saves leaves it
+	require.NoError(t, os.WriteFile(torn, []byte(`{"Params":`), 0o600))
 	var rest strings.Builder
 	require.NoError(t, run(t.Context(), append(small, "-dir", dir), &rest))
 	require.Contains(t, rest.String(), "food: goes on after")
