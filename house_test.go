@@ -421,7 +421,7 @@ func TestTheTopLevelHasAFileForEachPart(t *testing.T) {
 
 // A text that reaches a user begins with the name of its package, or says only what the text around it leaves open.
 func TestTextsBeginWithTheirPackage(t *testing.T) {
-	packages := strings.Fields("nwt vision wds folder objects sampler split packing serve gomlx plot prometheus otel")
+	packages := strings.Fields("nwt vision wds folder objects sampler split packing serve gomlx plot prometheus")
 	texts, logged := 0, regexp.MustCompile(`^(Debug|Info|Warn|Error)$`)
 	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "loadertest") || strings.Contains(path, "/cmd/") {

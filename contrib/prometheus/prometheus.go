@@ -50,6 +50,13 @@
 //
 //	rate(nwt_samples_total[1m])
 //	rate(nwt_transfer_seconds_total[1m]) / rate(nwt_batches_copied_total[1m])
+//
+// # OpenTelemetry
+//
+// A bridge of OpenTelemetry's takes these metrics along, under the same names: register the collector as
+// above, and give your reader a producer of go.opentelemetry.io/contrib/bridges/prometheus:
+//
+//	reader := metric.NewPeriodicReader(exporter, metric.WithProducer(bridge.NewMetricProducer()))
 package prometheus
 
 import (
