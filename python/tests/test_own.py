@@ -1,14 +1,20 @@
 """Samples that the program's own Python makes."""
 
+import asyncio
+import collections
 import contextlib
+import importlib.util
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
+from unittest import mock
 
 import numpy as np
 import program
@@ -32,6 +38,26 @@ class Labelled(Birds):
 
     def __getitem__(self, i):
         return np.full((2, 3), i), i, self.process
+
+
+class Unreliable(Birds):
+    """Some samples are bad, some fail the first time, and one may hang."""
+
+    def __init__(self, n, folder, hangs):
+        self.n, self.folder, self.hangs = n, folder, hangs
+
+    def bad(self):
+        return {i for i in range(self.n) if i % 37 == 5 or i == self.hangs}
+
+    def __getitem__(self, i):
+        if i == self.hangs:
+            time.sleep(1e6)
+        if i % 37 == 5:
+            raise ValueError("no such bird")
+        if i % 23 == 3:
+            with contextlib.suppress(FileExistsError), open(f"{self.folder}/{i}", "x"):
+                raise ConnectionError("gone for a while")
+        return i
 
 
 class Named(Birds):
@@ -70,13 +96,24 @@ def lengths_of(samples):
     return [len(sample["box"]) for sample in samples]
 
 
-def children():
-    found = []
-    for at in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+def children(of=None):
+    """The processes of this checkout that make samples; of a loader, its own, and its nwt-serve."""
+    found, parents = [], {of._program.process.pid} if of else set()
+    for at in sorted(pathlib.Path("/proc").glob("[0-9]*"), key=lambda at: int(at.name)):
         with contextlib.suppress(OSError):
-            if b"_children" in at.read_bytes():
-                found.append(at)
-    return found
+            said, parent = (at / "cmdline").read_bytes(), int((at / "stat").read_text().rpartition(")")[2].split()[1])
+            if b"_children" in said and os.fsencode(pathlib.Path(nwt.__file__).parents[1]) in said and (not of or parent in parents):
+                found.append(int(at.name))
+                parents.add(found[-1])
+    return sorted(parents) if of else found
+
+
+def no_more_children():
+    for _ in range(100):
+        if not children():
+            break
+        time.sleep(0.1)
+    return children() == []
 
 
 class TestOwn(unittest.TestCase):
@@ -210,11 +247,69 @@ class TestOwn(unittest.TestCase):
         self.assertEqual(said.returncode, 0, said.stderr)
         self.assertEqual(said.stdout.count("above"), 2)  # the second time in the template
         self.assertIn("[10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]", said.stdout)
-        for _ in range(100):
-            if not children():
-                break
-            time.sleep(0.1)
-        self.assertEqual(children(), [])
+        self.assertTrue(no_more_children())
+
+    @unittest.skipUnless(importlib.util.find_spec("nbclient") and importlib.util.find_spec("ipykernel"), "there are no notebooks here")
+    def test_a_notebook_that_is_interrupted_and_run_again_leaves_no_process(self):
+        import nbclient
+        import nbformat
+
+        cell = nbformat.v4.new_code_cell(
+            "import time, nwt\nclass Slow:\n    def __len__(self): return 1000\n    def __getitem__(self, i):\n        time.sleep(0.01)\n        return i\n"
+            f"train = nwt.Dataset(Slow(), batch_size=10, num_workers=2, program={program.program()!r})\nfor batch in train: print(batch['0'][0], flush=True)"
+        )
+        client = nbclient.NotebookClient(nbformat.v4.new_notebook(cells=[cell]), allow_errors=True, timeout=60)
+        with mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(sys.path)}), client.setup_kernel():
+            for _ in range(10):
+                timer = threading.Timer(1.5, lambda: asyncio.run(client.km._async_interrupt_kernel()))
+                timer.start()
+                client.execute_cell(cell, 0)
+                timer.join()
+                said = "".join(output.get("text", output.get("ename", "")) for output in cell.outputs)
+                self.assertTrue(said.startswith("0\n10\n") and said.endswith("KeyboardInterrupt"), said)
+                self.assertLessEqual(len(children()), 2 * 3, "those of the loader before end as it is replaced")
+        self.assertTrue(no_more_children())
+
+    @unittest.skipUnless(sys.platform == "linux", "looks for processes in /proc")
+    def test_each_sample_comes_once_whatever_becomes_of_processes_and_ranks(self):
+        """NWT_HISTORIES=100 tries 100 histories."""
+        for number in range(int(os.environ.get("NWT_HISTORIES", "1"))):
+            with self.subTest(history=number), tempfile.TemporaryDirectory() as folder, self.assertLogs("nwt", "WARNING"):
+                self.history(random.Random(number), folder, hangs=11 if number % 5 == 4 else None)
+        self.assertTrue(no_more_children())
+
+    def history(self, chance, folder, hangs):
+        birds = Unreliable(chance.randrange(80, 160), folder, hangs)
+        order = chance.choice(({}, {"shuffle": True, "seed": chance.randrange(9)}, {"order": birds_of(len(birds))}))
+        state, seen = {"epoch": 0, "samples": 0}, [collections.Counter() for _ in range(3)]
+        while state["epoch"] < 2:
+            ranks, batch, steps = chance.randint(1, min(3, len(birds) - state["samples"])), chance.randrange(6, 12), chance.randrange(1, 9)
+            with contextlib.ExitStack() as opened:
+                loaders = [
+                    opened.enter_context(
+                        own(birds, batch_size=batch, num_workers=chance.randint(1, 2), errors=99, timeout=2, rank=rank, world_size=ranks, **order)
+                    )
+                    for rank in range(ranks)
+                ]
+                states = []
+                for loader in loaders:
+                    loader.load_state_dict(state)
+                    batches = iter(loader)
+                    for _ in range(steps):
+                        if chance.random() < 0.2:
+                            with contextlib.suppress(ProcessLookupError):
+                                os.kill(chance.choice(children(loader)), signal.SIGKILL)
+                        with contextlib.suppress(StopIteration):
+                            seen[state["epoch"]].update(next(batches)["index"].tolist())
+                    states.append(loader.state_dict())
+            self.assertEqual(states, [states[0]] * ranks)
+            state = states[0]
+        for epoch in range(2):
+            self.assertEqual(seen[epoch], collections.Counter(set(range(len(birds))) - birds.bad()))
+
+
+def birds_of(n):
+    return lambda epoch: random.Random(epoch).sample(range(n), n)
 
 
 if __name__ == "__main__":
