@@ -1,9 +1,9 @@
 """The processes that make samples in Python: a template, and a child of it for each worker.
 
 nwt-serve starts the template with the interpreter of the training program. The template reads the
-dataset once, and forks a child whenever nwt-serve asks for one. It has one thread and never makes a
-sample, so that a fork copies no lock that another thread holds. If it has more threads, and where
-forks aren't safe, each child is an interpreter of its own.
+dataset, or the function that changes pictures, once, and forks a child whenever nwt-serve asks for
+one. It has one thread and never makes a sample, so that a fork copies no lock that another thread
+holds. If it has more threads, and where forks aren't safe, each child is an interpreter of its own.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ import tempfile
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+
+from . import _check as check
 
 # Starts the template, or with a number a child that can't be forked; argv: the folder of nwt, and that number.
 PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from nwt import _children; _children.run(*map(int, sys.argv[1:]))"
@@ -56,11 +58,32 @@ def begin() -> None:
 # What is sent
 
 
-def command(folder: str) -> list[str]:
-    """The command that starts the template."""
+def told(made: Mapping[str, Any], timeout: float | None, files: list[IO[bytes]]) -> dict[str, Any]:
+    """What nwt-serve is told of what makes samples. It inherits the files, which live as long as the loader."""
     if not sys.executable:
         raise RuntimeError("sys.executable is empty: samples are made by processes of this interpreter, and it isn't known")
-    return [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", PROGRAM, folder]  # type: ignore[attr-defined]
+    begin()
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return {
+        "command": [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", PROGRAM, folder],  # type: ignore[attr-defined]
+        "setup": held(setup(made), files),
+        "stderr": kept(os.fdopen(os.dup(2), "wb", buffering=0), files),
+        "timeout": 0 if timeout is None else check.number("timeout", timeout, 1e-3, 1e9),
+    }
+
+
+def held(data: bytes, files: list[IO[bytes]]) -> int:
+    """Adds a file with data."""
+    file = tempfile.TemporaryFile()
+    file.write(data)
+    file.flush()
+    return kept(file, files)
+
+
+def kept(file: IO[bytes], files: list[IO[bytes]]) -> int:
+    """Adds a file, and returns its descriptor."""
+    files.append(file)
+    return file.fileno()
 
 
 def setup(made: Mapping[str, Any]) -> bytes:
@@ -77,7 +100,8 @@ def setup(made: Mapping[str, Any]) -> bytes:
 
 
 def _pickled(made: dict[str, Any], inside: bool) -> bytes:
-    """The dataset as bytes; inside: there is no file of the main program that the template could execute."""
+    """The dataset or function as bytes; inside: there is no file of the main program that the template could execute."""
+    what = "transform" if "transform" in made else "dataset"
     try:
         data = pickle.dumps(made, protocol=5)
         if not (inside and b"__main__" in data):
@@ -88,7 +112,7 @@ def _pickled(made: dict[str, Any], inside: bool) -> bytes:
     try:
         import cloudpickle  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
-        raise TypeError(f"the dataset {problem}: move it into a module, or pip install cloudpickle") from None
+        raise TypeError(f"the {what} {problem}: move it into a module, or pip install cloudpickle") from None
     return bytes(cloudpickle.dumps(made, protocol=5))
 
 
@@ -312,13 +336,15 @@ class _Child:
     def __init__(self, made: dict[str, Any], conn: socket.socket, memory: int, number: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.conn, self.read = conn, conn.makefile("rb").read
-        self.dataset: Any = made["dataset"]
+        self.dataset, self.transform = made.get("dataset"), made.get("transform")
         self.temporary = (ConnectionError, TimeoutError, *made.get("retryable", ()))
         self.ragged, self.whole, self.objects = made.get("ragged") or {}, bool(made.get("whole")), int(made.get("objects") or 4 << 20)
         size = os.fstat(memory).st_size
         self.memory = mmap.mmap(memory, size) if size else None
         os.close(memory)
         self.seeds = self._seeds()
+        self.input: Any = None  # the field of what is changed
+        self.draws = self.transform is not None and _takes_two(self.transform)
         if init := made.get("init"):
             init(number)
 
@@ -345,10 +371,13 @@ class _Child:
             text = json.dumps(answer).encode() if answer else b""
             self.conn.sendall(struct.pack("<I", len(text)) + text)
 
-    def make(self, index: int, seed: int) -> Any:
+    def make(self, index: int, place: int, seed: int) -> Any:
         for seeds in self.seeds:
             seeds(seed)
-        return self.dataset[index]
+        if self.transform is None:
+            return self.dataset[index]  # type: ignore[index]
+        drawn = (np.random.default_rng(seed),) if self.draws else ()
+        return self.transform(self.input["view"][place], *drawn)
 
     def load(self, pairs: tuple[int, ...]) -> list[Any]:
         bad: list[Any] = []
@@ -356,7 +385,7 @@ class _Child:
         assert memory is not None
         for place in range(len(pairs) // 2):
             try:
-                self.put(place, self.make(pairs[2 * place], pairs[2 * place + 1]))
+                self.put(place, self.make(pairs[2 * place], place, pairs[2 * place + 1]))
                 memory[place] = MADE  # nwt-serve watches it
             except BaseException as error:
                 bad.append([place, isinstance(error, self.temporary), _text(error)])
@@ -370,11 +399,11 @@ class _Child:
         import base64
 
         try:
-            n = len(self.dataset)
+            n = 1 if self.transform is not None else len(self.dataset)  # type: ignore[arg-type]
             if n == 0:
                 return {"n": 0}
             self.fields: list[dict[str, Any]] = []
-            sample = self.make(0, 0)
+            sample = self.make(0, 0, 0)
             tree = ("object", "sample") if self.whole else self.divide(sample, "")
             for name in self.ragged:
                 if not any(field["name"] == name for field in self.fields):
@@ -382,6 +411,8 @@ class _Child:
                         f"ragged={self.ragged!r}: a sample has no array {name!r}, but {', '.join(field['name'] for field in self.fields) or 'none'}"
                     )
             if any(objects(tree)):
+                if self.transform is not None:
+                    raise TypeError(f"transform returned no array as {next(objects(tree))!r}: it must return an array or a tensor, or a dict of them")
                 self.fields.append({"name": OBJECTS, "dtype": "uint8", "shape": [self.objects], "ragged": True})
             return {"n": n, "fields": self.fields, "tree": base64.b64encode(pickle.dumps(tree)).decode()}
         except BaseException as error:
@@ -392,7 +423,7 @@ class _Child:
             return "items", None, [[key, self.divide(part, f"{name}.{key}" if name else str(key))] for key, part in value.items()]
         if isinstance(value, (list, tuple)) and not _is_text(value):
             return "parts", type(value), [self.divide(part, f"{name}.{i}" if name else str(i)) for i, part in enumerate(value)]
-        array, name = _array(value), name or "0"
+        array, name = _array(value), name or ("0" if self.transform is None else "image")
         if array is None:
             return "object", name
         shape = list(array.shape)
@@ -412,9 +443,9 @@ class _Child:
         import base64
 
         memory, slots = self.memory, told["slots"]
-        self.fields = told["fields"] or []
-        self.tree = pickle.loads(base64.b64decode(told["tree"]))
-        for field in self.fields:
+        self.fields, self.input = told["fields"] or [], told.get("input")
+        self.tree = pickle.loads(base64.b64decode(told["tree"])) if told["tree"] else ()
+        for field in self.fields + ([self.input] if self.input else []):
             kind = np.dtype({"bfloat16": "uint16"}.get(field["dtype"], field["dtype"]))
             shape = tuple(field["shape"])
             inner = np.ndarray(shape, kind).strides if 0 not in shape else ()
@@ -467,11 +498,24 @@ class _Child:
             field["view"][place, : len(array)] = array
             field["lens"][place] = len(array)
         elif array.shape != shape:
+            advice = f"if its length varies say ragged={{{field['name']!r}: 512}} with the longest allowed, or give collate_fn"
             raise ValueError(
-                f"field {field['name']!r} has the shape {array.shape}, and in sample 0 {shape}: if its length varies say ragged={{{field['name']!r}: 512}} with the longest allowed, or give collate_fn"
+                f"field {field['name']!r} has the shape {array.shape}, and in sample 0 {shape}: {advice if self.transform is None else 'transform must always return one shape'}"
             )
         else:
             field["view"][place] = array
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    """Whether a function takes a generator of random numbers beside the picture."""
+    import inspect
+
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    needed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and (p.default is p.empty or p.name == "rng")]
+    return len(needed) > 1
 
 
 def _is_text(value: Any) -> bool:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import os
 import pickle
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
@@ -101,10 +99,7 @@ class Dataset(Local):
         }  # fmt: skip
         try:
             told: Flags = {
-                "command": _children.command(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
-                "setup": self._held(_children.setup(made)),
-                "stderr": self._kept(os.fdopen(os.dup(2), "wb", buffering=0)),
-                "timeout": 0 if timeout is None else check.number("timeout", timeout, 1e-3, 1e9),
+                **_children.told(made, timeout, self._files),
                 **self._order(len(dataset), weights, draws, lengths, batch_tokens),
                 "once": not check.boolean("replacement", replacement),
             }
@@ -112,7 +107,7 @@ class Dataset(Local):
                 if weights is not None or lengths is not None or options.get("shuffle"):
                     raise ValueError("order: it decides alone, without weights, lengths and shuffle")
                 self._written, self._across = Written(order if isinstance(order, Order) else Order(order), len(dataset)), False
-                told |= {"order": self._kept(self._written.file), "draws": self._written.length}
+                told |= {"order": _children.kept(self._written.file, self._files), "draws": self._written.length}
             if collate_fn is not None:
                 logger.info("collate_fn: samples come to this process as pickles, and are combined while training waits")
             super().__init__(((dataset,), given), {"python": told}, dict(options), self._files)
@@ -123,17 +118,6 @@ class Dataset(Local):
         self._tree = pickle.loads(base64.b64decode(self._transport.about["about"]["tree"]))
         self._objects = list(_children.objects(self._tree))
         self._names = [field["Name"] for field in self._transport.about["fields"]]
-
-    def _kept(self, file: IO[bytes]) -> int:
-        """Keeps a file as long as the loader, for nwt-serve, which inherits its descriptor."""
-        self._files.append(file)
-        return file.fileno()
-
-    def _held(self, data: bytes) -> int:
-        file = tempfile.TemporaryFile()
-        file.write(data)
-        file.flush()
-        return self._kept(file)
 
     def _order(self, n: int, weights: Any, draws: int | None, lengths: Any, tokens: int | None) -> Flags:
         """Checks what is said of the order, and returns what nwt-serve is told of it."""
@@ -150,7 +134,7 @@ class Dataset(Local):
                     raise TypeError(f"{name}: {error}") from None
                 if numbers.shape != (n,):
                     raise ValueError(f"{name}: must be a number per sample: there are {n} samples, and the shape is {numbers.shape}")
-                told[name] = self._held(numbers.tobytes())
+                told[name] = _children.held(numbers.tobytes(), self._files)
         if draws is not None:
             told["draws"] = check.integer("draws", draws, 1)
         if tokens is not None:

@@ -140,7 +140,10 @@ func (c *child) describe(ctx context.Context) (about about, err error) {
 		err = json.Unmarshal(text, &about)
 	}
 	if err == nil && about.Failed != "" {
-		err = fmt.Errorf("sample 0: %s", about.Failed)
+		err = errors.New(about.Failed)
+	}
+	if err != nil {
+		err = fmt.Errorf("sample 0: %w", err)
 	}
 	return about, err
 }

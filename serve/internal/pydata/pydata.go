@@ -7,6 +7,8 @@ package pydata
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,14 +27,19 @@ type Config struct {
 	Setup          []byte   // what the template reads first
 	Stdout, Stderr *os.File // of the template and its children
 	Timeout        time.Duration
+
+	// Input is nil, or what the program's function changes, sample by sample: its first field, of uint8. The others
+	// become the sample's, after those that the function makes. None is ragged.
+	Input nwt.Dataset
 }
 
-// A Dataset is the program's dataset.
+// A Dataset is the program's dataset, or what its function makes of another.
 type Dataset struct {
 	config Config
 	about  about
 	fields []nwt.Field
-	index  int // the field "index", or −1 if the program has one of that name
+	passed int // fields that are the input's
+	index  int // the field "index", or −1 if the program, or the input, has one of that name
 	slots  int // samples that a child makes per request
 	layout layout
 
@@ -61,7 +68,8 @@ type field struct {
 // layout says where what is in the memory: a status for each sample, and the samples.
 type layout struct {
 	Slots  int     `json:"slots"`
-	Stride int     `json:"stride"` // bytes of a sample
+	Stride int     `json:"stride"`          // bytes of a sample
+	Input  *field  `json:"input,omitempty"` // what it is made of
 	Fields []field `json:"fields"`
 	Tree   string  `json:"tree"`
 	size   int     // of the memory
@@ -88,15 +96,24 @@ func Open(ctx context.Context, c Config) (*Dataset, error) {
 }
 
 func (d *Dataset) describe(ctx context.Context) error {
-	c, err := newChild(ctx, d.template, align) // it writes no sample, but memory may not be empty
+	l := d.layoutOf(1)
+	c, err := newChild(ctx, d.template, l.size) // it writes no sample, but memory may not be empty
 	if err != nil {
 		return err
 	}
 	defer c.close()
+	in := d.config.Input
+	if in != nil {
+		if err := c.layOut(l); err != nil {
+			return err
+		}
+		if s, err := nwt.LoadSample(ctx, in, 0); err == nil { // else a black picture shows what the function makes
+			copy(c.mem[l.Input.Offset:], s.Bytes(0))
+		}
+	}
 	if d.about, err = c.describe(ctx); err != nil {
 		return err
 	}
-	d.index = -1
 	dense := 0
 	for _, f := range d.about.Fields {
 		kind, err := typeOf(f.DType)
@@ -111,29 +128,48 @@ func (d *Dataset) describe(ctx context.Context) error {
 		}
 		d.fields = append(d.fields, made)
 	}
+	if in != nil {
+		d.about.N = in.Len()
+		for _, f := range in.Fields()[1:] {
+			if slices.ContainsFunc(d.fields, func(made nwt.Field) bool { return made.Name == f.Name }) {
+				return fmt.Errorf("two fields are named %q: one that the function makes, and one of its input", f.Name)
+			}
+			d.fields = append(d.fields, f)
+		}
+		d.passed = len(d.fields) - len(d.about.Fields)
+		dense += bytesOf(*l.Input)
+	}
+	d.index = -1
 	if !slices.ContainsFunc(d.fields, func(f nwt.Field) bool { return f.Name == "index" }) {
 		d.index = len(d.fields)
 		d.fields = append(d.fields, nwt.Field{Name: "index", Type: nwt.Int64})
 	}
 	d.slots = min(mostSlots, max(1, slotBytes/max(1, dense)))
-	d.layout = layoutOf(d.slots, d.about.Fields, d.about.Tree)
+	d.layout = d.layoutOf(d.slots)
 	return nil
 }
 
 // layoutOf finds the place of each thing.
-func layoutOf(slots int, fields []field, tree string) (l layout) {
+func (d *Dataset) layoutOf(slots int) (l layout) {
 	up := func(n int) int { return (n + align - 1) / align * align }
-	l = layout{Slots: slots, Tree: tree}
+	l = layout{Slots: slots, Tree: d.about.Tree}
 	at := up(slots)
 	from := at
-	for _, f := range fields {
+	place := func(f field) field {
 		if f.Ragged {
 			f.Lens = at
 			at += align
 		}
 		f.Offset = at
 		at += up(bytesOf(f))
-		l.Fields = append(l.Fields, f)
+		return f
+	}
+	if in := d.config.Input; in != nil {
+		f := place(field{DType: "uint8", Shape: in.Fields()[0].Shape})
+		l.Input = &f
+	}
+	for _, f := range d.about.Fields {
+		l.Fields = append(l.Fields, place(f))
 	}
 	l.Stride = at - from
 	l.size = from + slots*l.Stride
@@ -169,6 +205,16 @@ func (c *child) layOut(l layout) error {
 func (d *Dataset) Len() int                         { return d.about.N }
 func (d *Dataset) Fields() []nwt.Field              { return d.fields }
 func (d *Dataset) WritesAll(asked nwt.Dataset) bool { return asked == nwt.Dataset(d) }
+
+// Fingerprint depends on the input and the function; without an input it isn't known.
+func (d *Dataset) Fingerprint() string {
+	in, ok := d.config.Input.(nwt.Fingerprinter)
+	if !ok || in.Fingerprint() == "" {
+		return ""
+	}
+	header := binary.LittleEndian.Uint64(d.config.Setup)
+	return fmt.Sprintf("%s %x", in.Fingerprint(), sha256.Sum256(d.config.Setup[8+header:]))
+}
 
 // Tree says how the program's samples are divided into fields.
 func (d *Dataset) Tree() string { return d.about.Tree }

@@ -4,9 +4,12 @@ package pydata_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -266,5 +269,135 @@ made = {"dataset": Birds(), "ragged": {"text": 8, "box.0": 8}}
 			require.EqualValues(t, i, b.Lens(1, 0)[k])
 			require.Contains(t, string(b.Bytes(2)[k*4<<20:][:b.Lens(2, 0)[k]]), "bird")
 		}
+	}
+}
+
+// pictures is an input whose samples depend on their Rand.
+func pictures(n int, bad ...int) nwt.Dataset {
+	fields := []nwt.Field{{Name: "picture", Type: nwt.Uint8, Shape: []int{4, 5, 3}}, {Name: "label", Type: nwt.Int64}}
+	return nwt.WritesAll(nwt.NewDataset(n, fields, func(_ context.Context, i int, s *nwt.Sample) error {
+		for k := range s.Bytes(0) {
+			s.Bytes(0)[k] = byte(s.Rand().Uint32())
+		}
+		nwt.Values[int64](s, 1)[0] = int64(i % 7)
+		if slices.Contains(bad, i) {
+			return errors.New("no such picture")
+		}
+		return nil
+	}))
+}
+
+// changed returns what a function makes of pictures.
+func changed(t *testing.T, in nwt.Dataset, function string) *pydata.Dataset {
+	c := config(t, function+"\nmade = {'transform': change}\n")
+	c.Input, c.Timeout = in, time.Second
+	return open(t, c)
+}
+
+// loaded returns a field of each sample of an epoch, by its index, and which samples are bad.
+func loaded(t *testing.T, d nwt.Dataset, field, workers int) (all [][]byte, bad []*nwt.LoadError) {
+	t.Helper()
+	l, err := nwt.NewLoader(d, nwt.WithBatchSize(150), nwt.WithShuffle(3), nwt.WithWorkers(workers), nwt.WithErrorBudget(50))
+	require.NoError(t, err)
+	defer l.Close()
+	all = make([][]byte, d.Len())
+	for b, err := range l.Epoch(t.Context(), 2) {
+		require.NoError(t, err)
+		size := len(b.Bytes(field)) / max(1, b.Len())
+		for k, i := range b.Indices() {
+			require.Nil(t, all[i])
+			all[i] = bytes.Clone(b.Bytes(field)[k*size:][:size])
+		}
+	}
+	return all, l.BadSamples()
+}
+
+func TestAFunctionGetsThePicturesThatAreLoadedWithoutIt(t *testing.T) {
+	in := pictures(300)
+	d := changed(t, in, "def change(image): return image")
+	require.Equal(t, []string{"image", "label", "index"}, []string{d.Fields()[0].Name, d.Fields()[1].Name, d.Fields()[2].Name})
+	for field := range 2 {
+		want, _ := loaded(t, in, field, 1)
+		for _, workers := range []int{0, 1, 3} {
+			got, _ := loaded(t, d, field, workers)
+			require.Equal(t, want, got)
+		}
+	}
+}
+
+func TestWhatAFunctionDrawsIsTheSamplesOwnWhateverBecomesOfItsProcess(t *testing.T) {
+	dir := t.TempDir()
+	draw := "def change(image, rng): return image + rng.random(image.shape) + random.random() + np.random.random()"
+	want, _ := loaded(t, changed(t, pictures(300), draw), 0, 2)
+	require.NotEqual(t, want[0][:8], want[0][8:16])
+	got, bad := loaded(t, changed(t, pictures(300), strings.Replace(draw, "return", `
+    name, kind = "`+dir+`/%d" % image.tobytes().__hash__(), image[0, 0, 0] % 32
+    if kind < 2 and not os.path.exists(name):
+        open(name, "w").close()
+        image[:] = 0
+        if kind: raise ConnectionError
+        os._exit(7)
+    return`, 1)), 0, 2)
+	require.Empty(t, bad)
+	require.Equal(t, want, got)
+	files, err := filepath.Glob(dir + "/*")
+	require.NoError(t, err)
+	require.Greater(t, len(files), 10)
+}
+
+func TestABadPictureAndABadCallOfTheFunctionAreNamedAndTheOthersAreChangedOnce(t *testing.T) {
+	dir := t.TempDir()
+	all, bad := loaded(t, changed(t, pictures(300, 11, 12, 200), `
+def change(image, rng):
+    if image[0, 0, 0] < 8: raise ValueError("too dark")
+    if image[0, 0, 0] == 255: time.sleep(1e6)
+    with open("`+dir+`/%d" % image.tobytes().__hash__(), "a") as f: f.write("x")
+    return image if image[0, 0, 0] > 16 else image[1:]
+`), 0, 2)
+	said := map[string]int{}
+	for _, one := range bad {
+		require.Nil(t, all[one.Index])
+		all[one.Index] = []byte{}
+		for _, want := range []string{"no such picture", "in change\n", "ValueError: too dark", "no sample within 1s", `field 'image' has the shape (3, 5, 3), and in sample 0 (4, 5, 3)`} {
+			if strings.Contains(one.Error(), want) {
+				said[want]++
+			}
+		}
+	}
+	require.NotContains(t, all, []byte(nil))
+	require.Len(t, said, 5)
+	require.Equal(t, 3, said["no such picture"])
+	files, err := filepath.Glob(dir + "/*")
+	require.NoError(t, err)
+	require.Greater(t, len(files), 280)
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		require.Equal(t, "x", string(text))
+	}
+}
+
+func TestTheFingerprintCoversTheFunctionAndItsInput(t *testing.T) {
+	known, err := nwt.Subset(pictures(30), []int{1, 2})
+	require.NoError(t, err)
+	other, err := nwt.Subset(pictures(30), []int{2, 1})
+	require.NoError(t, err)
+	first := changed(t, known, "def change(image): return image").Fingerprint()
+	require.Equal(t, first, changed(t, known, "def change(image): return image").Fingerprint())
+	require.NotEqual(t, first, changed(t, other, "def change(image): return image").Fingerprint())
+	require.NotEqual(t, first, changed(t, known, "import functools\ndef f(by, image): return image\nchange = functools.partial(f, 2)").Fingerprint())
+	require.Empty(t, changed(t, pictures(30), "def change(image): return image").Fingerprint())
+}
+
+func TestAFunctionMustReturnArrays(t *testing.T) {
+	for function, want := range map[string]string{
+		"def change(image): return 'text'":                "transform returned no array as 'image': it must return an array",
+		"def change(image): return {'label': image}":      "label",
+		"def change(image): raise ValueError('no image')": "ValueError: no image",
+	} {
+		c := config(t, function+"\nmade = {'transform': change}\n")
+		c.Input = pictures(3)
+		_, err := pydata.Open(t.Context(), c)
+		require.ErrorContains(t, err, want)
 	}
 }

@@ -83,7 +83,7 @@ func (w *worker) load(ctx context.Context, indices []int, dst []*nwt.Sample) err
 		case old.err != nil:
 			return old.err
 		default:
-			w.d.give(s, j.index, old.parts)
+			w.d.give(s, old.parts)
 		}
 	}
 	for part := range slices.Chunk(w.todo, w.d.slots) {
@@ -102,22 +102,41 @@ func (w *worker) load(ctx context.Context, indices []int, dst []*nwt.Sample) err
 // make makes samples, as many as a child has memory for. If one is bad it returns the error. If the child ends,
 // or has to, what it hasn't begun is left to the loader's next call.
 func (w *worker) make(ctx context.Context, todo []job) (bad error) {
-	if err := w.begin(ctx, todo); err != nil {
+	if err := w.ready(ctx); err != nil {
 		return err
-	}
-	text, err := w.child.await(ctx, w.d.config.Timeout)
-	if err != nil && ctx.Err() != nil {
-		return err // the answer is still to come: see begin
-	}
-	var faults []fault
-	if err == nil && len(text) > 0 {
-		err = json.Unmarshal(text, &faults)
 	}
 	keep := func(j job, k kept) {
 		w.kept[j.key] = k
 		if bad == nil {
 			bad = k.err
 		}
+	}
+	if w.d.config.Input != nil {
+		loaded := todo[:0]
+		for _, j := range todo {
+			switch err := w.input(ctx, j, len(loaded)); {
+			case err == nil:
+				loaded = append(loaded, j)
+			case ctx.Err() != nil:
+				return err
+			default:
+				keep(j, kept{err: err, again: true}) // it may be temporary
+			}
+		}
+		if todo = loaded; len(todo) == 0 {
+			return bad
+		}
+	}
+	if err := w.ask(todo); err != nil {
+		return err
+	}
+	text, err := w.child.await(ctx, w.d.config.Timeout)
+	if err != nil && ctx.Err() != nil {
+		return err // the answer is still to come: see ready
+	}
+	var faults []fault
+	if err == nil && len(text) > 0 {
+		err = json.Unmarshal(text, &faults)
 	}
 	n, mem := len(todo), w.child.mem
 	if err != nil {
@@ -150,8 +169,8 @@ func (w *worker) make(ctx context.Context, todo []job) (bad error) {
 	return bad
 }
 
-// begin sends a request for samples. What was asked for before, for a run that has ended, is waited for.
-func (w *worker) begin(ctx context.Context, todo []job) (err error) {
+// ready gets a child that has nothing to do. What was asked for before, for a run that has ended, is waited for.
+func (w *worker) ready(ctx context.Context) (err error) {
 	if w.child != nil && w.child.pending > 0 {
 		if _, err := w.child.await(ctx, w.d.config.Timeout); err != nil {
 			if ctx.Err() != nil {
@@ -165,11 +184,30 @@ func (w *worker) begin(ctx context.Context, todo []job) (err error) {
 			return unstartable{err}
 		}
 	}
+	return nil
+}
+
+// input loads what a sample is made of, and the fields that it has from there.
+func (w *worker) input(ctx context.Context, j job, slot int) error {
+	l := &w.d.layout
+	in, err := nwt.LoadPart(ctx, w.d.config.Input, j.index, j.dst)
+	if err != nil {
+		return err
+	}
+	copy(w.child.mem[l.Input.Offset+slot*l.Stride:], in.Bytes(0))
+	for f := range w.d.passed {
+		copy(j.dst.Bytes(len(l.Fields)+f), in.Bytes(1+f))
+	}
+	return nil
+}
+
+// ask sends a request for samples.
+func (w *worker) ask(todo []job) error {
 	c := w.child
 	w.request = w.request[:0]
 	for _, j := range todo {
 		w.request = binary.LittleEndian.AppendUint64(w.request, uint64(j.index))
-		w.request = binary.LittleEndian.AppendUint64(w.request, j.dst.Rand().Uint64())
+		w.request = binary.LittleEndian.AppendUint64(w.request, j.dst.Rand().Uint64()) // drawn after what the input has drawn
 	}
 	clear(c.mem[:len(todo)])
 	c.pending = len(todo)
@@ -227,10 +265,6 @@ func (d *Dataset) giveFrom(mem []byte, slot int, dst *nwt.Sample, index int) {
 		}
 		copy(place, mem[field.Offset+from:])
 	}
-	d.giveIndex(dst, index)
-}
-
-func (d *Dataset) giveIndex(dst *nwt.Sample, index int) {
 	if d.index >= 0 {
 		nwt.Values[int64](dst, d.index)[0] = int64(index)
 	}
@@ -238,10 +272,10 @@ func (d *Dataset) giveIndex(dst *nwt.Sample, index int) {
 
 // take returns a copy of what is in each field of a sample.
 func (d *Dataset) take(s *nwt.Sample) (parts [][]byte) {
-	for f := range d.layout.Fields {
+	for f, field := range d.fields {
 		place := s.Bytes(f)
-		if shape := d.layout.Fields[f].Shape; d.layout.Fields[f].Ragged {
-			place = place[:len(place)/shape[0]*s.Len(f, 0)]
+		if field.RaggedDims > 0 {
+			place = place[:len(place)/field.Shape[0]*s.Len(f, 0)]
 		}
 		parts = append(parts, slices.Clone(place))
 	}
@@ -249,13 +283,12 @@ func (d *Dataset) take(s *nwt.Sample) (parts [][]byte) {
 }
 
 // give copies what take has returned into a sample.
-func (d *Dataset) give(dst *nwt.Sample, index int, parts [][]byte) {
+func (d *Dataset) give(dst *nwt.Sample, parts [][]byte) {
 	for f, part := range parts {
 		place := dst.Bytes(f)
-		if shape := d.layout.Fields[f].Shape; d.layout.Fields[f].Ragged {
-			dst.SetLen(f, len(part)/(len(place)/shape[0]))
+		if field := &d.fields[f]; field.RaggedDims > 0 {
+			dst.SetLen(f, len(part)/(len(place)/field.Shape[0]))
 		}
 		copy(place, part)
 	}
-	d.giveIndex(dst, index)
 }
