@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _check as check
+from . import _children
 from . import _ranks as ranks
 from ._loader import Batch, Loader, State, _weakly
 from ._said import Said
@@ -63,12 +64,14 @@ class Pictures(Options, total=False):
     color_jitter: float | Sequence[float]
     dtype: str
     normalize: bool | Sequence[Sequence[float]] | None
+    transform: Callable[..., Any] | None
+    timeout: float | None
 
 
 DEFAULTS: dict[str, Any] = {
     "batch_size": 64, "shuffle": False, "seed": 0, "drop_last": False, "num_workers": None, "tune": False, "errors": 0, "rank": None, "world_size": None,
     "prefetch": 4, "patience": 60.0, "program": None, "size": 224, "train": False, "scale": (0.08, 1), "ratio": (3 / 4, 4 / 3), "flip": 0.5,
-    "color_jitter": 0, "dtype": "uint8", "normalize": None,
+    "color_jitter": 0, "dtype": "uint8", "normalize": None, "transform": None, "timeout": None,
 }  # fmt: skip
 
 COMMON = """
@@ -222,6 +225,22 @@ def _pictures(kind: str, options: dict[str, Any]) -> Flags:
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
+def _transform(kind: str, options: dict[str, Any], files: list[IO[bytes]]) -> Flags:
+    """Takes transform and timeout out of options. nwt-serve inherits the files that are added."""
+    transform, timeout = options.pop("transform", None), options.pop("timeout", None)
+    if transform is None:
+        if timeout is not None:
+            raise ValueError(f"{kind}: timeout is for transform: it bounds the seconds per picture")
+        return {}
+    if not callable(transform):
+        raise TypeError(f"transform={transform!r:.200}: must be a function of a picture, uint8 [height, width, 3], or of that and a numpy.random.Generator")
+    if options.get("normalize") not in (None, False):
+        raise ValueError(f"{kind}: normalize and transform: what transform returns stays as it is: write (image / 255 - mean) / std in it, or on the GPU")
+    if options.get("dtype") is not None:
+        raise ValueError(f"{kind}: dtype and transform: the type is that of what transform returns: write image.astype(…) in it")
+    return {"transform": _children.told({"transform": transform}, timeout, files)}
+
+
 def _numbers_of_pixels(options: dict[str, Any]) -> Flags:
     normalize, dtype = options.pop("normalize", None), options.pop("dtype", None)
     if normalize is False:
@@ -262,7 +281,31 @@ def _numbers(labels: npt.ArrayLike | None, listed: list[str]) -> npt.NDArray[Any
     return numbers.astype(numbers.dtype.newbyteorder("="))
 
 
-class ImageFolder(Local):
+class _Pictured(Local):
+    """A loader of pictures."""
+
+    _options = Pictures
+
+    def __init__(self, given: tuple[Any, ...], flags: Flags, options: dict[str, Any]) -> None:
+        self._files: list[IO[bytes]] = []
+        try:
+            kind, more = type(self).__name__, dict(options)
+            flags |= _transform(kind, more, self._files)
+            super().__init__(given, flags | _pictures(kind, more), more, self._files)
+        except BaseException:
+            self._close_files()
+            raise
+
+    def close(self) -> None:
+        super().close()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for file in self._files:
+            file.close()
+
+
+class ImageFolder(_Pictured):
     """The pictures of the folder root with one folder per class, as torchvision's ImageFolder lists them.
 
     batch["image"] is uint8 [n, 3, height, width] (dtype says otherwise). batch["label"], int64 [n], is the number of each
@@ -280,18 +323,21 @@ class ImageFolder(Local):
         ToTensor makes them. NumPy has no bfloat16: its bits are uint16, and nwt.torch has the tensors.
     normalize=None: (mean, std), each three numbers, or True for ImageNet's: pixels are
         (value − mean) / std, and float32 unless dtype says otherwise.
+    transform: your own function of each picture, after all that. It gets uint8 [height, width, 3],
+        and a numpy.random.Generator if it takes a second argument. It returns an array or a tensor,
+        alike for all pictures, which is batch["image"] as it is; or a dict of several. Processes of
+        this Python call it, one per worker. Before each call random, numpy.random and torch are
+        seeded by seed, epoch and position.
+    timeout: how many seconds transform may take. Then its process is killed, and the sample is bad.
     classes: the names of the classes in the order of their numbers, such as train.classes.
     """
 
-    _options = Pictures
-
     def __init__(self, root: Path, *, classes: Sequence[str] | None = None, **options: Unpack[Pictures]) -> None:
-        more: dict[str, Any] = dict(options)
-        flags = {"images": [os.path.join(check.path("root", root), "")], "class": _classes(classes), **_pictures("ImageFolder", more)}
-        super().__init__(((root,), {"classes": classes, **options}), flags, more)
+        flags = {"images": [os.path.join(check.path("root", root), "")], "class": _classes(classes)}
+        super().__init__(((root,), {"classes": classes, **options}), flags, dict(options))
 
 
-class Images(Local):
+class Images(_Pictured):
     """Pictures from a list of paths: sample number i is paths[i].
 
     batch["image"] is uint8 [n, 3, height, width], and batch["index"] int64 [n].
@@ -300,14 +346,12 @@ class Images(Local):
     The other arguments are as in ImageFolder, without classes.
     """
 
-    _options = Pictures
-
     def __init__(self, paths: Iterable[Path], labels: npt.ArrayLike | None = None, **options: Unpack[Pictures]) -> None:
-        listed, more = check.paths("paths", paths), dict(options)
+        listed = check.paths("paths", paths)
         if os.path.isdir(listed[0]):
             raise ValueError(f"paths={listed[0]!r}: must be a list of files; ImageFolder takes a folder")
         numbers = _numbers(labels, listed)
-        super().__init__(((listed,), {"labels": numbers, **options}), {"images": listed, **_pictures("Images", more)}, more)
+        super().__init__(((listed,), {"labels": numbers, **options}), {"images": listed}, dict(options))
         self._labels = numbers
 
 
@@ -342,7 +386,7 @@ class Files(Local):
         self._labels = numbers
 
 
-class WebDataset(Local):
+class WebDataset(_Pictured):
     """The pictures in tar shards in WebDataset's format.
 
     The pictures have numbers, so any order and any number of ranks is possible.
@@ -353,13 +397,11 @@ class WebDataset(Local):
     The other arguments are as in ImageFolder, without classes.
     """
 
-    _options = Pictures
-
     def __init__(self, shards: Path | Iterable[Path], **options: Unpack[Pictures]) -> None:
-        listed, more = check.paths("shards", shards), dict(options)
+        listed = check.paths("shards", shards)
         if os.path.isdir(listed[0]):
             raise ValueError(f"shards={listed[0]!r}: must be tar files, such as {os.path.join(listed[0], 'train-{000..146}.tar')}")
-        super().__init__(((listed,), dict(options)), {"shards": listed, **_pictures("WebDataset", more)}, more)
+        super().__init__(((listed,), dict(options)), {"shards": listed}, dict(options))
 
 
 class Tokens(Local):

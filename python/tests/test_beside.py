@@ -124,7 +124,7 @@ class Folders(unittest.TestCase):
             (ValueError, "flip=2: must be from 0 to 1", {"flip": 2, "train": True}),
             (TypeError, "scale=0.5: must be 2 numbers", {"scale": 0.5, "train": True}),
             (ValueError, "the first must not be above the second", {"scale": (1, 0.5), "train": True}),
-            (TypeError, "ImageFolder has no argument 'transform': pictures are cropped, resized", {"transform": None}),
+            (TypeError, "ImageFolder has no argument 'transforms': it is transform, a function of each picture", {"transforms": None}),
             (TypeError, "no argument 'pin_memory': write nwt.torch.DataLoader(loader, pin_memory=True)", {"pin_memory": True}),
             (TypeError, "no argument 'workers': it is num_workers", {"workers": 2}),
         ):

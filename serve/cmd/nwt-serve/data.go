@@ -204,7 +204,11 @@ func (s *settings) pipeline() (*vision.Pipeline, error) {
 	if n := s.normalize; n != nil {
 		transforms = append(transforms, vision.Normalize{Mean: [3]float64(n), Std: [3]float64(n[3:])})
 	}
-	return vision.New(transforms, vision.WithType(kind))
+	layout := vision.CHW
+	if s.transform != nil {
+		layout = vision.HWC
+	}
+	return vision.New(transforms, vision.WithType(kind), vision.WithLayout(layout))
 }
 
 // marked sets the files whose sizes and times the samples depend on.

@@ -67,6 +67,7 @@ type settings struct {
 	listen, shared, tokenFile      string
 	cert, key, metrics             string
 	program                        *program // what makes the samples, instead of files
+	transform                      *program // what changes pictures
 }
 
 func parse(args []string, stdout io.Writer) (s *settings, err error) {
@@ -195,10 +196,12 @@ func own(ctx context.Context) error {
 			delete(members, own)
 		}
 		s, _ := parse(nil, io.Discard)
-		var made struct{ Data struct{ Python *program } }
-		if err = errors.Join(err, json.Unmarshal(document, &made)); made.Data.Python != nil {
-			s.program = made.Data.Python
-			delete(members, "data")
+		var made struct{ Data struct{ Python, Transform *program } }
+		err = errors.Join(err, json.Unmarshal(document, &made))
+		s.program, s.transform = made.Data.Python, made.Data.Transform
+		if data, ok := members["data"].(map[string]any); ok {
+			delete(data, "python")
+			delete(data, "transform")
 		}
 		if err = errors.Join(err, s.document(members)); err != nil {
 			return nil, err
@@ -277,13 +280,18 @@ func (s *settings) server(ctx context.Context, own bool, with ...serve.ServerOpt
 		}
 		shown[utf8] = class
 	}
-	opts, with := s.options(ds.name, with)
-	if s.shuffle {
-		opts = append(opts, nwt.WithShuffle(s.seed))
-	}
-	served := nwt.WritesAll(ds)
+	served, name := nwt.WritesAll(ds), ds.name
 	if ds.sizes != nil {
 		served = nwt.Sized(served, func(i int, sizes []int) { sizes[0] = ds.sizes[i] })
+	}
+	if s.transform != nil {
+		if served, name, err = s.transform.changed(ctx, served); err != nil {
+			return nil, nil, err
+		}
+	}
+	opts, with := s.options(name, with)
+	if s.shuffle {
+		opts = append(opts, nwt.WithShuffle(s.seed))
 	}
 	with = append(with, serve.WithLoader(opts...), serve.WithAbout(map[string]any{"drop_last": s.dropLast, "classes": ds.classes}),
 		serve.WithMore("files", ds.paths), serve.WithMore("marks", func() []byte { return []byte(ds.marks()) }))

@@ -47,16 +47,31 @@ func inherited(descriptor uintptr) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(file, 0, info.Size()))
 }
 
-// server serves the samples. The template and its children end with this process.
-func (p *program) server(ctx context.Context, s *settings, with ...serve.ServerOption) (*serve.Server, *dataset, error) {
-	setup, err := inherited(p.Setup)
-	if err != nil {
+// open starts the template, which ends with this process, as its children do. The program has a dataset, or a
+// function of the samples of input. setup is what it was told.
+func (p *program) open(ctx context.Context, input nwt.Dataset) (ds *pydata.Dataset, setup []byte, err error) {
+	if setup, err = inherited(p.Setup); err != nil {
 		return nil, nil, err
 	}
-	ds, err := pydata.Open(ctx, pydata.Config{
+	ds, err = pydata.Open(ctx, pydata.Config{
 		Command: p.Command, Setup: setup, Stdout: os.Stdout, Stderr: os.NewFile(p.Stderr, "stderr"),
-		Timeout: time.Duration(p.Timeout * float64(time.Second)),
+		Timeout: time.Duration(p.Timeout * float64(time.Second)), Input: input,
 	})
+	return ds, setup, err
+}
+
+// changed returns what the program's function makes of pictures, and its name.
+func (p *program) changed(ctx context.Context, pictures nwt.Dataset) (made nwt.Dataset, name string, err error) {
+	ds, _, err := p.open(ctx, pictures)
+	if err != nil {
+		return nil, "", err
+	}
+	return ds, "transform " + ds.Fingerprint(), nil
+}
+
+// server serves the samples of the program's dataset.
+func (p *program) server(ctx context.Context, s *settings, with ...serve.ServerOption) (*serve.Server, *dataset, error) {
+	ds, setup, err := p.open(ctx, nil)
 	if err != nil {
 		return nil, nil, err
 	}
