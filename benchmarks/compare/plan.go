@@ -7,7 +7,7 @@ import (
 )
 
 var (
-	pythonPeers = []string{"torch", "tfdata", "grain", "spdl", "dali", "webdataset", "litdata", "client"}
+	pythonPeers = []string{"torch", "threads", "tfdata", "grain", "spdl", "dali", "webdataset", "litdata", "client"}
 	goPeers     = []string{"hand", "gomlx", "rill"}
 
 	// Whether a variant's code handles a sample at a time or a whole batch.
@@ -84,7 +84,7 @@ func sameKind(variant string) func(figure) bool {
 // cost is about how long a measurement takes: to start, to load, and to watch
 // memory.
 func cost(c combination, seconds float64) time.Duration {
-	start := map[string]float64{"torch": 2.5, "tfdata": 5, "grain": 2, "spdl": 1.3, "dali": 2, "webdataset": 4, "litdata": 4, "client": 3}[c.Peer]
+	start := map[string]float64{"torch": 2.5, "threads": 3, "tfdata": 5, "grain": 2, "spdl": 1.3, "dali": 2, "webdataset": 4, "litdata": 4, "client": 3}[c.Peer]
 	processes := c.Peer == "torch" || c.Peer == "grain" && !(c.Workload == "wait" && c.Variant == "sample")
 	if processes {
 		start += 0.1 * float64(c.Workers)

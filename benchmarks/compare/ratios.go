@@ -236,7 +236,7 @@ func (f figure) images() string { return fmt.Sprintf("%s (%s)", rate(f.rate*phot
 
 func title(peer string) string {
 	names := map[string]string{
-		"torch": "PyTorch", "tfdata": "tf.data", "grain": "Grain", "spdl": "SPDL", "dali": "DALI", "webdataset": "WebDataset", "litdata": "LitData", "client": "**nwt** from Python",
+		"torch": "PyTorch", "threads": "tuned threads", "tfdata": "tf.data", "grain": "Grain", "spdl": "SPDL", "dali": "DALI", "webdataset": "WebDataset", "litdata": "LitData", "client": "**nwt** from Python",
 		"hand": "hand-written", "gomlx": "GoMLX", "bound": "the bound",
 	}
 	if name, ok := names[peer]; ok {

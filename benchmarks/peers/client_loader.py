@@ -1,17 +1,21 @@
-"""nwt's client for Python: a server beside this process loads, in memory that both have mapped.
+"""nwt's client for Python: a server beside this process loads, in memory that both have mapped, so that a batch is valid
+until the next one is asked for.
 
-A worker is one of the server's. NWT_SERVE names its program.
+A worker is one of the server's, for data of our own with a process of Python. NWT_SERVE names its program.
 
-  sample      batches of bytes, which torch takes as they are
+  sample      torch tensors of the batches as they are
 """
 
 import os
 import pathlib
 import sys
 
+import numpy as np
 import torch
 
+import own
 import photos
+from workloads import OWN
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "python"))
 import nwt
@@ -20,14 +24,23 @@ version = ""
 
 
 def open_data(workload):
-    return photos.FOLDER
+    return own.dataset(workload) if workload in OWN else photos.of(workload).folder
 
 
 def loader(name, workload, variant, workers, data):
-    def start():
-        with nwt.ImageFolder(data, batch_size=workload.batch, shuffle=True, seed=1, train=True, num_workers=workers, program=os.environ["NWT_SERVE"]) as batches:
+    how = dict(batch_size=workload.batch, shuffle=True, seed=1, num_workers=workers, program=os.environ["NWT_SERVE"])
+
+    def photographs():
+        pixels = dict(dtype="float32", normalize=True) if workload.dtype == np.float32 else {}
+        with nwt.ImageFolder(data, train=True, **pixels, **how) as batches:
             while True:
                 for batch in batches:
                     yield torch.from_numpy(batch["image"])
 
-    return start
+    def of_our_own():
+        with nwt.Dataset(data, **how) as batches:
+            while True:
+                for batch in batches:
+                    yield torch.from_numpy(batch["0"]), torch.from_numpy(batch["1"])
+
+    return of_our_own if name in OWN else photographs

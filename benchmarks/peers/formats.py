@@ -31,7 +31,7 @@ def make():
     for name, (extension, options) in FORMATS.items():
         (FOLDER / name).mkdir(parents=True, exist_ok=True)
         large = name == "JPEG of 12 MP"
-        for path in map(pathlib.Path, photos.paths()[0][: 8 if large else FILES]):
+        for path in map(pathlib.Path, photos.SMALL.paths()[0][: 8 if large else FILES]):
             picture = Image.open(path)
             if large:  # with as much noise as a camera's
                 picture = np.asarray(picture.resize((4000, 3000), Image.LANCZOS), np.float32)

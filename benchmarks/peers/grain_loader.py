@@ -8,7 +8,7 @@ read without threads, as Grain's ReadOptions recommends; a worker is a process, 
   processes   wait: a worker is a process with one thread
   threads     wait: a worker is a process with 16 threads, which is Grain's default
 
-Photographs are decoded, cropped and resized by Pillow, a batch by a worker, which is a process or a thread.
+  simplejpeg  photographs: as tuned.py makes them, by the sample; a worker is a thread
 """
 
 import time
@@ -19,7 +19,7 @@ import grain
 import numpy as np
 
 import photos
-from workloads import IMAGES, PAD, SECONDS_PER_WAIT, crop_flip, crop_flip_batch, images, normalise
+from workloads import IMAGES, PAD, PHOTOS, SECONDS_PER_WAIT, crop_flip, crop_flip_batch, images, normalise
 
 version = version_of("grain")
 
@@ -42,8 +42,8 @@ class Shared:
 
 
 def open_data(workload):
-    if workload == "photos":
-        return photos.paths()[0]
+    if workload in PHOTOS:
+        return photos.of(workload).paths()[0]
     if workload not in IMAGES:
         return None
     source = images()
@@ -52,14 +52,22 @@ def open_data(workload):
     return shared
 
 
-def photograph(files):
-    from PIL import Image
+def crop(workload, variant):
+    """Of a file and a window: uint8 [3, 224, 224]."""
+    import tuned
+
+    return tuned.decoder(variant)
+
+
+def photograph(name, workload, variant, files):
+    import tuned
+
+    size, made = photos.of(name), tuned.decoder(variant)
 
     def load(i, rng):
-        w, h, x, y = photos.random_part(rng.uniform)
-        with Image.open(files[i]) as image:
-            crop = np.asarray(image.resize((photos.SIDE, photos.SIDE), Image.BILINEAR, (x, y, x + w, y + h)))
-        return crop[:, ::-1] if rng.random() < 0.5 else crop
+        sample = np.empty(workload.shape, workload.dtype)
+        tuned.load(made, size, files[i], sample, rng.uniform)
+        return sample
 
     return load
 
@@ -93,8 +101,8 @@ def loader(name, workload, variant, workers, data):
         return dataset.random_map(load) if name == "augment" else dataset.map(load)
 
     batches = grain.MapDataset.range(workload.samples).seed(0).shuffle()
-    if name == "photos":
-        batches = batches.random_map(photograph(data)).batch(workload.batch).map(photos.normalised)
+    if name in PHOTOS:
+        batches = batches.random_map(photograph(name, workload, variant, data)).batch(workload.batch)
     elif variant == "vectorised":
         batches = loaded(batches.batch(workload.batch), by_batch(name, data))
     else:
@@ -103,7 +111,7 @@ def loader(name, workload, variant, workers, data):
     threads, processes = 0, workers
     if name == "wait":
         threads, processes = {"sample": (workers, 0), "processes": (1, workers), "threads": (16, workers)}[variant]
-    if name == "photos" and variant == "threads":
+    if name in PHOTOS:
         threads, processes = workers, 0
     if workers == 0:
         threads = 0

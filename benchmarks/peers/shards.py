@@ -9,13 +9,13 @@ import pathlib
 import photos
 
 FOLDER = pathlib.Path(__file__).parent / "shards"
-SAMPLES, PER_SHARD = 4 * photos.PHOTOS, 96
+SAMPLES, PER_SHARD = 4 * photos.SMALL.number, 96
 
 
 def sample(i):
     from PIL import Image
 
-    return Image.open(photos.paths()[0][i % photos.PHOTOS]), i
+    return Image.open(photos.SMALL.paths()[0][i % photos.SMALL.number]), i
 
 
 def make():
@@ -25,7 +25,7 @@ def make():
     (FOLDER / "tar").mkdir(parents=True, exist_ok=True)
     with webdataset.ShardWriter(str(FOLDER / "tar" / "photos-%06d.tar"), maxcount=PER_SHARD, verbose=0) as tar:
         for i in range(SAMPLES):
-            file = pathlib.Path(photos.paths()[0][i % photos.PHOTOS])
+            file = pathlib.Path(photos.SMALL.paths()[0][i % photos.SMALL.number])
             tar.write({"__key__": f"{i:06}", "jpg": file.read_bytes(), "cls": i})
     how = dict(chunk_size=PER_SHARD, num_workers=1, reorder_files=False, mode="overwrite", verbose=False)
     litdata.optimize(sample, list(range(SAMPLES)), str(FOLDER / "litdata"), **how)

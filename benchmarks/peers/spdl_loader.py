@@ -6,8 +6,8 @@ A worker is a thread, of a pipeline that lives over all epochs.
   vectorised  a stage by batch of indices, which the source deals out
   ordered     sample, with output_order="input" instead of as they are completed
 
-Photographs are decoded, cropped, resized and mirrored by FFmpeg's filters, a chain made for each of them, and
-normalised with NumPy by the batch.
+  ffmpeg      photographs: decoded, cropped and resized by FFmpeg's filters, a chain made for each of them
+  simplejpeg  photographs: as tuned.py makes them, a batch by a thread
 """
 
 import random
@@ -18,14 +18,14 @@ import numpy as np
 from spdl.pipeline import PipelineBuilder
 
 import photos
-from workloads import IMAGES, PAD, SLEEPS, crop_flip, crop_flip_batch, images, normalise
+from workloads import IMAGES, PAD, PHOTOS, SLEEPS, crop_flip, crop_flip_batch, images, normalise
 
 version = version_of("spdl-core")
 
 
 def open_data(workload):
-    if workload == "photos":
-        return photos.paths()[0]
+    if workload in PHOTOS:
+        return photos.of(workload).paths()[0]
     return images() if workload in IMAGES else None
 
 
@@ -60,15 +60,34 @@ def by_sample(workload, data):
     return {"augment": augment, "raw": lambda i: data[i], "empty": lambda i: np.float32(i)}.get(workload, wait)
 
 
-def photograph(data):
+def crop(workload, variant):
+    """Of a file and a window: uint8 [3, 224, 224]."""
     import spdl.io
+    import tuned
 
-    def load(i):
-        w, h, x, y = photos.random_part(random.uniform)
-        flip = ",hflip" if random.random() < 0.5 else ""
-        chain = f"crop={w}:{h}:{x}:{y}:exact=1,scale=224:224:flags=bilinear{flip},format=pix_fmts=rgb24"
-        packets = spdl.io.demux_image(data[i])
-        return spdl.io.to_numpy(spdl.io.convert_frames(spdl.io.decode_packets(packets, filter_desc=chain)))
+    if variant == "simplejpeg":
+        return tuned.decoder(variant)
+
+    def load(file, window):
+        x, y, w, h = window
+        chain = f"crop={w}:{h}:{x}:{y}:exact=1,scale=224:224:flags=bilinear,format=pix_fmts=rgb24"
+        frames = spdl.io.decode_packets(spdl.io.demux_image(file), filter_desc=chain)
+        return np.ascontiguousarray(spdl.io.to_numpy(spdl.io.convert_frames(frames)).transpose(2, 0, 1))
+
+    return load
+
+
+def photographs(name, workload, variant, data):
+    """Of a batch of indices."""
+    import tuned
+
+    size, made = photos.of(name), crop(name, variant)
+
+    def load(indices):
+        batch = np.empty((len(indices), *workload.shape), workload.dtype)
+        for i, dst in zip(indices, batch):
+            tuned.load(made, size, data[i], dst)
+        return batch
 
     return load
 
@@ -91,13 +110,13 @@ def loader(name, workload, variant, workers, data):
         builder = PipelineBuilder()
         if variant in ("sample", "ordered"):
             builder.add_source(Shuffled(workload.samples), continuous=True)
-            load = photograph(data) if name == "photos" else by_sample(name, data)
-            builder.pipe(load, concurrency=workers, output_order="input" if variant == "ordered" else "completion")
+            builder.pipe(by_sample(name, data), concurrency=workers, output_order="input" if variant == "ordered" else "completion")
             builder.aggregate(workload.batch)
-            builder.pipe({"photos": lambda crops: photos.normalised(np.stack(crops))}.get(name, np.array if workload.shape == () else np.stack))
+            builder.pipe(np.array if workload.shape == () else np.stack)
         else:
             builder.add_source(Shuffled(workload.samples, workload.batch), continuous=True)
-            builder.pipe(by_batch(name, data), concurrency=workers)
+            load = photographs(name, workload, variant, data) if name in PHOTOS else by_batch(name, data)
+            builder.pipe(load, concurrency=workers)
         pipeline = builder.add_sink(3).build(num_threads=workers, max_failures=0)
         with pipeline.auto_stop():
             while True:

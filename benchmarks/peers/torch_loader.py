@@ -13,11 +13,13 @@ loads for itself (0 workers).
   unordered   sample, with in_order=False
   ahead-8     sample, with prefetch_factor=8 instead of 2; unordered-8: both
   threads     a function of a batch of indices which waits for all of them at once, on as many threads
-  pillow      photos: ImageFolder and torchvision's transforms over Pillow, the usual ImageNet recipe
-  torchvision photos: decode_jpeg and transforms.v2 over tensors
-  threads     photos: the same with threads, which DataLoader hasn't: torchdata's nodes, a batch by a thread
+  pillow      photos: ImageFolder and torchvision's transforms over Pillow, the usual ImageNet recipe; endless
+  torchvision photos: decode_jpeg and transforms.v2 over tensors; endless
+  simplejpeg  photos: a batch by __getitems__, in memory that both processes share, as tuned.py makes them; endless
 """
 
+import itertools
+import math
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,8 +29,9 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler
 
+import own
 import photos
-from workloads import IMAGES, PAD, PHOTOS, SCALE, SLEEPS, SHIFT, crop_flip, crop_flip_batch, images, normalise
+from workloads import IMAGES, OWN, PAD, PHOTOS, SCALE, SLEEPS, SHIFT, crop_flip, crop_flip_batch, images, normalise
 
 version = torch.__version__
 SCALE_T, SHIFT_T = torch.from_numpy(SCALE), torch.from_numpy(SHIFT)
@@ -36,7 +39,9 @@ SCALE_T, SHIFT_T = torch.from_numpy(SCALE), torch.from_numpy(SHIFT)
 
 def open_data(workload):
     if workload in PHOTOS:
-        return photos.paths()
+        return photos.of(workload).paths()
+    if workload in OWN:
+        return own.dataset(workload)
     return images() if workload in IMAGES else None
 
 
@@ -119,7 +124,9 @@ def loader(name, workload, variant, workers, data):
     if variant != "cores":
         torch.set_num_threads(1)
     if name in PHOTOS:
-        return photographs(workload, variant, workers, data)
+        return photographs(name, workload, variant, workers, data)
+    if name in OWN:
+        return of_our_own(workload, workers, data)
     common = {"num_workers": workers, "persistent_workers": workers > 0}
     order, _, ahead = variant.partition("-")
     if ahead:
@@ -157,27 +164,107 @@ def photo_steps(pillow=False, normalised=True):
     return v2.Compose([crop, flip, *[v2.PILToTensor()] * pillow, *normalise * normalised])
 
 
-def photographs(workload, variant, workers, data):
+class Whole(Dataset):
+    """Photographs by the batch, in memory that the worker and the program share."""
+
+    def __init__(self, name, workload, files):
+        import tuned
+
+        self.size, self.workload, self.files = photos.of(name), workload, files
+        self.load, self.crop = tuned.load, tuned.decoder("simplejpeg")
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitems__(self, indices):
+        batch = torch.empty(0, dtype=torch.float32 if self.workload.dtype == np.float32 else torch.uint8)
+        shape = (len(indices), *self.workload.shape)
+        if torch.utils.data.get_worker_info():
+            batch = batch.new(batch._typed_storage()._new_shared(math.prod(shape))).view(shape)  # as default_collate does
+        else:
+            batch = batch.new_empty(shape)
+        for i, dst in zip(indices, batch.numpy()):
+            self.load(self.crop, self.size, self.files[i], dst)
+        return batch
+
+
+def photographs(name, workload, variant, workers, data):
     from torchvision import datasets, io
 
     files, _ = data
     steps = photo_steps(variant == "pillow", workload.dtype == np.float32)
-    if variant == "pillow":
-        folder = datasets.ImageFolder(photos.FOLDER, steps)
+    how = {}
+    if variant == "simplejpeg":
+        dataset, how = Whole(name, workload, files), {"collate_fn": lambda batch: batch}
+    elif variant == "pillow":
+        folder = datasets.ImageFolder(photos.of(name).folder, steps)
         dataset = Loads(workload.samples, lambda i: folder[i][0])
     else:
         dataset = Loads(workload.samples, lambda i: steps(io.decode_jpeg(io.read_file(files[i]), io.ImageReadMode.RGB)))
-    if variant == "threads":
-        from torchdata import nodes
-
-        indices = nodes.Batcher(nodes.SamplerWrapper(RandomSampler(dataset)), workload.batch, drop_last=False)
-        load = lambda indices: torch.stack([dataset[i] for i in indices])
-        batches = nodes.Loader(nodes.ParallelMapper(indices, load, num_workers=workers, method="thread"))
-    else:
-        batches = DataLoader(dataset, workload.batch, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
+    order = Endless(BatchSampler(RandomSampler(dataset), workload.batch, drop_last=False))
+    batches = DataLoader(dataset, batch_sampler=order, num_workers=workers, persistent_workers=workers > 0, **how)
 
     def start():
-        while True:
-            yield from batches
+        yield from batches
+
+    return start
+
+
+def crop(workload, variant):
+    """Of a file and a window: uint8 [3, 224, 224]."""
+    from torchvision import io
+    from torchvision.transforms.v2 import functional
+
+    if variant == "simplejpeg":
+        import tuned
+
+        return tuned.decoder(variant)
+
+    def load(file, window):
+        from PIL import Image
+
+        x, y, w, h = window
+        picture = Image.open(file).convert("RGB") if variant == "pillow" else io.decode_jpeg(io.read_file(file), io.ImageReadMode.RGB)
+        resized = functional.resized_crop(picture, y, x, h, w, [photos.SIDE] * 2, antialias=True)
+        return functional.pil_to_tensor(resized) if variant == "pillow" else resized
+
+    return load
+
+
+class Seeded(Dataset):
+    """Seeds what a sample may draw from, by epoch and number, so that a sample is the same at any number of workers."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, at):
+        epoch, i = at
+        seed = hash((1, epoch, i)) & 0xFFFFFFFF
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.default_generator.manual_seed(seed)
+        return self.dataset[i]
+
+
+class Numbered(Sampler):
+    """Batches of epoch after epoch, shuffled: pairs of an epoch and an index."""
+
+    def __init__(self, samples, batch):
+        self.samples, self.batch = samples, batch
+
+    def __iter__(self):
+        for epoch in itertools.count():
+            for indices in torch.randperm(self.samples).split(self.batch):
+                yield [(epoch, i) for i in indices.tolist()]
+
+
+def of_our_own(workload, workers, data):
+    batches = DataLoader(Seeded(data), batch_sampler=Numbered(workload.samples, workload.batch), num_workers=workers, persistent_workers=True)
+
+    def start():
+        yield from batches
 
     return start

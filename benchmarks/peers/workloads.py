@@ -1,4 +1,4 @@
-"""What every peer loads: nine workloads, the data behind them, and the proof that an epoch is right."""
+"""What every peer loads: fourteen workloads, the data behind them, and the proof that an epoch is right."""
 
 from dataclasses import dataclass
 
@@ -36,9 +36,15 @@ WORKLOADS = {
     "pauses": Workload(128_000, 64, np.float32, (), pauses=32, pause=0.27),  # value: the index
     "photos": Workload(384, 64, np.float32, (3, 224, 224)),  # JPEG files: photos.py
     "bytes": Workload(384, 64, np.uint8, (3, 224, 224)),  # the same, not normalised
+    "large": Workload(128, 64, np.float32, (3, 224, 224)),  # of 3000 x 2000
+    "largebytes": Workload(128, 64, np.uint8, (3, 224, 224)),
     "shards": Workload(1_536, 64, np.float32, (3, 224, 224)),  # the same with their numbers: shards.py
+    "own-small": Workload(50_000, 64, np.uint8, (3_072,)),  # own.py
+    "own-large": Workload(10_000, 64, np.uint8, (150_528,)),
+    "own-pillow": Workload(384, 64, np.uint8, (3, 224, 224)),
 }
-IMAGES, PHOTOS = ("augment", "raw"), ("photos", "bytes", "shards")
+IMAGES, PHOTOS = ("augment", "raw"), ("photos", "bytes", "large", "largebytes", "shards")
+OWN = ("own-small", "own-large", "own-pillow")
 
 
 def images():
@@ -87,21 +93,23 @@ class WrongData(Exception):
 def check_epoch(name, batches, source):
     """Reads one epoch and raises WrongData unless it is the workload's: shapes, types, values, each sample once, shuffled."""
     workload = WORKLOADS[name]
-    source = np.asarray(source)
+    source = source if name in OWN else np.asarray(source)
     lengths, ids, seen = [], [], 0
     placed = set()
     while seen < workload.samples:
         batch = next(batches)
-        if name == "shards":
+        if name == "shards" or name in OWN:
             batch, numbers = (np.asarray(part) for part in batch)
         batch = np.asarray(batch)
         if batch.dtype != workload.dtype or batch.shape[1:] != workload.shape:
             raise WrongData(f"batch of {batch.dtype}{batch.shape}, want {np.dtype(workload.dtype)} [n, {workload.shape}]")
         if name in PHOTOS:  # which one it is can't be seen: it must be a photograph, normalised or not
-            least, most = (-1, 256) if name == "bytes" else (-2.2, 2.7)
+            least, most = (-1, 256) if workload.dtype == np.uint8 else (-2.2, 2.7)
             if not (least < batch.min() < batch.max() < most) or any(np.ptp(photo) < 0.1 * (most - least) for photo in batch):
                 raise WrongData(f"values of {batch.min()} to {batch.max()}")
             ids.append(numbers if name == "shards" else np.empty(0, np.int64))
+        elif name in OWN:
+            ids.append(numbers)
         else:
             ids.append(_indices(name, batch))
         if name == "raw" and not np.array_equal(batch, source[ids[-1]]):
@@ -114,7 +122,11 @@ def check_epoch(name, batches, source):
     full, rest = divmod(workload.samples, workload.batch)
     if sorted(lengths) != [rest] * (rest > 0) + [workload.batch] * full:
         raise WrongData(f"batches of {sorted(set(lengths))} samples, want {full} of {workload.batch} and one of {rest}")
-    if name in ("photos", "bytes"):
+    if name in PHOTOS and name != "shards":
+        return
+    if name == "own-pillow":  # numbers are classes
+        if not np.array_equal(np.bincount(np.concatenate(ids)), np.bincount(source.classes)):
+            raise WrongData("not each class as often as there are files of it")
         return
     order = np.concatenate(ids)
     if not np.array_equal(np.sort(order), np.arange(workload.samples)):
