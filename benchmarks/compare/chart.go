@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"strings"
 	"text/template"
 )
 
@@ -35,7 +36,7 @@ rect.nwt { fill: #56b4e9 }
 </style>
 <rect class="card" width="720" height="{{.Height}}" rx="8"/>
 <text x="20" y="32">Photographs per second (more is better)</text>
-{{range .Bars}}{{$class := "peer"}}{{if .Ours}}{{$class = "nwt"}}{{end}}<g transform="translate(0 {{.Top}})"><text class="{{$class}}" x="92" y="16" text-anchor="end">{{.Name}}</text><rect class="{{$class}}" x="102" width="{{.Width}}" height="22" rx="3"/><text class="{{$class}}" x="{{.End}}" y="16">{{.Rate}}</text></g>
+{{range .Bars}}{{$class := "peer"}}{{if .Ours}}{{$class = "nwt"}}{{end}}<g transform="translate(0 {{.Top}})"><text class="{{$class}}" x="132" y="16" text-anchor="end">{{.Name}}</text><rect class="{{$class}}" x="142" width="{{.Width}}" height="22" rx="3"/><text class="{{$class}}" x="{{.End}}" y="16">{{.Rate}}</text></g>
 {{end}}<g transform="translate(20 {{.Below}})"><text class="small">{{.Work}}</text><text class="small" y="18">{{.Machine | html}}</text></g>
 </svg>
 `))
@@ -51,8 +52,9 @@ func (r *run) chart(path string) error {
 	for _, f := range figs {
 		if name := title(f.Peer); !names[name] {
 			names[name] = true
-			width := int(500 * f.rate / figs[0].rate)
-			bars = append(bars, bar{name, rate(f.rate * photoBatch), f.Peer == "nwt", 50 + 30*len(bars), width, 110 + width})
+			width := int(460 * f.rate / figs[0].rate)
+			ours := f.Peer == "nwt" || f.Peer == "client"
+			bars = append(bars, bar{strings.ReplaceAll(name, "*", ""), rate(f.rate * photoBatch), ours, 50 + 30*len(bars), width, 150 + width})
 		}
 	}
 	below := 70 + 30*len(bars)

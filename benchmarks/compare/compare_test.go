@@ -47,15 +47,35 @@ func TestARateOverShardsIsThatOfTheFastestRound(t *testing.T) {
 	require.True(t, goals[1].reached)
 }
 
-func TestTheClientIsSetAgainstNwtAloneAndPeers(t *testing.T) {
+func TestPhotographsAreSetAgainstTheBestOtherLoader(t *testing.T) {
 	goals := (&run{}).goals(figures([]measurement{
 		made("client", "bytes", "sample", 2, 90), made("client", "bytes", "sample", 4, 100), made("nwt", "bytes", "decoded", 4, 104),
-		made("torch", "bytes", "torchvision", 2, 50), made("torch", "bytes", "pillow", 2, 20), made("dali", "bytes", "sample", 2, 50),
+		made("torch", "bytes", "torchvision", 2, 51), made("torch", "bytes", "pillow", 2, 20), made("dali", "bytes", "sample", 2, 50),
 	}))
-	require.Len(t, goals, 3)
-	require.True(t, goals[0].reached, "100 are more than 0.95 × 104")
-	require.False(t, goals[1].reached, "100 are less than 2.5 × 50")
-	require.True(t, goals[2].reached)
+	require.Len(t, goals, 4)
+	require.True(t, goals[0].reached, "104 are more than 2 × 51")
+	require.False(t, goals[1].reached, "the client's 100 are less")
+	require.True(t, goals[2].reached, "100 are more than 0.95 × 104")
+	require.Contains(t, goals[3].what, "CPU time")
+}
+
+func TestDatasetsInPythonAreSetAgainstPyTorch(t *testing.T) {
+	goals := (&run{}).goals(figures([]measurement{
+		made("client", "own-small", "sample", 2, 15), made("torch", "own-small", "sample", 2, 10),
+		made("client", "own-large", "sample", 2, 24), made("torch", "own-large", "sample", 2, 10),
+	}))
+	require.Len(t, goals, 2)
+	require.True(t, goals[0].reached)
+	require.False(t, goals[1].reached, "2.4 is less than 2.5")
+}
+
+func TestADifferenceToPillowIsShownWhereItWasMeasured(t *testing.T) {
+	none, some := made("torch", "photos", "pillow", 2, 10), made("nwt", "photos", "decoded", 2, 40)
+	none.Difference, some.Difference = new(0.0), new(0.381)
+	rows := strings.Split(photoTable(figures([]measurement{none, some, made("nwt", "photos", "precomputed", 2, 90)})), "\n")[2:]
+	require.Contains(t, rows[0], "| precomputed | 2 | 5 760 |  | ")
+	require.Contains(t, rows[1], "| decoded | 2 | 2 560 | 0.38 | ")
+	require.Contains(t, rows[2], "| pillow | 2 | 640 | 0.00 | ")
 }
 
 func TestRatiosSetTheTunedCountAgainstThePeersBest(t *testing.T) {

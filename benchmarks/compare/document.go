@@ -43,6 +43,10 @@ var (
 		results: "tensors.json", seconds: 3, unit: "figures",
 		marks: marks{"<!-- tensors: written by benchmarks/compare -tensors -->", "<!-- end of tensors -->"},
 	}
+	ownData = &group{
+		results: "own.json", seconds: 3, unit: "figures",
+		marks: marks{"<!-- own: written by benchmarks/compare -own -->", "<!-- end of own -->"},
+	}
 	tails = &group{
 		results: "tail.json", seconds: 30, unit: "batches per second",
 		marks: marks{"<!-- tail: written by benchmarks/compare -tail -->", "<!-- end of tail -->"},
@@ -59,7 +63,12 @@ var workloads = []struct {
 	{"wait", ordinary, "1 ms of waiting per sample, batches of 64"},
 	{"empty", ordinary, "Empty samples, batches of 128"},
 	{"photos", photographs, "Photographs of 500 × 375 pixels to 3 × 224 × 224, batches of 64"},
-	{"bytes", tensors, "The same photographs as bytes, batches of 64"},
+	{"large", photographs, "Photographs of 3 000 × 2 000 pixels to 3 × 224 × 224, batches of 64"},
+	{"bytes", tensors, "Photographs of 500 × 375 pixels as bytes, batches of 64"},
+	{"largebytes", tensors, "Photographs of 3 000 × 2 000 pixels as bytes, batches of 64"},
+	{"own-small", ownData, "3 kB per sample, batches of 64, 2 workers"},
+	{"own-large", ownData, "150 kB per sample, batches of 64, 2 workers"},
+	{"own-pillow", ownData, "Photographs by Pillow, batches of 64, 2 workers"},
 	{"shards", shards, "The same photographs in shards, batches of 64"},
 	{"tail", tails, "1 ms per sample, one in a hundred 100 ms, batches of 64, 16 workers"},
 	{"pauses", tails, "2 ms per sample, batches of 64, 16 workers, a step that pauses for 270 ms after every 32 batches"},
@@ -135,6 +144,9 @@ func (r *run) report(g *group) string {
 		case photographs, tensors, shards:
 			b.WriteString(photoTable(here))
 			continue
+		case ownData:
+			b.WriteString(ownTable(here))
+			continue
 		case tails:
 			b.WriteString(tailTable(here))
 			continue
@@ -209,24 +221,37 @@ func bestOfEach(here []figure) []figure {
 // its best count.
 func photoTable(here []figure) string {
 	var b strings.Builder
-	b.WriteString("| | variant | workers | images/s | CPU time per image | first batch | memory | allocations per batch |\n")
-	b.WriteString("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n")
+	b.WriteString("| | variant | workers | images/s | difference to Pillow | CPU time per image | first batch | memory | allocations per batch |\n")
+	b.WriteString("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
 	for _, f := range bestOfEach(here) {
-		images := rate(f.rate * photoBatch)
+		images, pillow := rate(f.rate*photoBatch), ""
+		if f.pillow != nil {
+			pillow = fmt.Sprintf("%.2f", *f.pillow)
+		}
 		switch {
 		case f.Peer == "bound":
-			fmt.Fprintf(&b, "| *decoding alone* | | %d | %s | | | | |\n", f.Workers, images)
+			fmt.Fprintf(&b, "| *decoding alone* | | %d | %s | | | | | |\n", f.Workers, images)
 		case f.Peer == "nwt":
-			fmt.Fprintf(&b, "| **nwt** | %s | %d | %s | %s | %s | %s | %s |\n", f.Variant, f.Workers, images, short(f.cpu), short(f.first), megabytes(f.memory), rate(allocsOf.of(f)))
+			fmt.Fprintf(&b, "| **nwt** | %s | %d | %s | %s | %s | %s | %s | %s |\n", f.Variant, f.Workers, images, pillow, short(f.cpu), short(f.first), megabytes(f.memory), rate(allocsOf.of(f)))
 		default:
-			fmt.Fprintf(&b, "| %s | %s | %d | %s | %s | %s | %s | |\n", title(f.Peer), f.Variant, f.Workers, images, short(f.cpu), short(f.first), megabytes(f.memory))
+			fmt.Fprintf(&b, "| %s | %s | %d | %s | %s | %s | %s | %s | |\n", title(f.Peer), f.Variant, f.Workers, images, pillow, short(f.cpu), short(f.first), megabytes(f.memory))
 		}
 	}
 	return b.String()
 }
 
-// photoBatch is the photographs of a batch.
+// photoBatch is the photographs of a batch, and the samples of one's own.
 const photoBatch = 64
+
+// ownTable returns the rows of datasets in Python.
+func ownTable(here []figure) string {
+	var b strings.Builder
+	b.WriteString("| | samples/s | CPU time per sample | first batch | memory |\n| --- | ---: | ---: | ---: | ---: |\n")
+	for _, f := range bestOfEach(here) {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", title(f.Peer), rate(f.rate*photoBatch), short(f.cpu), short(f.first), megabytes(f.memory))
+	}
+	return b.String()
+}
 
 // rows returns a row for each loader, with its fastest variant; the fastest loader comes first.
 func rows(here []figure) (rows []string) {

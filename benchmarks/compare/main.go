@@ -4,8 +4,9 @@
 //	go run ./compare                       # everything, about 12 minutes on two CPUs
 //	go run ./compare -seconds 0.2 -rounds 1 -only 'augment|raw'
 //	go run ./compare -report               # from results.json, without measuring
-//	go run ./compare -photos               # only photographs, about 3 minutes; with -report the chart and table from photos.json
-//	go run ./compare -tensors              # the same as bytes, also to Python, about 4 minutes
+//	go run ./compare -photos               # only photographs, about 12 minutes; with -report the chart and tables from photos.json
+//	go run ./compare -tensors              # the same as bytes, about 10 minutes
+//	go run ./compare -own                  # datasets in Python, about 2 minutes
 //	go run ./compare -formats              # JPEG, PNG and WebP files on one thread, about 3 minutes
 //	go run ./compare -shards               # photographs in shards, about 5 minutes
 //	go run ./compare -tail -limit 30m      # slow samples and a step that pauses, about 25 minutes
@@ -63,14 +64,15 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("compare: ")
 	o := options{group: ordinary}
-	flag.Float64Var(&o.seconds, "seconds", 0, "that a loader is measured in steady state (default 0.7, with -tensors 3, with -shards 5, with -tail 30)")
+	flag.Float64Var(&o.seconds, "seconds", 0, "that a loader is measured in steady state (default 0.7, with -tensors and -own 3, with -shards 5, with -tail 30)")
 	flag.IntVar(&o.rounds, "rounds", 3, "in which measurements are repeated; after the first only what may win")
 	flag.DurationVar(&o.limit, "limit", 15*time.Minute, "after which no measurement begins")
 	flag.BoolVar(&o.all, "all", false, "measure every worker count of every peer: about an hour")
 	only := flag.String("only", "", "measure what matches this expression, as in \"torch augment sample 2\"")
-	results := flag.String("results", "", "where measurements are kept (default results.json, photos.json, tensors.json, shards.json or tail.json)")
+	results := flag.String("results", "", "where measurements are kept (default results.json, photos.json, tensors.json, own.json, shards.json or tail.json)")
 	photos := flag.Bool("photos", false, "photographs instead of all others; peers/photos.py makes them")
-	bytes := flag.Bool("tensors", false, "photographs as bytes instead of all others, also to Python by nwt-serve")
+	bytes := flag.Bool("tensors", false, "photographs as bytes instead of all others")
+	own := flag.Bool("own", false, "datasets in Python, beside PyTorch's DataLoader, instead of all others")
 	sharded := flag.Bool("shards", false, "photographs in shards, instead of all others; peers/shards.py makes them")
 	tail := flag.Bool("tail", false, "slow samples and a step that pauses, instead of all others")
 	formats := flag.Bool("formats", false, "JPEG, PNG and WebP files beside torchvision and Pillow, on one thread, instead of all others")
@@ -81,10 +83,10 @@ func main() {
 	if o.only, err = regexp.Compile(*only); err != nil {
 		log.Fatalf("-only: %v", err)
 	}
-	for g, wanted := range map[*group]bool{photographs: *photos, tensors: *bytes, shards: *sharded, tails: *tail} {
+	for g, wanted := range map[*group]bool{photographs: *photos, tensors: *bytes, ownData: *own, shards: *sharded, tails: *tail} {
 		switch {
 		case wanted && o.group != ordinary:
-			log.Fatal("-photos, -tensors, -shards, -tail: one of them at a time")
+			log.Fatal("-photos, -tensors, -own, -shards, -tail: one of them at a time")
 		case wanted:
 			o.group = g
 		}
@@ -161,7 +163,7 @@ func (o *options) measure(ctx context.Context) (r *run, err error) {
 }
 
 func (o *options) measureAll(ctx context.Context) (*run, error) {
-	if o.group == tensors {
+	if slices.Contains([]*group{photographs, tensors, ownData}, o.group) { // also from Python
 		program := filepath.Join(filepath.Dir(o.binary), "nwt-serve")
 		if out, err := exec.CommandContext(ctx, "go", "build", "-C", "../serve", "-o", program, "./cmd/nwt-serve").CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("go build nwt-serve: %w\n%s", err, out)

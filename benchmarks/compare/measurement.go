@@ -28,6 +28,9 @@ type measurement struct {
 	AllocsPerBatch float64 `json:"allocs_per_batch,omitempty"`
 	CPUPerSampleS  float64 `json:"cpu_s_per_sample,omitempty"`
 
+	// What crops of photographs differ from Pillow's by; nil if that isn't measured.
+	Difference *float64 `json:"difference,omitempty"`
+
 	Error   string `json:"error,omitempty"`
 	Skipped string `json:"skipped,omitempty"`
 }
@@ -35,11 +38,12 @@ type measurement struct {
 // A figure is the medians of a combination's measurements.
 type figure struct {
 	combination
-	rate   float64 // batches a second
-	first  float64 // seconds
-	memory float64 // bytes above the dataset
-	allocs float64 // a batch
-	cpu    float64 // seconds a sample; 0: not measured
+	rate   float64  // batches a second
+	first  float64  // seconds
+	memory float64  // bytes above the dataset
+	allocs float64  // a batch
+	cpu    float64  // seconds a sample; 0: not measured
+	pillow *float64 // difference to Pillow, the same in each round
 	rounds int
 }
 
@@ -66,6 +70,7 @@ func figures(all []measurement) (figs []figure) {
 			memory:      of(func(m measurement) float64 { return float64(max(0, m.PeakBytes-m.DatasetBytes)) }),
 			allocs:      of(func(m measurement) float64 { return m.AllocsPerBatch }),
 			cpu:         of(func(m measurement) float64 { return m.CPUPerSampleS }),
+			pillow:      groups[c][0].Difference,
 			rounds:      len(groups[c]),
 		})
 	}
@@ -104,6 +109,9 @@ func where(figs []figure, conditions ...func(figure) bool) (some []figure) {
 func peers(names ...string) func(figure) bool {
 	return func(f figure) bool { return slices.Contains(names, f.Peer) }
 }
+
+// others are the loaders in Python that aren't nwt.
+func others(f figure) bool { return f.Peer != "client" && slices.Contains(pythonPeers, f.Peer) }
 
 func variants(names ...string) func(figure) bool {
 	return func(f figure) bool { return slices.Contains(names, f.Variant) }

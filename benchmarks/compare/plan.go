@@ -7,6 +7,7 @@ import (
 )
 
 var (
+	// client is nwt's own.
 	pythonPeers = []string{"torch", "threads", "tfdata", "grain", "spdl", "dali", "webdataset", "litdata", "client"}
 	goPeers     = []string{"hand", "gomlx", "rill"}
 
@@ -22,12 +23,14 @@ var (
 func worthMeasuring(c combination) bool {
 	python := slices.Contains(pythonPeers, c.Peer)
 	switch {
-	case tensors.has(c.Workload):
+	case c.Workload == "bytes":
 		return c.Workers == runtime.NumCPU() || c.Workers == 2*runtime.NumCPU()
+	case ownData.has(c.Workload):
+		return true
 	case tails.has(c.Workload):
 		return c.Workers == 16
-	case c.Workload == "photos" || shards.has(c.Workload): // what has as many threads or processes as CPUs
-		return c.Workers == runtime.NumCPU() || c.Peer == "nwt" && c.Variant == "decoded" || c.Peer == "tfdata" && c.Workers > 1
+	case photographs.has(c.Workload), tensors.has(c.Workload), shards.has(c.Workload): // what has as many threads or processes as CPUs
+		return c.Workers == runtime.NumCPU() || c.Workers > 1 && (c.Peer == "nwt" && c.Variant == "decoded" || c.Peer == "tfdata")
 	case c.Peer == "nwt":
 		return true
 	case c.Peer == "bound":
@@ -62,10 +65,10 @@ func contenders(plan []combination, figs []figure) (again []combination) {
 		}
 		rivals := peers(c.Peer)
 		if slices.Contains(pythonPeers, c.Peer) {
-			rivals = peers(pythonPeers...)
+			rivals = others
 		}
 		best, _ := fastest(where(figs, rivals, workload(c.Workload), sameKind(c.Variant)))
-		if shards.has(c.Workload) || tensors.has(c.Workload) || c.Peer == "nwt" || c.Peer == "bound" || c.Peer == "torch" && c.Workers == 16 || figs[i].rate >= 0.7*best.rate {
+		if shards.has(c.Workload) || tensors.has(c.Workload) || c.Peer == "nwt" || c.Peer == "client" || c.Peer == "bound" || c.Peer == "torch" && c.Workers == 16 || figs[i].rate >= 0.7*best.rate {
 			again = append(again, c)
 		}
 	}

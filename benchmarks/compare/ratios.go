@@ -30,18 +30,17 @@ func (r *run) goals(figs []figure) (goals []goal) {
 			add(w, what, ours.rate/theirs.rate, want, " ×", fmt.Sprintf("%s ÷ %s", ours.rated(), theirs.rated()))
 		}
 	}
-	python := peers(pythonPeers...)
-	faster("augment", "the best peer by sample", 10, python, variants(bySample...))
-	faster("augment", "the best vectorised peer", 5, python, variants(vectorised...))
-	faster("raw", "the best peer by sample", 60, python, variants(bySample...))
-	faster("raw", "the best vectorised peer", 20, python, variants(vectorised...))
+	faster("augment", "the best peer by sample", 10, others, variants(bySample...))
+	faster("augment", "the best vectorised peer", 5, others, variants(vectorised...))
+	faster("raw", "the best peer by sample", 60, others, variants(bySample...))
+	faster("raw", "the best vectorised peer", 20, others, variants(vectorised...))
 	if ours, ok := r.tuned(figs, "raw"); ok {
 		faster("raw", "a bare `copy` with as many goroutines", 0.8, peers("bound"), workers(max(1, ours.Workers)))
 	}
 	faster("augment", "the inner loop alone, on as many goroutines (no goal)", 0, peers("bound"), r.tunedWorkers("augment"))
 
 	goals = append(goals, photoGoals(figs)...)
-	goals = append(goals, tensorGoals(figs)...)
+	goals = append(goals, ownGoals(figs)...)
 	goals = append(goals, shardGoals(figs)...)
 	goals = append(goals, tailGoals(figs)...)
 
@@ -64,7 +63,7 @@ func (r *run) goals(figs []figure) (goals []goal) {
 	}
 	faster("wait", "PyTorch with 64 threads in each process (no goal)", 0, peers("torch"), variants("threads"))
 
-	faster("empty", "the best peer", 40, python)
+	faster("empty", "the best peer", 40, others)
 	for _, peer := range goPeers {
 		faster("empty", "less time per batch than "+title(peer), 1, peers(peer))
 		ours, ok := r.tuned(figs, "empty")
@@ -90,45 +89,44 @@ func (r *run) goals(figs []figure) (goals []goal) {
 	return goals
 }
 
-// photoGoals are those of photographs: nwt too at its best count, by variant.
+// photoGoals are those of photographs: each loader at its best.
 func photoGoals(figs []figure) (goals []goal) {
-	of := func(variant string) (figure, bool) {
-		return fastest(where(figs, peers("nwt"), workload("photos"), variants(variant)))
-	}
-	faster := func(variant, what string, want float64, conditions ...func(figure) bool) {
-		ours, ok := of(variant)
-		theirs, found := fastest(where(figs, append(conditions, workload("photos"))...))
-		if ok && found {
-			ratio := ours.rate / theirs.rate
-			goals = append(goals, goal{"photos", what, fmt.Sprintf("≥ %v ×", want), ratio, ratio >= want,
-				fmt.Sprintf("%s ÷ %s images/s", ours.images(), theirs.images())})
+	for _, want := range []struct {
+		workload string
+		others   float64
+	}{{"photos", 2}, {"large", 1.8}, {"bytes", 2}, {"largebytes", 1.8}} {
+		here := where(figs, workload(want.workload))
+		against := func(ours figure, what string, ratio float64, conditions ...func(figure) bool) {
+			theirs, found := fastest(where(here, conditions...))
+			if found && ours.rate > 0 {
+				goals = append(goals, goal{want.workload, what, fmt.Sprintf("≥ %v ×", ratio), ours.rate / theirs.rate, ours.rate >= ratio*theirs.rate,
+					fmt.Sprintf("%s ÷ %s images/s", ours.images(), theirs.images())})
+			}
 		}
-	}
-	python := peers(pythonPeers...)
-	faster("decoded", "the best peer", 3.5, python)
-	faster("decoded", "decoding alone, on all CPUs", 1, peers("bound"))
-	faster("precomputed", "the best peer, which decodes", 10, python)
-	if ours, ok := of("decoded"); ok {
-		if best := where(figs, python, workload("photos")); len(best) > 0 {
-			theirs := slices.MinFunc(best, cpuOf.compare)
-			goals = append(goals, less("photos", "CPU time per image, of the best peer's", ours, theirs, 1/1.5, cpuOf))
+		ours, _ := fastest(where(here, peers("nwt"), variants("decoded")))
+		client, _ := fastest(where(here, peers("client")))
+		against(ours, "the best other loader", want.others, others)
+		against(client, "the best other loader, from Python", want.others, others)
+		against(client, "nwt in Go, from Python", 0.95, peers("nwt"), variants("decoded"))
+		against(ours, "decoding alone, on all CPUs", 1, peers("bound"))
+		if best := where(here, others); len(best) > 0 && ours.rate > 0 {
+			goals = append(goals, less(want.workload, "CPU time per image, of the best other loader's", ours, slices.MinFunc(best, cpuOf.compare), 1/1.5, cpuOf))
 		}
-		goals = append(goals, goal{"photos", "CPU time per image", "≤ 1.2 ms", ours.cpu * 1e3, ours.cpu <= 1.2e-3, short(ours.cpu) + " (" + ours.name() + ")"})
 	}
 	return goals
 }
 
-// tensorGoals are those of nwt's client for Python.
-func tensorGoals(figs []figure) (goals []goal) {
-	here := where(figs, workload("bytes"))
-	ours, ok := fastest(where(here, peers("client")))
-	for _, g := range []struct {
-		peer string
-		want float64
-	}{{"nwt", 0.95}, {"torch", 2.5}, {"dali", 2}} {
-		if theirs, found := fastest(where(here, peers(g.peer))); ok && found {
-			ratio := ours.rate / theirs.rate
-			goals = append(goals, goal{"bytes", "from Python, against " + title(g.peer), fmt.Sprintf("≥ %v ×", g.want), ratio, ratio >= g.want, fmt.Sprintf("%s ÷ %s images/s", ours.images(), theirs.images())})
+// ownGoals are those of datasets in Python.
+func ownGoals(figs []figure) (goals []goal) {
+	for _, want := range []struct {
+		workload string
+		ratio    float64
+	}{{"own-small", 1.4}, {"own-large", 2.5}, {"own-pillow", 1.2}} {
+		ours, ok := fastest(where(figs, workload(want.workload), peers("client")))
+		theirs, found := fastest(where(figs, workload(want.workload), peers("torch")))
+		if ok && found {
+			goals = append(goals, goal{want.workload, title("torch"), fmt.Sprintf("≥ %v ×", want.ratio), ours.rate / theirs.rate, ours.rate >= want.ratio*theirs.rate,
+				fmt.Sprintf("%s ÷ %s samples/s", ours.images(), theirs.images())})
 		}
 	}
 	return goals
@@ -231,7 +229,7 @@ func (f figure) name() string {
 
 func (f figure) rated() string { return fmt.Sprintf("%s (%s)", rate(f.rate), f.name()) }
 
-// images returns a rate of photographs.
+// images returns a rate of photographs, or of samples of one's own.
 func (f figure) images() string { return fmt.Sprintf("%s (%s)", rate(f.rate*photoBatch), f.name()) }
 
 func title(peer string) string {

@@ -44,6 +44,7 @@ type measurement struct {
 	DatasetBytes   int64   `json:"dataset_bytes,omitempty"`
 	AllocsPerBatch float64 `json:"allocs_per_batch"`
 	CPUPerSampleS  float64 `json:"cpu_s_per_sample,omitempty"`
+	Difference     float64 `json:"difference,omitempty"` // to Pillow's crops
 }
 
 // A tuning is what nwt.Tune has found.
@@ -58,21 +59,26 @@ type tuning struct {
 }
 
 var (
-	workloads = []string{"augment", "raw", "wait", "empty", "photos", "bytes", "shards", "tail", "pauses"}
-	modules   = map[string]string{"rill": "github.com/destel/rill", "gomlx": "github.com/gomlx/gomlx"}
+	workloads = []string{"augment", "raw", "wait", "empty", "photos", "bytes", "large", "largebytes", "shards", "tail", "pauses"}
+	// What is made of JPEG files.
+	ofPhotographs = []string{"photos", "bytes", "large", "largebytes", "shards"}
+
+	modules = map[string]string{"rill": "github.com/destel/rill", "gomlx": "github.com/gomlx/gomlx"}
 )
 
 // variants returns what peer offers for a workload: a whole batch at a time, a sample
 // at a time, or both. nil: not measured.
 func variants(peer, workload string) []string {
 	switch {
-	case peer == "bound" && (workload == "empty" || workload == "shards"):
-		return nil
 	case peer == "nwt" && workload == "photos":
-		return []string{"decoded", "precomputed"}
-	case peer == "nwt" && (workload == "shards" || workload == "bytes"):
+		return []string{"decoded", "first", "precomputed"}
+	case peer == "nwt" && workload == "large":
+		return []string{"decoded", "first", "unscaled"}
+	case peer == "nwt" && slices.Contains(ofPhotographs, workload):
 		return []string{"decoded"}
-	case workload == "bytes", peer != "bound" && (workload == "photos" || workload == "shards"):
+	case peer == "bound" && workload == "photos":
+		return []string{"batch"}
+	case slices.Contains(ofPhotographs, workload), peer == "bound" && workload == "empty":
 		return nil
 	case peer == "nwt" && workload == "tail":
 		return []string{"sample", "unordered"}
@@ -95,10 +101,10 @@ func combinations() (all []combination) {
 			if workload == "wait" {
 				counts = append(counts, 32, 64, 128, 256)
 			}
-			switch workload {
-			case "photos", "bytes", "shards":
+			switch {
+			case slices.Contains(ofPhotographs, workload):
 				counts = []int{0, 1, 2, 4}
-			case "tail", "pauses":
+			case workload == "tail", workload == "pauses":
 				counts = []int{0, 16}
 			}
 			if peer == "rill" || peer == "bound" { // nothing without goroutines
@@ -156,12 +162,10 @@ func main() {
 		answer(waiting(), c, *seconds, *step, *tuned)
 	case "empty":
 		answer(empty(), c, *seconds, *step, *tuned)
-	case "photos":
-		answer(photographs(), c, *seconds, *step, *tuned)
-	case "bytes":
-		answer(photographBytes(), c, *seconds, *step, *tuned)
-	case "shards":
-		answer(shardedPhotographs(), c, *seconds, *step, *tuned)
+	case "photos", "large", "shards":
+		answer(photographs[float32](c.Workload), c, *seconds, *step, *tuned)
+	case "bytes", "largebytes":
+		answer(photographs[uint8](c.Workload), c, *seconds, *step, *tuned)
 	case "tail":
 		answer(tailed(128_000), c, *seconds, *step, *tuned)
 	case "pauses":
@@ -181,7 +185,11 @@ func answer[T float32 | uint8](w *workload[T], c combination, seconds float64, s
 		_ = print(measurement{combination: c, Version: version(c.Peer), BatchesPerS: bound(w, c.Workers, d)})
 		return
 	}
-	_ = print(measure(w, stepping(w, loader(w, c), step), c, d))
+	m := measure(w, stepping(w, loader(w, c), step), c, d)
+	if w.size == photoSize && w.name != "shards" && c.Variant != "precomputed" {
+		m.Difference = difference(filesOf(w.name), c.Variant)
+	}
+	_ = print(m)
 }
 
 // stepping is batches with a step after each, and the workload's pauses.
@@ -249,10 +257,14 @@ func measure[T float32 | uint8](w *workload[T], batches iter.Seq[[]T], c combina
 		case 1:
 			m.FirstBatchS = elapsed.Seconds()
 			m.PeakBytes = pss()
-			begin(200*time.Millisecond, max(4, 2*c.Workers))
+			warm := max(4, 2*c.Workers)
+			if w.size == photoSize { // what is remembered of a file counts from its second time on
+				warm = max(warm, w.epochBatches())
+			}
+			begin(200*time.Millisecond, warm)
 		case 2:
 			mallocs, cpu = allocations(), cpuTime()
-			begin(steady, 10)
+			begin(steady, min(10, 2*w.epochBatches()))
 		case 3:
 			m.CPUPerSampleS = (cpuTime() - cpu).Seconds() / float64(samples)
 			m.AllocsPerBatch = float64(allocations()-mallocs) / float64(taken)

@@ -14,8 +14,12 @@ import (
 // to load it with.
 func nwtDataset[T float32 | uint8](w *workload[T], variant string) (nwt.Dataset, []nwt.Option) {
 	opts := []nwt.Option{nwt.WithBatchSize(w.batch), nwt.WithShuffle(1)}
-	if open, ok := map[string]func(string) (nwt.Dataset, error){"photos": photoDataset, "bytes": photoByteDataset, "shards": shardDataset}[w.name]; ok {
-		ds, err := open(variant)
+	if w.size == photoSize {
+		open := func() (nwt.Dataset, error) { return photoDataset(w.name, variant) }
+		if w.name == "shards" {
+			open = shardDataset
+		}
+		ds, err := open()
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"log"
 	"os"
@@ -25,38 +27,53 @@ import (
 // What peers/photos.py and peers/shards.py make.
 var (
 	photoFolder = filepath.Join("peers", "photos")
+	largeFolder = filepath.Join("peers", "large")
 	shardFolder = filepath.Join("peers", "shards", "tar")
 )
 
-const photoSide = 224
+const (
+	photoSide = 224
+	photoSize = 3 * photoSide * photoSide
+)
 
-// photographs returns the workload of JPEG files. Its variants are ways of nwt's.
-func photographs() *workload[float32] {
-	return &workload[float32]{name: "photos", samples: 384, batch: 64, size: 3 * photoSide * photoSide}
+// photographs returns a workload of JPEG files: photos and large are normalized, bytes and
+// largebytes aren't; shards are photos with labels, each four times. Its variants are ways of nwt's.
+func photographs[T float32 | uint8](name string) *workload[T] {
+	samples := map[string]int{"large": 128, "largebytes": 128, "shards": 4 * 384}
+	return &workload[T]{name: name, samples: cmp.Or(samples[name], 384), batch: 64, size: photoSize}
 }
 
-// photographBytes are the same, not normalized.
-func photographBytes() *workload[uint8] {
-	return &workload[uint8]{name: "bytes", samples: 384, batch: 64, size: 3 * photoSide * photoSide}
+// filesOf returns the folder of a workload of JPEG files.
+func filesOf(name string) string {
+	if name == "large" || name == "largebytes" {
+		return largeFolder
+	}
+	return photoFolder
 }
 
-// shardedPhotographs are the same with labels, each four times, in shards.
-func shardedPhotographs() *workload[float32] {
-	w := photographs()
-	w.name, w.samples = "shards", 4*w.samples
-	return w
+// photoRecipe is ImageNet's; bytes aren't normalized.
+func photoRecipe(bytes bool, opts ...vision.Option) (*vision.Pipeline, error) {
+	recipe := []vision.Transform{vision.RandomResizedCrop{Size: vision.Square(photoSide)}, vision.RandomHorizontalFlip{P: 0.5}}
+	if bytes {
+		return vision.New(recipe, append(opts, vision.WithType(nwt.Uint8))...)
+	}
+	return vision.New(append(recipe, vision.ImageNetNormalize), opts...)
 }
 
-// photoRecipe is ImageNet's.
-func photoRecipe() (*vision.Pipeline, error) {
-	return vision.New([]vision.Transform{
-		vision.RandomResizedCrop{Size: vision.Square(photoSide)}, vision.RandomHorizontalFlip{P: 0.5}, vision.ImageNetNormalize,
-	})
+// waysOf returns how a variant decodes.
+func waysOf(variant string) []vision.Option {
+	switch variant {
+	case "first": // as in a first epoch, in which nothing is remembered of a file
+		return []vision.Option{vision.WithRowMemory(0)}
+	case "unscaled":
+		return []vision.Option{vision.WithoutScaling()}
+	}
+	return nil
 }
 
 // shardDataset returns the recipe over shards: an image and a label.
-func shardDataset(string) (nwt.Dataset, error) {
-	recipe, err := photoRecipe()
+func shardDataset() (nwt.Dataset, error) {
+	recipe, err := photoRecipe(false)
 	if err != nil {
 		return nil, err
 	}
@@ -87,13 +104,13 @@ func shardDataset(string) (nwt.Dataset, error) {
 }
 
 // photoDataset returns the recipe over files, or over pictures that were decoded once, at
-// 256 × 256.
-func photoDataset(variant string) (nwt.Dataset, error) {
-	recipe, err := photoRecipe()
+// 256 × 256. Bytes are what nwt-serve serves.
+func photoDataset(name, variant string) (nwt.Dataset, error) {
+	recipe, err := photoRecipe(name == "bytes" || name == "largebytes", waysOf(variant)...)
 	if err != nil {
 		return nil, err
 	}
-	folder, err := vision.OpenFolder(context.Background(), photoFolder, recipe)
+	folder, err := vision.OpenFolder(context.Background(), filesOf(name), recipe)
 	if err != nil || variant != "precomputed" {
 		return folder, err
 	}
@@ -117,15 +134,53 @@ func photoDataset(variant string) (nwt.Dataset, error) {
 	}), nil
 }
 
-// photoByteDataset is what nwt-serve serves.
-func photoByteDataset(string) (nwt.Dataset, error) {
-	recipe, err := vision.New([]vision.Transform{
-		vision.RandomResizedCrop{Size: vision.Square(photoSide)}, vision.RandomHorizontalFlip{P: 0.5},
-	}, vision.WithType(nwt.Uint8))
-	if err != nil {
-		return nil, err
+// difference returns how far a variant's crops of a folder's files are from Pillow's, which
+// peers/photos.py has made: the mean, in levels of 256.
+func difference(folder, variant string) float64 {
+	made := filepath.Join(filepath.Dir(folder), "crops", filepath.Base(folder))
+	var crops []struct {
+		File   string `json:"file"`
+		Window [4]int `json:"window"` // in the middle of the file: left, top, width, height
 	}
-	return vision.OpenFolder(context.Background(), photoFolder, recipe)
+	listed, err := os.ReadFile(made + ".json")
+	if err == nil {
+		err = json.Unmarshal(listed, &crops)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	theirs, err := os.ReadFile(made + ".bin")
+	if err != nil || len(theirs) != len(crops)*photoSize {
+		log.Fatalf("%s: %d bytes, want %d crops (%v)", made, len(theirs), len(crops), err)
+	}
+	fields := []nwt.Field{{Name: "image", Shape: []int{photoSize}, Type: nwt.Uint8}}
+	ds := nwt.NewDataset(len(crops), fields, func(_ context.Context, i int, dst *nwt.Sample) error {
+		crop := vision.CenterCrop{Size: vision.Size{Width: crops[i].Window[2], Height: crops[i].Window[3]}}
+		p, err := vision.New([]vision.Transform{crop, vision.Resize{Size: vision.Square(photoSide)}}, append(waysOf(variant), vision.WithType(nwt.Uint8))...)
+		if err != nil {
+			return err
+		}
+		data, err := os.ReadFile(filepath.Join(folder, crops[i].File))
+		if err != nil {
+			return err
+		}
+		return p.Load(dst, 0, data)
+	})
+	l, err := nwt.NewLoader(ds, nwt.WithBatchSize(len(crops)), nwt.WithWorkers(0))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	sum := 0
+	for b, err := range l.Epoch(context.Background(), 0) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		for k, level := range nwt.Values[uint8](b, 0) {
+			sum += max(int(level)-int(theirs[k]), int(theirs[k])-int(level))
+		}
+	}
+	return float64(sum) / float64(len(theirs))
 }
 
 // decodingAlone returns the batches a second of goroutines in which libjpeg-turbo

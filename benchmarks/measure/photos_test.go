@@ -32,7 +32,7 @@ func grey(t *testing.T, level uint8) []byte {
 func TestPhotographsComeOnceAnEpochByEachWay(t *testing.T) {
 	photoFolder = t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(photoFolder, "0"), 0o755))
-	w := photographs()
+	w := photographs[float32]("photos")
 	w.samples = 100
 	for i := range w.samples {
 		require.NoError(t, os.WriteFile(filepath.Join(photoFolder, "0", strconv.Itoa(i)+".jpg"), grey(t, uint8(2*i)), 0o644))
@@ -64,7 +64,7 @@ func TestShardsGiveEachPhotographWithItsLabelOnceAnEpoch(t *testing.T) {
 		require.NoError(t, f.Close())
 	}
 	for _, variant := range variants("nwt", "shards") {
-		ds, opts := nwtDataset(shardedPhotographs(), variant)
+		ds, opts := nwtDataset(photographs[float32]("shards"), variant)
 		l, err := nwt.NewLoader(ds, append(opts, nwt.WithWorkers(2))...)
 		require.NoError(t, err)
 		levels := make([]float32, shards*each) // by label
@@ -82,4 +82,17 @@ func TestShardsGiveEachPhotographWithItsLabelOnceAnEpoch(t *testing.T) {
 		require.True(t, slices.IsSorted(levels), "a higher label has a brighter photograph")
 		require.Len(t, slices.Compact(levels), shards*each)
 	}
+}
+
+func TestADifferenceToPillowIsTheMeanInLevels(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "photos")
+	crops := filepath.Join(filepath.Dir(folder), "crops")
+	require.NoError(t, os.Mkdir(folder, 0o755))
+	require.NoError(t, os.Mkdir(crops, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "0.jpg"), grey(t, 100), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "1.jpg"), grey(t, 200), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(crops, "photos.json"), []byte(`[{"file": "0.jpg", "window": [1, 2, 6, 4]}, {"file": "1.jpg", "window": [0, 0, 8, 8]}]`), 0o644))
+	theirs := slices.Concat(bytes.Repeat([]byte{103}, photoSize), bytes.Repeat([]byte{199}, photoSize))
+	require.NoError(t, os.WriteFile(filepath.Join(crops, "photos.bin"), theirs, 0o644))
+	require.Equal(t, 2.0, difference(folder, "decoded"))
 }

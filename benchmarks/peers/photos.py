@@ -6,7 +6,7 @@ They are parts of photographs that packages ship: scikit-learn's "china" (by dan
 both CC BY 2.0, and scikit-image's "coffee", "chelsea", "astronaut", "rocket" and "motorcycle_left", whose sources and
 terms its documentation names (skimage.data).
 
-Beside the files lies what Pillow makes of 32 crops of them, by which loaders are judged: windows.json and windows.bin.
+crops/ has what Pillow makes of 32 crops of each, by which loaders are judged.
 """
 
 import json
@@ -18,6 +18,8 @@ from importlib.util import find_spec
 
 import numpy as np
 
+HERE = pathlib.Path(__file__).parent
+CROPS = HERE / "crops"
 CLASSES, SIDE, WINDOWS = 8, 224, 32
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -32,7 +34,7 @@ class Photos:
 
     @property
     def folder(self):
-        return pathlib.Path(__file__).parent / self.name
+        return HERE / self.name
 
     def paths(self):
         """The files, in the order of their numbers, and the class of each."""
@@ -51,8 +53,8 @@ class Photos:
 
     def windows(self):
         """Files, windows in their middle, and what Pillow makes of them: uint8 [n, 3, 224, 224]."""
-        listed = json.loads((self.folder / "windows.json").read_text())
-        pixels = np.fromfile(self.folder / "windows.bin", np.uint8).reshape(len(listed), 3, SIDE, SIDE)
+        listed = json.loads((CROPS / f"{self.name}.json").read_text())
+        pixels = np.fromfile(CROPS / f"{self.name}.bin", np.uint8).reshape(len(listed), 3, SIDE, SIDE)
         return [str(self.folder / one["file"]) for one in listed], [tuple(one["window"]) for one in listed], pixels
 
     def make(self):
@@ -89,8 +91,9 @@ class Photos:
             crop = Image.open(path).crop((x, y, x + w, y + h)).resize((SIDE, SIDE), Image.BILINEAR)
             listed.append({"file": str(pathlib.Path(path).relative_to(self.folder)), "window": (x, y, w, h)})
             pixels.append(np.asarray(crop).transpose(2, 0, 1))
-        (self.folder / "windows.json").write_text(json.dumps(listed))
-        np.stack(pixels).tofile(self.folder / "windows.bin")
+        CROPS.mkdir(exist_ok=True)
+        (CROPS / f"{self.name}.json").write_text(json.dumps(listed))
+        np.stack(pixels).tofile(CROPS / f"{self.name}.bin")
 
 
 SMALL, LARGE = Photos("photos", 384, 500, 375), Photos("large", 128, 3000, 2000, noise=4)
