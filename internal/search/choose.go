@@ -9,7 +9,7 @@ import (
 
 const (
 	doubt    = 0.5   // a count may be within alpha if it is so after allowing this many standard errors in its favour, of which one counts as at most alpha
-	unhidden = 0.005 // share of a step that loading may take without workers, though a worker would hide it
+	unhidden = 0.005 // share of an iteration that loading may take without workers, though a worker would hide it
 	ofItself = 1.6   // a count's own error, as a multiple of the error of a difference between counts: it includes what all counts share
 	mostSure = 0.99  // the highest confidence that is reported
 )
@@ -47,13 +47,16 @@ func Choose(sp Space, seen []Series) Choice {
 	}
 	c := Choice{Estimates: make([]Estimate, len(e.counts))}
 	for i, w := range e.counts {
-		body := seen[slices.IndexFunc(seen, func(s Series) bool { return s.Workers == w })].body()
 		mean, margin := min(e.mean[i], math.MaxInt64/2), 0.0
 		if e.twice && e.windows[i] > 1 {
 			margin = max(2*ofItself*e.se[i], 1/mean)
 		}
 		low, high := time.Duration(mean*max(0, 1-margin)), time.Duration(min(mean*(1+margin), math.MaxInt64/2))
-		c.Estimates[i] = Estimate{w, max(time.Duration(mean), body), body, low, max(high, body)}
+		body := min(e.bodies[i], mean)
+		if e.waits[i] == 0 {
+			body = mean
+		}
+		c.Estimates[i] = Estimate{w, time.Duration(mean), time.Duration(body), low, high}
 	}
 	chosen, fastest := e.choose(e.mean)
 	// The choice allows for errors; what is reported as the fastest is the shortest time in the table.
@@ -102,7 +105,7 @@ func (e evidence) choose(mean []float64) (chosen, fastest int) {
 // fewest returns the index of the lowest count that may be chosen. 0 workers may be, if even one worker
 // is slower by more than alpha, or if loading takes next to nothing of a step.
 func (e evidence) fewest(mean []float64, fastest int) int {
-	if e.counts[0] > 0 || e.sp.Step && mean[0]-e.body <= unhidden*e.body {
+	if e.counts[0] > 0 || e.sp.Step && e.waits[0] <= unhidden {
 		return 0
 	}
 	for i := 1; i < e.able; i++ {
@@ -113,24 +116,27 @@ func (e evidence) fewest(mean []float64, fastest int) int {
 	return 0
 }
 
-// blurred reports whether training's own count may be as good as the i-th. If the i-th has fewer workers,
-// it is so only if the errors are larger than alpha. If one has more than twice as many workers as the
-// other, it is so only if all counts may be as good as the fastest.
+// blurred reports whether training's own count may be as good as the i-th. If the i-th has fewer workers, it
+// is so only if the errors are larger than alpha, and if training's own count has at most twice as many, or if
+// all counts may be as good as the fastest.
 func (e evidence) blurred(mean []float64, i, start, fastest int) bool {
-	best, than := mean[fastest], i
-	if i > start {
-		than = fastest
-	}
+	best := mean[fastest]
 	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
 	error := func(a, b int) float64 { return best * math.Hypot(e.se[a], e.se[b]) }
 	asGood := func(a, b int) bool { return mean[a]-mean[b] < alpha+2*error(a, b) }
-	if e.df == 0 || i <= start && error(than, start) <= alpha || !asGood(start, than) {
+	switch {
+	case e.df == 0:
 		return false
+	case i > start:
+		return asGood(start, fastest)
+	case error(i, start) <= alpha || !asGood(start, i):
+		return false
+	case e.counts[start] <= 2*e.counts[i]:
+		return true
 	}
 	for a := range mean[:e.able] {
 		if !asGood(a, fastest) {
-			few, many := min(e.counts[i], e.counts[start]), max(e.counts[i], e.counts[start])
-			return many <= 2*few
+			return false
 		}
 	}
 	return true

@@ -9,7 +9,10 @@ import (
 	"github.com/nwt-go/nwt/internal/stat"
 )
 
-const unknownSE = 0.25 // standard error of a count as long as nothing was measured twice
+const (
+	unknownSE = 0.25 // standard error of a count as long as nothing was measured twice
+	byChance  = 2    // a variance may be too large by this many of its standard errors
+)
 
 // An evidence is what all series together show of the counts that may be chosen, in ascending order.
 type evidence struct {
@@ -23,12 +26,14 @@ type evidence struct {
 	df      float64   // degrees of freedom of all se together; 0: no count was measured twice
 	twice   bool      // at least one count has two windows that count (a window that was alone in its round may not count)
 	spent   float64   // in nanoseconds
-	body    float64   // of the loop without workers, in nanoseconds; 0: not known
+	bodies  []float64 // of the loop, in nanoseconds per iteration …
+	waits   []float64 // … and the share of an iteration that isn't the loop's own
 }
 
 // weigh removes the drift that all counts of a round share, and computes means and their errors from what
 // is left. A mean is total time over iterations, which is what training would pay, including a count's
-// own stalls: see [stat.Totals].
+// own stalls: see [stat.Totals]. What changes between windows changes their parts alike. So if windows
+// differ by more than their parts tell, by more than chance, the errors are those of whole windows.
 func weigh(sp Space, seen []Series) evidence {
 	var rows []Series
 	for _, s := range slices.SortedFunc(slices.Values(seen), byWorkers) {
@@ -38,11 +43,16 @@ func weigh(sp Space, seen []Series) evidence {
 	}
 	drift, company := sharedDrift(sp, rows)
 	e := evidence{sp: sp}
-	values := make([][]stat.Part, len(rows))
+	parts, windows := make([][]stat.Part, len(rows)), make([][]stat.Part, len(rows))
 	for r, s := range rows {
-		values[r] = e.add(s, drift, company)
+		parts[r], windows[r] = e.add(s, drift, company)
 	}
-	e.mean, e.se = stat.Totals(values)
+	e.mean, e.se = stat.Totals(parts)
+	_, between := stat.Totals(windows)
+	chance := math.Sqrt(1 + byChance*math.Sqrt(2/max(e.df, 1)))
+	for i := range e.se {
+		e.se[i] = max(e.se[i], between[i]/chance)
+	}
 	for cpus, r := usersOf(rows), 0; r < len(rows); r++ {
 		if r > 0 && e.counts[r-1] >= sp.CPUs && cpus.takes(rows[r-1].Blocks, e.mean[r-1], sp.Shared) {
 			break
@@ -83,37 +93,36 @@ func sharedDrift(sp Space, rows []Series) (drift []float64, company map[int]int)
 	return drift, company
 }
 
-// add adds a count, and returns the times of its windows without drift.
-func (e *evidence) add(s Series, drift []float64, company map[int]int) (values []stat.Part) {
-	done, counted := 0, 0
+// add adds a count, and returns the times of its windows without drift, whole and in parts.
+func (e *evidence) add(s Series, drift []float64, company map[int]int) (parts, windows []stat.Part) {
+	var done int
+	var took, own float64
 	alone := func(b Block) bool { return company[b.Round] == 1 && !e.sp.Fixed } // its difference may be drift alone
 	compared := slices.ContainsFunc(s.Blocks, func(b Block) bool { return !alone(b) })
 	for _, b := range s.Blocks {
-		mean, still := float64(max(b.Mean, 1)), 1.0
+		mean, n, still := float64(max(b.Mean, 1)), max(b.Iterations, 1), 1.0
 		if b.Round >= 0 {
 			still = math.Exp(-drift[b.Round])
 		}
-		if b.Parts == nil {
-			b.Parts = []stat.Part{{Mean: mean, Weight: float64(max(b.Iterations, 1))}}
-		}
-		done += max(b.Iterations, 1)
-		e.spent += mean * float64(max(b.Iterations, 1))
+		done, took, own = done+n, took+float64(n)*mean, own+float64(n)*b.body()
 		if compared && alone(b) {
 			continue
 		}
-		counted++
-		whole := overall(b.Parts)
+		whole := stat.Part{Mean: mean * still, Weight: float64(n)}
+		if windows = append(windows, whole); b.Parts == nil {
+			b.Parts = []stat.Part{whole}
+		}
+		scale := whole.Mean / overall(b.Parts)
 		for _, p := range b.Parts {
-			values = append(values, stat.Part{Mean: p.Mean * mean / whole * still, Weight: p.Weight})
+			parts = append(parts, stat.Part{Mean: p.Mean * scale, Weight: p.Weight})
 		}
 	}
-	if s.Workers == 0 {
-		e.body = float64(s.body())
-	}
+	e.spent += took
 	e.df += float64(len(s.Blocks) - 1)
-	e.twice = e.twice || counted > 1
+	e.twice = e.twice || len(windows) > 1
 	e.counts, e.windows, e.done = append(e.counts, s.Workers), append(e.windows, len(s.Blocks)), append(e.done, done)
-	return values
+	e.bodies, e.waits = append(e.bodies, own/float64(done)), append(e.waits, 1-own/took)
+	return parts, windows
 }
 
 func overall(parts []stat.Part) float64 {
@@ -126,10 +135,10 @@ func overall(parts []stat.Part) float64 {
 
 func byWorkers(a, b Series) int { return cmp.Compare(a.Workers, b.Workers) }
 
-// even removes from a count's blocks the chance differences between the loop's bodies. A block in which
-// training hardly waited then takes as long as the count's mean body, whichever steps it contained. If
-// loading was the bottleneck, it takes as long as loading, but waits no longer than was measured. A count
-// at which no body ended has the mean of all.
+// even removes the chance differences between the loop's bodies from windows in which training waited. They
+// then take as long as loading, but wait no longer than was measured, or as long as the count's mean body. A
+// count at which no body ended has the mean of all. Windows in which training hardly waited stay as they were
+// measured: what changes between them is the error of the body.
 func even(seen []Series) []Series {
 	all, n := 0.0, 0
 	for _, s := range seen {
@@ -145,15 +154,18 @@ func even(seen []Series) []Series {
 		out[i] = Series{s.Workers, slices.Clone(s.Blocks)}
 		for k := range s.Blocks {
 			b := &out[i].Blocks[k]
-			mean, wait := body+float64(b.Wait), b.Wait
+			if b.Wait == 0 {
+				b.Parts = nil
+				if b.Bodies == 0 {
+					b.Mean = time.Duration(body)
+				}
+				continue
+			}
+			mean := body + float64(b.Wait)
 			if s.Workers > 0 { // loading goes on during the body
 				mean = min(mean, max(float64(b.Mean), body))
 			}
 			b.Mean, b.Wait = time.Duration(mean), time.Duration(mean-body)
-			if wait == 0 {
-				b.Parts = nil
-				continue
-			}
 			b.Parts = slices.Clone(b.Parts)
 			for p := range b.Parts {
 				b.Parts[p].Mean = max(1, body+b.Parts[p].Mean)
@@ -173,6 +185,3 @@ func (s Series) bodies() (sum float64, n int) {
 
 // body returns how long the body of the loop took, if one has ended.
 func (b Block) body() float64 { return float64(b.Mean - b.Wait) }
-
-// body returns the body, once even has given the same one to each block.
-func (s Series) body() time.Duration { return s.Blocks[0].Mean - s.Blocks[0].Wait }
