@@ -14,13 +14,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"time"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/examples/internal/checkpoint"
 )
 
 // stopped is the exit status if all ranks have stopped after the same step and the state is saved. It
@@ -48,8 +48,8 @@ func main() {
 	}
 }
 
-// A checkpoint is everything that training needs to continue.
-type checkpoint struct {
+// A progress is everything that training needs to continue.
+type progress struct {
 	State   nwt.State
 	Weights []float64
 }
@@ -92,7 +92,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	defer group.close()
 
 	// Rank 0 reads the file and sends it to the others, so all start from the same state.
-	var at checkpoint
+	var at progress
 	if rank.Rank == 0 {
 		if at, err = read(*state); err != nil {
 			return err
@@ -164,30 +164,20 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 // read returns the checkpoint in a file. If there is none, it returns a checkpoint with untrained
 // weights.
-func read(name string) (checkpoint, error) {
-	at := checkpoint{Weights: make([]float64, len(truth))}
-	data, err := os.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return at, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &at)
-	}
-	if err == nil && len(at.Weights) != len(truth) {
-		err = fmt.Errorf("has %d weights; the model has %d", len(at.Weights), len(truth))
-	}
-	if err != nil {
-		err = fmt.Errorf("state in %s: %w", name, err)
+func read(name string) (at progress, err error) {
+	at.Weights = make([]float64, len(truth))
+	if _, err = checkpoint.Restore(name, &at); err == nil && len(at.Weights) != len(truth) {
+		err = fmt.Errorf("checkpoint %s: has %d weights; the model has %d", name, len(at.Weights), len(truth))
 	}
 	return at, err
 }
 
 // save makes rank 0 write the checkpoint, which is the same on every rank, and returns when it is on the
 // disk. A launcher may kill the other ranks as soon as one has exited.
-func save(g *group, name string, at checkpoint) error {
+func save(g *group, name string, at progress) error {
 	failed := ""
 	if g.rank == 0 {
-		if err := write(name, at); err != nil {
+		if err := checkpoint.Save(name, at); err != nil {
 			failed = err.Error()
 		}
 	}
@@ -196,24 +186,6 @@ func save(g *group, name string, at checkpoint) error {
 		err = fmt.Errorf("state in %s: %s", name, all[0])
 	}
 	return err
-}
-
-// write replaces the file in one step: if the process dies here, the old file remains.
-func write(name string, at checkpoint) error {
-	data, err := json.Marshal(at)
-	if err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // fails once it is renamed
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
 }
 
 // These are the lines that a rank logs: first how it started, then each step.

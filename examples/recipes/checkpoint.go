@@ -2,62 +2,19 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/examples/internal/checkpoint"
 )
 
 // Saving a checkpoint: model, state and the place in the log stand in one file, which is replaced in one
-// step. So whenever the program is killed, even by a power cut, they belong together.
-
-// save replaces the file of a checkpoint. It writes a new file, and renames it once it is on the disk: at
-// every moment, the old checkpoint or the new one is there, whole.
-func save(path string, checkpoint any) (err error) {
-	data, err := json.Marshal(checkpoint)
-	if err != nil {
-		return err
-	}
-	dir := filepath.Dir(path)
-	file, err := os.CreateTemp(dir, filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(file.Name()) // fails once it is renamed
-	_, err = file.Write(data)
-	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(file.Name(), path); err != nil {
-		return err
-	}
-	folder, err := os.Open(dir) // the new name must be on the disk, too
-	if err != nil {
-		return err
-	}
-	_ = folder.Sync() // not every file system can do it
-	return folder.Close()
-}
-
-// restore reads a checkpoint, and reports whether there is one.
-func restore(path string, checkpoint any) (found bool, err error) {
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(data, checkpoint)
-	}
-	if err != nil {
-		return false, fmt.Errorf("checkpoint %s: %w", path, err)
-	}
-	return true, nil
-}
+// step (examples/internal/checkpoint). So whenever the program is killed, even by a power cut, they belong
+// together.
 
 // A trained is all that training needs to continue. Log is how long the log was: lines that were written
 // after the checkpoint are cut off, because their steps come again.
@@ -82,7 +39,7 @@ func trainFrom(ctx context.Context, dir string, ds nwt.Dataset, value nwt.Column
 	defer log.Close()
 	path := filepath.Join(dir, "checkpoint.json")
 	var at trained
-	if _, err := restore(path, &at); err != nil {
+	if _, err := checkpoint.Restore(path, &at); err != nil {
 		return err
 	}
 	if _, err := log.Seek(at.Log, io.SeekStart); err != nil {
@@ -106,7 +63,7 @@ func trainFrom(ctx context.Context, dir string, ds nwt.Dataset, value nwt.Column
 		}
 		at.Log += int64(n)
 		if step++; step%every == 0 || batch.Last() {
-			if err := errors.Join(log.Sync(), save(path, at)); err != nil {
+			if err := errors.Join(log.Sync(), checkpoint.Save(path, at)); err != nil {
 				return err
 			}
 		}
@@ -129,7 +86,7 @@ func checkpoints(ctx context.Context, dir string, out io.Writer) error {
 			return err
 		}
 		var at trained
-		if _, err := restore(filepath.Join(dir, "checkpoint.json"), &at); err != nil {
+		if _, err := checkpoint.Restore(filepath.Join(dir, "checkpoint.json"), &at); err != nil {
 			return err
 		}
 		fmt.Fprintf(out, "  saved: epoch %d, %d samples, weight %.3f, %d bytes of the log\n", at.State.Epoch, at.State.Samples, at.Weight, at.Log)

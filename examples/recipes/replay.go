@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/examples/internal/checkpoint"
 	"github.com/nwt-go/nwt/sampler"
 )
 
@@ -114,11 +115,11 @@ func (r *replay) save(path string) (err error) {
 	if r.Priorities, err = r.priorities.MarshalBinary(); err != nil {
 		return err
 	}
-	return save(path, r)
+	return checkpoint.Save(path, r)
 }
 
 func (r *replay) restore(path string) error {
-	found, err := restore(path, r)
+	found, err := checkpoint.Restore(path, r)
 	if found && err == nil {
 		err = r.priorities.UnmarshalBinary(r.Priorities)
 	}

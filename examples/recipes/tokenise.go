@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/examples/internal/checkpoint"
 	"github.com/nwt-go/nwt/packing"
 )
 
@@ -82,7 +83,7 @@ type total struct {
 // totals returns the tokens of each file. Those that aren't kept are counted, several files at a time.
 func totals(ctx context.Context, kept string, files []string) ([]int, error) {
 	known := map[string]total{}
-	if _, err := restore(kept, &known); err != nil {
+	if _, err := checkpoint.Restore(kept, &known); err != nil {
 		return nil, err
 	}
 	counts, now := make([]int, len(files)), make([]total, len(files))
@@ -114,7 +115,7 @@ func totals(ctx context.Context, kept string, files []string) ([]int, error) {
 	for i, path := range files {
 		counts[i], known[path] = now[i].Tokens, now[i]
 	}
-	return counts, save(kept, known)
+	return counts, checkpoint.Save(kept, known)
 }
 
 // packedTexts returns the rows of all files.

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/examples/internal/checkpoint"
 )
 
 func TestAKilledTrainingGoesOnWithModelStateAndLogTogether(t *testing.T) {
@@ -45,17 +46,17 @@ func TestAKilledTrainingGoesOnWithModelStateAndLogTogether(t *testing.T) {
 
 func TestACheckpointThatCannotBeWrittenLeavesTheOldOne(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "checkpoint.json")
-	require.NoError(t, save(path, trained{Weight: 3}))
-	require.Error(t, save(path, trained{Weight: math.NaN()}))
+	require.NoError(t, checkpoint.Save(path, trained{Weight: 3}))
+	require.Error(t, checkpoint.Save(path, trained{Weight: math.NaN()}))
 	var at trained
-	found, err := restore(path, &at)
+	found, err := checkpoint.Restore(path, &at)
 	require.NoError(t, err)
 	require.True(t, found)
 	require.Equal(t, 3.0, at.Weight)
 	require.NoError(t, os.WriteFile(path, []byte(`{"Weight":`), 0o600))
-	_, err = restore(path, &at)
+	_, err = checkpoint.Restore(path, &at)
 	require.ErrorContains(t, err, "checkpoint "+path)
-	found, err = restore(path+".none", &at)
+	found, err = checkpoint.Restore(path+".none", &at)
 	require.NoError(t, err)
 	require.False(t, found)
 }
