@@ -3,6 +3,7 @@ package nwt
 import (
 	"context"
 	"log/slog"
+	"slices"
 
 	"github.com/nwt-go/nwt/internal/cache"
 )
@@ -93,8 +94,7 @@ func (c *Cache) bytes() int64 {
 func cacheBytes(ds Dataset) int64 {
 	var sum int64
 	seen := map[any]bool{}
-	var visit func(Dataset)
-	visit = func(ds Dataset) {
+	visit(ds, func(ds Dataset) {
 		if d, ok := ds.(interface{ cache() *Cache }); ok && !seen[d.cache()] {
 			seen[d.cache()] = true
 			sum += d.cache().bytes()
@@ -107,17 +107,32 @@ func cacheBytes(ds Dataset) int64 {
 				sum += bytes
 			}
 		}
-		var parts []Dataset
-		switch d := ds.(type) {
-		case composed:
-			parts = d.parts()
-		case interface{ Unwrap() []Dataset }:
-			parts = d.Unwrap()
-		}
-		for _, part := range parts {
-			visit(part)
-		}
-	}
-	visit(ds)
+	})
 	return sum
+}
+
+// processesOf returns the processes that load for ds, or for a dataset that it is made of.
+func processesOf(ds Dataset) (ids []int) {
+	visit(ds, func(ds Dataset) {
+		if d, ok := ds.(interface{ Processes() []int }); ok {
+			ids = append(ids, d.Processes()...)
+		}
+	})
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// visit calls f for ds and for all datasets that it is made of.
+func visit(ds Dataset, f func(Dataset)) {
+	f(ds)
+	var parts []Dataset
+	switch d := ds.(type) {
+	case composed:
+		parts = d.parts()
+	case interface{ Unwrap() []Dataset }:
+		parts = d.Unwrap()
+	}
+	for _, part := range parts {
+		visit(part, f)
+	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/nwt-go/nwt/internal/memlimit"
 )
 
-// WithMemoryLimit sets how many bytes the process, with all its loaders, may need at the worker count
+// WithMemoryLimit sets how many bytes the process, with all its loaders and the processes that load for it, may need at the worker count
 // that [Tune] chooses: see [Trial].Memory. If no count needs that little, Tune returns an error; a loader
 // with [WithAutoWorkers] keeps the lowest count above 0 that it tried, and logs a warning. By default
 // the process may grow by 80 % of the memory that the container or the machine has left, divided by the
@@ -25,15 +25,16 @@ func (s *setup) memoryLimit() memlimit.Limit {
 	if s.opts.maxMemory > 0 {
 		return memlimit.Limit{Bytes: uint64(s.opts.maxMemory), From: "set by WithMemoryLimit"}
 	}
-	return memlimit.Of(host.Memory().RSS, s.opts.machine.Available(), s.opts.ranks())
+	return memlimit.Of(host.Memory().RSS+s.helpers.Memory(0), s.opts.machine.Available(), s.opts.ranks())
 }
 
 // neededNow returns how much memory the process needs now, as needs counts it.
-func neededNow() uint64 {
-	if memory, known := host.OwnMemory(); known {
-		return memory
+func (s *setup) neededNow() uint64 {
+	memory, known := host.OwnMemory()
+	if !known {
+		memory = host.Memory().RSS
 	}
-	return host.Memory().RSS
+	return memory + s.helpers.Memory(0)
 }
 
 // extraShare is the share of the remaining memory that may be used for what a loader could do without.

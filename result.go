@@ -127,7 +127,7 @@ type Trial struct {
 
 	FirstBatch time.Duration `json:"first_batch_ns"` // time until the first batch came, WithWorkerInit included; set only for the count that was measured first
 	Prefetch   int           `json:"prefetch"`       // the largest prefetch during the trial, in batches
-	Memory     int64         `json:"memory"`         // bytes that the process needs, without file pages and idle heap; 0: not known
+	Memory     int64         `json:"memory"`         // bytes that the process needs, and those that load for it, without file pages and idle heap; 0: not known
 	PeakRSS    int64         `json:"peak_rss"`       // of the process, in bytes, file pages included
 	PeakExact  bool          `json:"peak_exact"`     // the kernel reported PeakRSS
 	SystemUsed int64         `json:"system_used"`    // bytes in use on the machine when the trial ended
@@ -208,7 +208,7 @@ func (s *setup) recall(limit memlimit.Limit, file resultfile.File, key resultfil
 	if time.Since(saved).Abs() > s.holds(r.Result) { // a clock may have been wrong
 		return nil, saved
 	}
-	if why := r.outgrows(limit); why != "" {
+	if why := s.outgrows(r, limit); why != "" {
 		file.Log.Info("nwt: tuning anew", "path", file.Path, "reason", why)
 		return nil, saved
 	}
@@ -243,12 +243,12 @@ func (s *setup) resultKey() resultfile.Key {
 
 // outgrows says why the choice of a kept result doesn't fit into memory today, or returns "" if it does.
 // Since it was saved, the program may have grown, and the machine may have less memory left.
-func (r keptResult) outgrows(l memlimit.Limit) (why string) {
+func (s *setup) outgrows(r keptResult, l memlimit.Limit) (why string) {
 	chosen := r.trial(r.Workers)
 	grows := chosen.needs() - min(r.Before, chosen.needs())
 	if grows == 0 {
 		return ""
 	}
-	now := neededNow()
+	now := s.neededNow()
 	return l.Over(r.Workers, now+min(grows, math.MaxUint64-now))
 }

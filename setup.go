@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nwt-go/nwt/internal/host"
 	geometry "github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/mixture"
 	"github.com/nwt-go/nwt/internal/oncelog"
@@ -25,6 +26,7 @@ type setup struct {
 	first   *epochOrder // the order of a new loader
 	tunes   bool        // its loaders are Tune's: a run that has only bad samples ends, and some warnings are left out
 	once    *oncelog.Log
+	helpers *host.Processes // that load for the dataset
 
 	slotMem   slotMemory
 	slotBytes int   // size of a slot, for the longest batch allowed
@@ -48,7 +50,7 @@ func newSetup(ds Dataset, opts []Option) (*setup, error) {
 		return nil, err
 	}
 	var errs []error
-	s := &setup{ds: ds, shards: shards, layout: layout, opts: o, slotMem: newSlotMemory(o), once: &oncelog.Log{}}
+	s := &setup{ds: ds, shards: shards, layout: layout, opts: o, slotMem: newSlotMemory(o), once: &oncelog.Log{}, helpers: &host.Processes{IDs: func() []int { return processesOf(ds) }}}
 	if n == endless {
 		s.first = &epochOrder{order: o.newOrder(), n: endless}
 		for k, n := range shards {

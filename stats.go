@@ -26,7 +26,7 @@ type Stats struct {
 	Slots               int   // batch buffers that have memory now, including those of retained batches
 	SlotBytes           int64 // bytes of that memory
 	Retained            int   // batches retained past their iteration
-	DatasetBytes        int64 // bytes of memory of cached samples (see [Cached]), and of what a vision.Folder remembers of its files
+	DatasetBytes        int64 // bytes of memory of cached samples (see [Cached]), of what a vision.Folder remembers of its files, and of processes that load for a dataset
 	WindowBytes         int64 // bytes that the records in a stream's shuffle window have now (their Data)
 
 	elapsed time.Duration // since the loader was made

@@ -97,9 +97,9 @@ func (t *tuneCall) space() search.Space {
 
 func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 	debug.FreeOSMemory() // so that memory from before doesn't count for the trials
-	t.before = neededNow()
+	t.before = t.setup.neededNow()
 	sp := t.space()
-	busy := t.setup.opts.machine.StartCPU()
+	busy := t.setup.helpers.Beside(t.setup.opts.machine.StartCPU())
 	m := t.measured(sp)
 	done, err := t.measure(ctx, m, func() (search.Request, bool) { return t.next(m) })
 	if err != nil {

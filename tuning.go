@@ -268,7 +268,7 @@ func (t *tuning) begin() {
 		t.trial = &trial{told: Trial{Workers: t.req.Workers, PeakExact: t.exact, OtherCPU: -1}}
 	}
 	t.fresh = t.exact && !t.again
-	t.cpu, t.began, t.read = t.l.setup.opts.machine.StartCPU(), time.Now(), t.l.counters.reading.Shown()
+	t.cpu, t.began, t.read = t.l.setup.helpers.Beside(t.l.setup.opts.machine.StartCPU()), time.Now(), t.l.counters.reading.Shown()
 }
 
 // release ends the measurements of a window that was never ended.
@@ -292,10 +292,15 @@ func (t *tuning) end(w tune.Window) {
 		}
 		t.peak = nil
 	}
-	tr.told.PeakRSS, tr.told.PeakExact = max(tr.told.PeakRSS, int64(rss)), tr.told.PeakExact && exact
-	if memory, known := host.OwnMemory(); known {
-		tr.told.Memory = max(tr.told.Memory, int64(memory))
+	if tr.n == 0 { // reading it again in each window would take too long
+		tr.helpers = l.setup.helpers.Memory(0)
 	}
+	if memory, known := host.OwnMemory(); known {
+		tr.told.Memory = max(tr.told.Memory, int64(memory+tr.helpers))
+	} else {
+		rss += tr.helpers
+	}
+	tr.told.PeakRSS, tr.told.PeakExact = max(tr.told.PeakRSS, int64(rss)), tr.told.PeakExact && exact
 	tr.told.SystemUsed, tr.told.Prefetch = int64(host.Memory().Used), max(tr.told.Prefetch, l.depth()-1)
 	tr.add(w)
 	if f := l.stage.Figures(); f.Copies > 0 {
@@ -387,6 +392,7 @@ type trial struct {
 	mean, wait, transfer, step,
 	cpu, gc, queue, reading float64 // weighted sums
 	other, otherTime, measured float64
+	helpers                    uint64              // memory of the processes that load for the dataset
 	took                       durations.Histogram // of the iterations
 }
 

@@ -35,7 +35,7 @@
 //	nwt_slots, nwt_slots_bytes      batches that have memory, and how much they have
 //	nwt_batches_retained            of these, retained past their iteration
 //	nwt_device_bytes                device memory that the loader has
-//	nwt_dataset_cache_bytes         memory of cached samples
+//	nwt_dataset_cache_bytes         memory of cached samples, and of processes that load for the dataset
 //	nwt_shuffle_window_bytes        memory of the records that a shuffle window mixes
 //
 // # Queries

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"io"
+	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -15,7 +16,13 @@ import (
 	"github.com/nwt-go/nwt/internal/loadertest/kit"
 )
 
-func TestMain(m *testing.M) { kit.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(helps) != "" {
+		help()
+		return
+	}
+	kit.Main(m)
+}
 
 var calibrate = flag.Bool("calibrate", false, "measure how well simulated workloads are tuned")
 
