@@ -69,51 +69,114 @@ type demand struct {
 	awaiting atomic.Bool   // the consumer is blocked until a batch is loaded; set only if the depth follows need
 }
 
-// watchCaller stops the run when the caller's context ends.
-func (r *run) watchCaller() {
-	stopped := make(chan struct{})
-	unwatch := context.AfterFunc(r.caller, func() {
-		defer close(stopped)
-		r.stop(contextError(r.caller))
-	})
-	r.unwatch = func() {
-		if !unwatch() {
-			<-stopped
+// iterate yields the batches from a state to the end of epoch last.
+func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Batch, error) bool) {
+	// The dataset, the sampler and the context belong to the program: no lock is held while they are
+	// called.
+	err := l.pool.whileFree(func() {})
+	var at beginning
+	if err == nil {
+		at, err = l.beginning(s)
+	}
+	if err == nil && at.nothingLeft {
+		if s.Epoch == last {
+			return
+		}
+		at, err = l.beginning(State{Epoch: s.Epoch + 1})
+	}
+	var r *run
+	if err == nil {
+		r, err = l.start(ctx, at, order.NewSchedule(&at.epochOrder.order, at.epoch, last, at.base), nil)
+	}
+	if err != nil {
+		yield(nil, err)
+		return
+	}
+	defer r.end()
+	t := l.tuning
+	var show func() // one closure for all batches
+	if t != nil {
+		t.resume()
+		defer t.wake.Stop()
+		show = func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.show()
 		}
 	}
-}
-
-// contextError returns the error of ctx, with its cause if that says more.
-func contextError(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if cause == err {
-		return err
+	for more, batches := true, 1; more; batches++ {
+		b, err := r.advance()
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		if b == nil {
+			if t != nil {
+				t.ended()
+			}
+			break
+		}
+		if t != nil {
+			t.took(r.taken, show)
+		}
+		if batches == 2 && at.base == 0 && (r.epochOrder.own || l.setup.streams()) && l.setup.opts.shuffle { // a single batch may have been a first look at the data
+			l.tellIfBegun(at.epoch, r.epochOrder.n)
+		}
+		more = yield(b.delivered(), nil)
+		if t != nil {
+			t.asked++
+		}
 	}
-	return fmt.Errorf("%w: %w", err, cause)
+	l.tellIfGrown(r)
 }
 
-// stop makes the run end soon with err. Any goroutine may call it until end returns.
-func (r *run) stop(err error) {
-	r.l.ring.Stop() // comes first, so that errors that Load returns because ctx has ended aren't seen
-	r.cancel(err)
-	r.slow.arm(r)
-}
-
-// reason returns the error that stopped a run. If the caller's context has ended, its error comes before
-// the errors that Load or WithWorkerInit returned because of that.
-func (r *run) reason() error {
-	if r.caller.Err() == nil {
-		<-r.ctx.Done() // it ends after the ring was stopped
+// start starts a run at a beginning.
+func (l *engine) start(ctx context.Context, at beginning, schedule order.Schedule, s *serving) (*run, error) {
+	o := at.epochOrder
+	r := &run{l: l, caller: ctx, epochOrder: o, schedule: schedule, serving: s}
+	r.identity = sync.OnceValue(func() uint64 { return uint64(l.setup.identity(o.sampler, o.order.N)) })
+	r.yielded.Store(int64(at.epoch))
+	if l.ownShapes() {
+		r.sizes = make([]int, l.setup.layout.Ragged)
 	}
-	if r.caller.Err() != nil {
-		return contextError(r.caller)
+	r.ctx, r.cancel = context.WithCancelCause(ctx)
+	r.mu.Lock() // Close waits until the run has begun
+	defer r.mu.Unlock()
+	err := l.pool.begin(r, func() {
+		r.first = l.seq
+		l.ring.Reset(l.seq)
+		l.extra.wasHalfReady = false
+	})
+	if err != nil {
+		r.cancel(err)
+		return nil, err
 	}
-	return context.Cause(r.ctx)
+	l.epochOrder.CompareAndSwap(at.before, o)
+	running.Add(1)
+	r.startHelpers()
+	return r, nil
 }
 
-// isOver reports whether the run is stopping, so that errors of Load can be ignored. The context that
-// Load gets may end before stop is called.
-func (r *run) isOver() bool { return r.l.ring.Stopped() || r.ctx.Err() != nil }
+// startHelpers starts everything that serves the run.
+func (r *run) startHelpers() {
+	l := r.l
+	r.watchCaller()
+	r.demand.opening.Store(r.first)
+	if l.setup.streams() {
+		r.stream = newStreamFill(r, l.Workers() > 0)
+		if r.stream.ahead {
+			r.beside.Go(r.stream.feed)
+		}
+	}
+	if l.setup.opts.prefetch == 0 { // after the fields above are set: from now on idle workers see the run
+		l.extra.policy.Busy() // no worker waited between the epochs
+		l.extra.run.Store(r)
+	}
+	l.pool.start()
+	if l.stage != nil {
+		r.beside.Go(r.transfer)
+	}
+}
 
 // advance ends the loop body's use of a batch and waits for the next one. It returns nil after the last.
 func (r *run) advance() (*batch, error) {
@@ -434,6 +497,52 @@ func (r *run) letGo() {
 	}
 }
 
+// watchCaller stops the run when the caller's context ends.
+func (r *run) watchCaller() {
+	stopped := make(chan struct{})
+	unwatch := context.AfterFunc(r.caller, func() {
+		defer close(stopped)
+		r.stop(contextError(r.caller))
+	})
+	r.unwatch = func() {
+		if !unwatch() {
+			<-stopped
+		}
+	}
+}
+
+// contextError returns the error of ctx, with its cause if that says more.
+func contextError(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if cause == err {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+// stop makes the run end soon with err. Any goroutine may call it until end returns.
+func (r *run) stop(err error) {
+	r.l.ring.Stop() // comes first, so that errors that Load returns because ctx has ended aren't seen
+	r.cancel(err)
+	r.slow.arm(r)
+}
+
+// reason returns the error that stopped a run. If the caller's context has ended, its error comes before
+// the errors that Load or WithWorkerInit returned because of that.
+func (r *run) reason() error {
+	if r.caller.Err() == nil {
+		<-r.ctx.Done() // it ends after the ring was stopped
+	}
+	if r.caller.Err() != nil {
+		return contextError(r.caller)
+	}
+	return context.Cause(r.ctx)
+}
+
+// isOver reports whether the run is stopping, so that errors of Load can be ignored. The context that
+// Load gets may end before stop is called.
+func (r *run) isOver() bool { return r.l.ring.Stopped() || r.ctx.Err() != nil }
+
 // halt waits for the loads under way and takes back all slots, except the slot of
 // the batch in the loop body. The caller holds mu.
 func (r *run) halt() {
@@ -471,7 +580,7 @@ func (r *run) takeBack() {
 	r.ahead = nil
 }
 
-// haltInTurn is halt for goroutines other than the consumer's.
+// lockAndHalt is halt for goroutines other than the consumer's.
 func (r *run) lockAndHalt() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -488,115 +597,6 @@ func (r *run) end() {
 	r.letGo()
 	r.halt()
 	r.slow.stop()
-}
-
-// iterate yields the batches from a state to the end of epoch last.
-func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Batch, error) bool) {
-	// The dataset, the sampler and the context belong to the program: no lock is held while they are
-	// called.
-	err := l.pool.whileFree(func() {})
-	var at beginning
-	if err == nil {
-		at, err = l.beginning(s)
-	}
-	if err == nil && at.nothingLeft {
-		if s.Epoch == last {
-			return
-		}
-		at, err = l.beginning(State{Epoch: s.Epoch + 1})
-	}
-	var r *run
-	if err == nil {
-		r, err = l.start(ctx, at, order.NewSchedule(&at.epochOrder.order, at.epoch, last, at.base), nil)
-	}
-	if err != nil {
-		yield(nil, err)
-		return
-	}
-	defer r.end()
-	t := l.tuning
-	var show func() // one closure for all batches
-	if t != nil {
-		t.resume()
-		defer t.wake.Stop()
-		show = func() {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.show()
-		}
-	}
-	for more, batches := true, 1; more; batches++ {
-		b, err := r.advance()
-		if err != nil {
-			yield(nil, err)
-			return
-		}
-		if b == nil {
-			if t != nil {
-				t.ended()
-			}
-			break
-		}
-		if t != nil {
-			t.took(r.taken, show)
-		}
-		if batches == 2 && at.base == 0 && (r.epochOrder.own || l.setup.streams()) && l.setup.opts.shuffle { // a single batch may have been a first look at the data
-			l.tellIfBegun(at.epoch, r.epochOrder.n)
-		}
-		more = yield(b.delivered(), nil)
-		if t != nil {
-			t.asked++
-		}
-	}
-	l.tellIfGrown(r)
-}
-
-// start starts a run at a beginning.
-func (l *engine) start(ctx context.Context, at beginning, schedule order.Schedule, s *serving) (*run, error) {
-	o := at.epochOrder
-	r := &run{l: l, caller: ctx, epochOrder: o, schedule: schedule, serving: s}
-	r.identity = sync.OnceValue(func() uint64 { return uint64(l.setup.identity(o.sampler, o.order.N)) })
-	r.yielded.Store(int64(at.epoch))
-	if l.ownShapes() {
-		r.sizes = make([]int, l.setup.layout.Ragged)
-	}
-	r.ctx, r.cancel = context.WithCancelCause(ctx)
-	r.mu.Lock() // Close waits until the run has begun
-	defer r.mu.Unlock()
-	err := l.pool.begin(r, func() {
-		r.first = l.seq
-		l.ring.Reset(l.seq)
-		l.extra.wasHalfReady = false
-	})
-	if err != nil {
-		r.cancel(err)
-		return nil, err
-	}
-	l.epochOrder.CompareAndSwap(at.before, o)
-	running.Add(1)
-	r.startHelpers()
-	return r, nil
-}
-
-// startHelpers starts everything that serves the run.
-func (r *run) startHelpers() {
-	l := r.l
-	r.watchCaller()
-	r.demand.opening.Store(r.first)
-	if l.setup.streams() {
-		r.stream = newStreamFill(r, l.Workers() > 0)
-		if r.stream.ahead {
-			r.beside.Go(r.stream.feed)
-		}
-	}
-	if l.setup.opts.prefetch == 0 { // after the fields above are set: from now on idle workers see the run
-		l.extra.policy.Busy() // no worker waited between the epochs
-		l.extra.run.Store(r)
-	}
-	l.pool.start()
-	if l.stage != nil {
-		r.beside.Go(r.transfer)
-	}
 }
 
 // A beginning is where a run begins.
