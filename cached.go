@@ -45,12 +45,9 @@ func (c *Cache) parts() []Dataset { return []Dataset{c.ds} }
 
 // WritesAll tells loaders that Load writes every element: see [WritesAll].
 func (c *Cache) WritesAll(asked Dataset) bool { return asked == Dataset(c) }
-
-func (c *Cache) Fingerprint() string { return fingerprint(c.ds) }
-
-func (c *Cache) Len() int { return c.ds.Len() }
-
-func (c *Cache) Fields() []Field { return c.ds.Fields() }
+func (c *Cache) Fingerprint() string          { return fingerprint(c.ds) }
+func (c *Cache) Len() int                     { return c.ds.Len() }
+func (c *Cache) Fields() []Field              { return c.ds.Fields() }
 
 // Load copies a kept sample, or loads it and keeps it if there is room.
 func (c *Cache) Load(ctx context.Context, index int, dst *Sample) error {

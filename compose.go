@@ -403,9 +403,8 @@ type promised struct {
 }
 
 func (d *promised) WritesAll(Dataset) bool { return d.writesAll }
-
-func (d *promised) parts() []Dataset    { return []Dataset{d.Dataset} }
-func (d *promised) Fingerprint() string { return fingerprint(d.Dataset) }
+func (d *promised) parts() []Dataset       { return []Dataset{d.Dataset} }
+func (d *promised) Fingerprint() string    { return fingerprint(d.Dataset) }
 
 // Split cuts a dataset into random parts. The same seed gives the same parts; if the dataset grows, the
 // parts are entirely different, so note which samples are in which part. The shares, one per part,
@@ -505,11 +504,10 @@ type zipPart struct {
 	field, ragged int // index of its first field, and of its first ragged dimension
 }
 
-func (d *zipped) Len() int            { return d.n }
-func (d *zipped) Fields() []Field     { return cloneFields(d.fields) }
-func (d *zipped) parts() []Dataset    { return d.ds }
-func (d *zipped) Fingerprint() string { return fingerprintOf("", d.ds...) }
-
+func (d *zipped) Len() int               { return d.n }
+func (d *zipped) Fields() []Field        { return cloneFields(d.fields) }
+func (d *zipped) parts() []Dataset       { return d.ds }
+func (d *zipped) Fingerprint() string    { return fingerprintOf("", d.ds...) }
 func (d *zipped) WritesAll(Dataset) bool { return d.writesAll }
 
 func (d *zipped) sizesOfAll() func(index int, sizes []int) {

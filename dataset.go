@@ -46,10 +46,8 @@ type funcDataset struct {
 
 // WritesAll implements what the function [WritesAll] describes. So do those of the other datasets.
 func (d *funcDataset) WritesAll(Dataset) bool { return d.writesAll }
-
-func (d *funcDataset) Len() int { return d.n }
-
-func (d *funcDataset) Fields() []Field { return d.fields }
+func (d *funcDataset) Len() int               { return d.n }
+func (d *funcDataset) Fields() []Field        { return d.fields }
 
 func (d *funcDataset) Load(ctx context.Context, index int, dst *Sample) error {
 	return d.load(ctx, index, dst)
@@ -101,12 +99,9 @@ func checkLen(n, least int) error {
 	return between("Dataset.Len", n, least, maxSamples)
 }
 
-// checkDataset checks what NewLoader, Tune and LoadSample require of a dataset, and returns its length
-// and fields.
-func checkDataset(ds Dataset) (n int, l *fieldSet, err error) { return checkLength(ds, 1) }
-
-// checkLength does the same for a dataset that must have at least so many samples.
-func checkLength(ds Dataset, least int) (n int, l *fieldSet, err error) {
+// checkDataset checks what NewLoader, Tune and LoadSample require of a dataset, which must have at least so many
+// samples. It returns its length and fields.
+func checkDataset(ds Dataset, least int) (n int, l *fieldSet, err error) {
 	if ds == nil {
 		return 0, nil, optionError("Dataset", nil, "is nil")
 	}
@@ -136,11 +131,11 @@ func checkLength(ds Dataset, least int) (n int, l *fieldSet, err error) {
 	return n, l, errors.Join(append(errs, checkLen(n, least), err)...)
 }
 
-// checkIndexed is checkDataset for callers that load samples by index: a stream is an error.
+// checkIndexed is checkDataset(ds, 1) for callers that load samples by index: a stream is an error.
 func checkIndexed(ds Dataset) (n int, l *fieldSet, err error) { return checkPart(ds, 1) }
 
 func checkPart(ds Dataset, least int) (n int, l *fieldSet, err error) {
-	if n, l, err = checkLength(ds, least); err == nil && n == endless {
+	if n, l, err = checkDataset(ds, least); err == nil && n == endless {
 		err = optionError("Dataset", nil, "is a stream, which has no sample by index")
 	}
 	return n, l, err

@@ -82,13 +82,10 @@ type Precomputed struct {
 	drawn  func(*slog.Logger)
 }
 
-func (p *Precomputed) Len() int { return p.n }
-
-func (p *Precomputed) Fields() []Field { return p.layout.fields }
-
+func (p *Precomputed) Len() int            { return p.n }
+func (p *Precomputed) Fields() []Field     { return p.layout.fields }
 func (p *Precomputed) Fingerprint() string { return fingerprint(p.ds) }
-
-func (p *Precomputed) parts() []Dataset { return []Dataset{p.ds} }
+func (p *Precomputed) parts() []Dataset    { return []Dataset{p.ds} }
 
 // WritesAll tells loaders that Load writes every element: see [WritesAll].
 func (p *Precomputed) WritesAll(asked Dataset) bool { return asked == Dataset(p) }

@@ -166,17 +166,12 @@ func (c *Column[T]) panicLength(there *layout.Column, n int) {
 	panic(fmt.Sprintf("nwt: field %q: %d values for shape %v: must be %d", c.name, n, there.Dims, there.Size/c.dtype.Size()))
 }
 
-func (c Column[T]) SetLen(s *Sample, n int) { s.SetLen(c.in(s), n) }
-
+func (c Column[T]) SetLen(s *Sample, n int)         { s.SetLen(c.in(s), n) }
 func (c Column[T]) SetShape(s *Sample, dims ...int) { s.SetShape(c.in(s), dims...) }
-
-func (c Column[T]) Len(s *Sample, dim int) int { return s.Len(c.in(s), dim) }
-
-func (c Column[T]) Lens(b *Batch, dim int) []int32 { return b.Lens(c.in(b), dim) }
-
-func (c Column[T]) Shape(b *Batch) []int { return b.Shape(c.in(b)) }
-
-func (c Column[T]) DevicePtr(b *Batch) uintptr { return b.DevicePtr(c.in(b)) }
+func (c Column[T]) Len(s *Sample, dim int) int      { return s.Len(c.in(s), dim) }
+func (c Column[T]) Lens(b *Batch, dim int) []int32  { return b.Lens(c.in(b), dim) }
+func (c Column[T]) Shape(b *Batch) []int            { return b.Shape(c.in(b)) }
+func (c Column[T]) DevicePtr(b *Batch) uintptr      { return b.DevicePtr(c.in(b)) }
 
 // in returns the column's number in a view, which must be of this schema.
 func (c *Column[T]) in(v View) int {

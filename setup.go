@@ -36,7 +36,7 @@ type setup struct {
 // newSetup checks a dataset and options, alone and together.
 func newSetup(ds Dataset, opts []Option) (*setup, error) {
 	o, err := newOptions(opts)
-	n, layout, dsErr := checkDataset(ds)
+	n, layout, dsErr := checkDataset(ds, 1)
 	var shards []int
 	stream, ok := ds.(*streamDataset)
 	if ok && dsErr == nil {

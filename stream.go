@@ -72,10 +72,8 @@ type streamDataset struct {
 }
 
 func (d *streamDataset) WritesAll(Dataset) bool { return d.writesAll }
-
-func (d *streamDataset) Len() int { return -1 }
-
-func (d *streamDataset) Fields() []Field { return d.streams[0].Fields() }
+func (d *streamDataset) Len() int               { return -1 }
+func (d *streamDataset) Fields() []Field        { return d.streams[0].Fields() }
 
 func (d *streamDataset) Load(context.Context, int, *Sample) error {
 	return errors.New("nwt: a stream has no sample by index")
@@ -200,7 +198,7 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	}
 	var first *fieldSet
 	for k, s := range streams {
-		_, l, err := checkDataset(Streamed(s))
+		_, l, err := checkDataset(Streamed(s), 1)
 		if err != nil {
 			errs = append(errs, within(fmt.Sprintf("MixedStreams: stream %d", k), err))
 			continue
@@ -243,8 +241,7 @@ type funcStream[R any] struct {
 }
 
 func (s *funcStream[R]) Fields() []Field { return s.fields }
-
-func (s *funcStream[R]) Shards() int { return s.shards }
+func (s *funcStream[R]) Shards() int     { return s.shards }
 
 func (s *funcStream[R]) invalid() error {
 	if s.read == nil || s.load == nil {
