@@ -10,54 +10,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/loadertest/kit"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/sampler"
 )
-
-// tokensOf returns the length of a sample: some long ones, many short ones, some empty.
-func tokensOf(i int) int {
-	if i%97 == 0 {
-		return 0
-	}
-	return 1 + int(uint64(i)*2654435761%1000)*int(uint64(i)*40503%1000)/5000
-}
-
-func tokenBatches(t *testing.T, n int, tokens sampler.Tokens) nwt.BatchSampler {
-	t.Helper()
-	s, err := sampler.TokenBatches(n, tokensOf, tokens, 7)
-	require.NoError(t, err)
-	return s
-}
-
-// batchOf returns the indices of a batch of an epoch.
-func batchOf(s nwt.BatchSampler, epoch, batch int) (indices []int) {
-	from, to := 0, s.Len()
-	if batch > 0 {
-		from = s.Start(epoch, batch)
-	}
-	if batch+1 < s.Batches() {
-		to = s.Start(epoch, batch+1)
-	}
-	for i := from; i < to; i++ {
-		indices = append(indices, s.At(epoch, i))
-	}
-	return indices
-}
 
 // Every sample comes once per epoch, and no batch has more tokens than allowed, padding
 // included.
 func TestATokenBatchIsWithinItsBound(t *testing.T) {
 	for _, n := range []int{1, 2, 30, 1000, 5000} {
 		for _, tokens := range []sampler.Tokens{{Max: 200}, {Max: 1000}, {Max: 1000, MaxSamples: 7}, {Max: 300, Window: 1}, {Max: 300, Window: 1000}} {
-			s := tokenBatches(t, n, tokens)
+			s := kit.TokenBatches(t, n, tokens)
 			for epoch := range 2 {
 				var all []int
 				for b := range s.Batches() {
-					batch := batchOf(s, epoch, b)
+					batch := kit.BatchOf(s, epoch, b)
 					require.NotEmpty(t, batch)
 					longest := 1
 					for _, i := range batch {
-						longest = max(longest, tokensOf(i))
+						longest = max(longest, kit.TokensOf(i))
 					}
 					require.LessOrEqual(t, longest*len(batch), tokens.Max)
 					if tokens.MaxSamples > 0 {
@@ -82,36 +53,36 @@ func TestATokenBatchIsWithinItsBound(t *testing.T) {
 
 // Epochs and seeds differ, in the order of the batches and in what is in them.
 func TestTokenBatchesAreShuffledAnewInEachEpoch(t *testing.T) {
-	s := tokenBatches(t, 3000, sampler.Tokens{Max: 1000})
+	s := kit.TokenBatches(t, 3000, sampler.Tokens{Max: 1000})
 	first := map[string]bool{}
 	for b := range s.Batches() {
-		first[sortedText(batchOf(s, 0, b))] = true
+		first[sortedText(kit.BatchOf(s, 0, b))] = true
 	}
 	same := 0
 	for b := range s.Batches() {
-		if first[sortedText(batchOf(s, 1, b))] {
+		if first[sortedText(kit.BatchOf(s, 1, b))] {
 			same++
 		}
 	}
 	require.Less(t, same, s.Batches()/10, "batches that come again")
-	other, err := sampler.TokenBatches(3000, tokensOf, sampler.Tokens{Max: 1000}, 8)
+	other, err := sampler.TokenBatches(3000, kit.TokensOf, sampler.Tokens{Max: 1000}, 8)
 	require.NoError(t, err)
-	require.NotEqual(t, batchOf(s, 0, 0), batchOf(other, 0, 0))
+	require.NotEqual(t, kit.BatchOf(s, 0, 0), kit.BatchOf(other, 0, 0))
 }
 
 func sortedText(indices []int) string { return fmt.Sprint(slices.Sorted(slices.Values(indices))) }
 
 // Little of a batch is padding, and most of what is allowed is used.
 func TestTokenBatchesAreFull(t *testing.T) {
-	s := tokenBatches(t, 5000, sampler.Tokens{Max: 1000})
+	s := kit.TokenBatches(t, 5000, sampler.Tokens{Max: 1000})
 	used, padded, tokens := 0, 0, 0
 	for b := range s.Batches() {
 		longest := 1
-		for _, i := range batchOf(s, 0, b) {
-			longest = max(longest, tokensOf(i))
-			tokens += max(1, tokensOf(i))
+		for _, i := range kit.BatchOf(s, 0, b) {
+			longest = max(longest, kit.TokensOf(i))
+			tokens += max(1, kit.TokensOf(i))
 		}
-		used += longest * len(batchOf(s, 0, b))
+		used += longest * len(kit.BatchOf(s, 0, b))
 		padded += 1000
 	}
 	require.Greater(t, float64(tokens)/float64(used), 0.85)
@@ -119,24 +90,26 @@ func TestTokenBatchesAreFull(t *testing.T) {
 }
 
 func TestTokenBatchesStayWhatTheyWere(t *testing.T) {
-	s := tokenBatches(t, 40, sampler.Tokens{Max: 300})
+	s := kit.TokenBatches(t, 40, sampler.Tokens{Max: 300})
 	require.Equal(t, "TokenBatches(40, 8 batches of at most 300 tokens, seed 7)", fmt.Sprint(s))
-	require.Equal(t, [][]int{{39, 13}, {3, 38, 15, 7, 11, 37}, {1, 35, 19}}, [][]int{batchOf(s, 0, 0), batchOf(s, 1, 3), batchOf(s, 5, 7)})
+	require.Equal(t, [][]int{{39, 13}, {3, 38, 15, 7, 11, 37}, {1, 35, 19}}, [][]int{kit.BatchOf(s, 0, 0), kit.BatchOf(s, 1, 3), kit.BatchOf(s, 5, 7)})
 }
 
 func TestTokenBatchesRefusesWhatItCantUse(t *testing.T) {
 	for want, make := range map[string]func() (nwt.BatchSampler, error){
 		"the number of samples must be 1 ": func() (nwt.BatchSampler, error) {
-			return sampler.TokenBatches(permute.MaxLen+1, tokensOf, sampler.Tokens{Max: 9}, 1)
+			return sampler.TokenBatches(permute.MaxLen+1, kit.TokensOf, sampler.Tokens{Max: 9}, 1)
 		},
-		"0: the number of samples must be 1": func() (nwt.BatchSampler, error) { return sampler.TokenBatches(0, tokensOf, sampler.Tokens{Max: 9}, 1) },
-		"the length function is nil":         func() (nwt.BatchSampler, error) { return sampler.TokenBatches(1, nil, sampler.Tokens{Max: 9}, 1) },
-		"Tokens.Max must be at least 1":      func() (nwt.BatchSampler, error) { return sampler.TokenBatches(1, tokensOf, sampler.Tokens{}, 1) },
+		"0: the number of samples must be 1": func() (nwt.BatchSampler, error) {
+			return sampler.TokenBatches(0, kit.TokensOf, sampler.Tokens{Max: 9}, 1)
+		},
+		"the length function is nil":    func() (nwt.BatchSampler, error) { return sampler.TokenBatches(1, nil, sampler.Tokens{Max: 9}, 1) },
+		"Tokens.Max must be at least 1": func() (nwt.BatchSampler, error) { return sampler.TokenBatches(1, kit.TokensOf, sampler.Tokens{}, 1) },
 		"Tokens.MaxSamples must be": func() (nwt.BatchSampler, error) {
-			return sampler.TokenBatches(1, tokensOf, sampler.Tokens{Max: 1, MaxSamples: -1}, 1)
+			return sampler.TokenBatches(1, kit.TokensOf, sampler.Tokens{Max: 1, MaxSamples: -1}, 1)
 		},
 		"Tokens.Window must be": func() (nwt.BatchSampler, error) {
-			return sampler.TokenBatches(1, tokensOf, sampler.Tokens{Max: 1, Window: -1}, 1)
+			return sampler.TokenBatches(1, kit.TokensOf, sampler.Tokens{Max: 1, Window: -1}, 1)
 		},
 		"TokenBatches: length(3): 30: must be 0 … 29 (Tokens.Max)": func() (nwt.BatchSampler, error) {
 			return sampler.TokenBatches(4, func(i int) int { return 10 * i }, sampler.Tokens{Max: 29}, 1)
@@ -163,7 +136,7 @@ func TestAWindowOfTokenBatchesIsAsWideAsItsDocumentationSays(t *testing.T) {
 		farthest := 0
 		for epoch := range 20 {
 			for b := range s.Batches() {
-				batch := batchOf(s, epoch, b)
+				batch := kit.BatchOf(s, epoch, b)
 				require.Len(t, batch, 2)
 				require.Equal(t, batch[0]/(2*c.want), batch[1]/(2*c.want), "%+v", c)
 				farthest = max(farthest, batch[0]-batch[1], batch[1]-batch[0])
@@ -191,7 +164,7 @@ func TestAWindowOfTokenBatchesHoldsSimilarLengths(t *testing.T) {
 			mixed := false
 			for epoch := range 20 {
 				for b := range s.Batches() {
-					batch := slices.Sorted(slices.Values(batchOf(s, epoch, b)))
+					batch := slices.Sorted(slices.Values(kit.BatchOf(s, epoch, b)))
 					mixed = mixed || batch[0] < 10 && batch[len(batch)-1] >= 10
 					require.True(t, !c.one || len(batch) == 5)
 				}

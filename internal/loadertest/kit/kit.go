@@ -266,8 +266,8 @@ func (p Printed) Fingerprint() string { return p.Print }
 // ErrBad is the error of a bad sample.
 var ErrBad = errors.New("bad")
 
-// tokensOf returns the length of a sample: some long ones, many short ones, some empty.
-func tokensOf(i int) int {
+// TokensOf returns the length of a sample: some long ones, many short ones, some empty.
+func TokensOf(i int) int {
 	if i%97 == 0 {
 		return 0
 	}
@@ -277,9 +277,24 @@ func tokensOf(i int) int {
 // TokenBatches returns a sampler of n samples in batches of about as many tokens each.
 func TokenBatches(t *testing.T, n int, tokens sampler.Tokens) nwt.BatchSampler {
 	t.Helper()
-	s, err := sampler.TokenBatches(n, tokensOf, tokens, 7)
+	s, err := sampler.TokenBatches(n, TokensOf, tokens, 7)
 	require.NoError(t, err)
 	return s
+}
+
+// BatchOf returns the indices of a batch of an epoch.
+func BatchOf(s nwt.BatchSampler, epoch, batch int) (indices []int) {
+	from, to := 0, s.Len()
+	if batch > 0 {
+		from = s.Start(epoch, batch)
+	}
+	if batch+1 < s.Batches() {
+		to = s.Start(epoch, batch+1)
+	}
+	for i := from; i < to; i++ {
+		indices = append(indices, s.At(epoch, i))
+	}
+	return indices
 }
 
 // Sizes is batches of these sizes. A negative size panics.

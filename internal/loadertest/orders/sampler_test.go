@@ -363,21 +363,6 @@ func TestASamplerOfTheUsersMayTellItsLastIndex(t *testing.T) {
 	}
 }
 
-// batchOf returns the indices of a batch of an epoch.
-func batchOf(s nwt.BatchSampler, epoch, batch int) (indices []int) {
-	from, to := 0, s.Len()
-	if batch > 0 {
-		from = s.Start(epoch, batch)
-	}
-	if batch+1 < s.Batches() {
-		to = s.Start(epoch, batch+1)
-	}
-	for i := from; i < to; i++ {
-		indices = append(indices, s.At(epoch, i))
-	}
-	return indices
-}
-
 func TestAStateInsideABatchIsAnError(t *testing.T) {
 	l, err := nwt.NewLoader(kit.Numbers(0, 6), nwt.WithSampler(kit.Sizes{2, 3, 1}))
 	require.NoError(t, err)
@@ -479,7 +464,7 @@ func TestWithBatchSizeMustHoldTheLargestBatch(t *testing.T) {
 	for _, tokens := range []sampler.Tokens{{Max: 1000}, {Max: 1000, MaxSamples: 7}, {Max: 100_000}} {
 		s, largest := kit.TokenBatches(t, 300, tokens), 0
 		for b := range s.Batches() {
-			largest = max(largest, len(batchOf(s, 0, b)))
+			largest = max(largest, len(kit.BatchOf(s, 0, b)))
 		}
 		_, err := nwt.NewLoader(kit.Numbers(0, 300), nwt.WithSampler(s), nwt.WithBatchSize(largest))
 		require.NoError(t, err)
