@@ -3,7 +3,6 @@ package serve
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -55,8 +54,7 @@ type remote struct {
 	about  description
 	most   int // samples of a request
 
-	late      atomic.Pointer[time.Time] // when patience last ended
-	untrusted atomic.Pointer[error]     // why a server's certificate was refused
+	late atomic.Pointer[time.Time] // when patience last ended
 }
 
 // sized is a remote dataset that knows the sizes of its samples.
@@ -94,7 +92,7 @@ func Open(ctx context.Context, addresses []string, opts ...ClientOption) (Datase
 	d := &sized{remote: &remote{opts: o}}
 	creds := insecure.NewCredentials()
 	if o.tls != nil {
-		creds = strict{credentials.NewTLS(o.tls), &d.untrusted}
+		creds = credentials.NewTLS(o.tls)
 	}
 	dial := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds), grpc.WithDefaultServiceConfig(serviceConfig),
@@ -130,24 +128,6 @@ func Open(ctx context.Context, addresses []string, opts ...ClientOption) (Datase
 		return d.remote, nil
 	}
 	return d, nil
-}
-
-// strict credentials record why a certificate is refused: gRPC only says that a server can't be reached.
-type strict struct {
-	credentials.TransportCredentials
-	refused *atomic.Pointer[error]
-}
-
-func (s strict) Clone() credentials.TransportCredentials {
-	return strict{s.TransportCredentials.Clone(), s.refused}
-}
-
-func (s strict) ClientHandshake(ctx context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	secure, info, err := s.TransportCredentials.ClientHandshake(ctx, authority, c)
-	if _, is := errors.AsType[*tls.CertificateVerificationError](err); is {
-		s.refused.Store(&err)
-	}
-	return secure, info, err
 }
 
 // checkAddress returns an error unless a is the address of a server, one of n.
@@ -264,8 +244,8 @@ func (d *remote) patiently(ctx context.Context, f func(ctx context.Context) erro
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case d.about.Server == "" && d.untrusted.Load() != nil: // later other servers may answer
-			return serverError{fmt.Errorf("serve: Open: %w", *d.untrusted.Load()), false}
+		case d.about.Server == "" && strings.Contains(err.Error(), "failed to verify certificate"): // later other servers may answer
+			return serverError{fmt.Errorf("serve: Open: %w", err), false}
 		case within.Err() != nil:
 			d.late.Store(new(time.Now()))
 			return serverError{fmt.Errorf("serve: no server has answered for %v: %w", patience, cmp.Or(last, err)), true}

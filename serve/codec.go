@@ -28,7 +28,7 @@ type outgoing struct {
 	left         func(parts int) // called when the connection needs a part of the body no more; nil: nobody waits for that
 }
 
-const maxPart = 1 << 20 // bytes
+const maxPart = 1 << 18 // bytes: a client that takes one now and then is slow, not gone
 
 // An incoming is a FlightData whose body, of size bytes, goes straight to its place.
 type incoming struct {

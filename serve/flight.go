@@ -71,13 +71,13 @@ func (f *flights) DoAction(a *flight.Action, stream flight.FlightService_DoActio
 		return status.Errorf(codes.InvalidArgument, "the action %.200q isn't known: there are \"indices\" and, of a dataset that tells sizes, \"sizes\"", a.GetType())
 	}
 	from := caller(stream.Context())
-	leave, err := f.s.loading.enter(stream.Context(), from.host, from)
+	leave, err := f.s.enter(stream.Context(), from.queue)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	watch := watchOver(from)
-	defer watch.end()
+	took, end := f.s.watch(from)
+	defer end()
 	sizes, portion, logged := make([]int, ragged(f.s.about.Fields)), []byte(nil), false
 	for index := range f.s.about.Samples {
 		if p := askSizes(ds, index, sizes); p != nil && !logged {
@@ -94,7 +94,7 @@ func (f *flights) DoAction(a *flight.Action, stream flight.FlightService_DoActio
 			if err := stream.Send(&flight.Result{Body: portion}); err != nil {
 				return err
 			}
-			watch.Reset(stall)
+			took()
 			portion = nil
 		}
 	}
@@ -115,21 +115,24 @@ func askSizes(ds nwt.SizedDataset, index int, sizes []int) (panicked any) {
 	return nil
 }
 
-// A watch hangs up on the client of a call that takes nothing for long. Each part that the client takes
-// resets it.
-type watch struct {
-	*time.Timer
-	over atomic.Bool
-}
-
-func watchOver(c *conn) *watch {
-	w := &watch{}
-	w.Timer = time.AfterFunc(stall, func() {
-		if !w.over.Load() {
-			_ = c.Close()
+// watch hangs up on a client that takes nothing for long, until end is called. Each part that the client takes
+// is told by took.
+func (s *Server) watch(c *conn) (took, end func()) {
+	var seconds atomic.Int32 // since it took something
+	tick, ended := time.NewTicker(time.Second), make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-ended:
+				return
+			case <-tick.C:
+				if n := seconds.Add(1); n > stall || n > busy && s.waiting.Load() > 0 {
+					_ = c.Close()
+				}
+			}
 		}
-	})
-	return w
+	}()
+	return func() { seconds.Store(0) }, func() { tick.Stop(); close(ended) }
 }
 
 // caller returns the connection of a call.
@@ -138,16 +141,11 @@ func caller(ctx context.Context) *conn {
 	return p.Addr.(peerAddr).conn
 }
 
-func (w *watch) end() {
-	w.over.Store(true)
-	w.Stop()
-}
-
 // DoGet answers a batch.
 func (f *flights) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServer) error {
 	s, ctx := f.s, stream.Context()
 	from := caller(ctx)
-	leave, err := s.loading.enter(ctx, from.host, from)
+	leave, err := s.enter(ctx, from.queue)
 	if err != nil {
 		return err
 	}
@@ -184,10 +182,11 @@ func (f *flights) DoGet(t *flight.Ticket, stream flight.FlightService_DoGetServe
 		return status.Error(codes.InvalidArgument, said(err, maxSaid))
 	}
 	out.meta = jsonOf(a)
-	sent, watch := make(chan struct{}), watchOver(from)
-	defer watch.end()
+	sent := make(chan struct{})
+	took, end := s.watch(from)
+	defer end()
 	out.left = func(parts int) {
-		if watch.Reset(stall); parts == 0 {
+		if took(); parts == 0 {
 			close(sent)
 		}
 	}

@@ -31,7 +31,7 @@ func FuzzTickets(f *testing.F) {
 	f.Add([]byte(`{"epoch": -1, "batch": 1e9, "samples": 7, "order": "18446744073709551615"}`))
 	f.Add(jsonOf(ticket{Data: s.about.Data, Places: [][2]int{{1, 0}, {-1, 1 << 62}}}))
 	f.Fuzz(func(t *testing.T, ticket []byte) {
-		stream := &sink{ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: peerAddr{conn: &conn{}}})}
+		stream := &sink{ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: peerAddr{conn: &conn{queue: newQueue()}}})}
 		if err := (&flights{s: s}).DoGet(&flight.Ticket{Ticket: ticket}, stream); err != nil {
 			require.Contains(t, []codes.Code{codes.InvalidArgument, codes.DataLoss, codes.FailedPrecondition}, status.Code(err), "%v", err)
 		}

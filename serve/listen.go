@@ -9,12 +9,11 @@ import (
 
 const (
 	maxConns = 1024        // connections of a server
-	unproven = time.Minute // how long a connection without an authorised call lasts
+	idle     = time.Minute // how long a connection without a call lasts
 )
 
-// A listener bounds connections: to maxConns, of which one host may have half, and to a minute for those
-// without an authorised call. For a connection too many, it closes the oldest of these, of the same host if
-// that has half.
+// A listener bounds connections to maxConns, of which one host may have half. For one too many it closes the
+// oldest without an authorised call, of the same host if that has half.
 type listener struct {
 	net.Listener
 	mu    sync.Mutex
@@ -26,8 +25,8 @@ type conn struct {
 	net.Conn
 	of     *listener
 	host   string
-	expiry *time.Timer // stopped by the first authorised call
-	proven bool
+	queue  queue
+	proven bool // by an authorised call
 }
 
 type peerAddr struct {
@@ -43,7 +42,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &conn{Conn: accepted, of: l}
+		c := &conn{Conn: accepted, of: l, queue: newQueue()}
 		c.host, _, _ = net.SplitHostPort(accepted.RemoteAddr().String())
 		if l.admits(c) {
 			return c, nil
@@ -58,7 +57,7 @@ func (l *listener) admits(c *conn) bool {
 	same := 0
 	for _, other := range l.conns {
 		if other.host == c.host {
-			same++
+			same, c.queue.host = same+1, other.queue.host
 		}
 	}
 	if same >= maxConns/2 || len(l.conns) >= maxConns {
@@ -70,7 +69,6 @@ func (l *listener) admits(c *conn) bool {
 		l.conns = slices.Delete(l.conns, oldest, oldest+1)
 	}
 	l.conns = append(l.conns, c)
-	c.expiry = time.AfterFunc(unproven, func() { _ = c.Close() })
 	return true
 }
 
@@ -79,13 +77,11 @@ func (c *conn) prove() {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
 	c.proven = true
-	c.expiry.Stop()
 }
 
 func (c *conn) Close() error {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
-	c.expiry.Stop()
 	if i := slices.Index(c.of.conns, c); i >= 0 {
 		c.of.conns = slices.Delete(c.of.conns, i, i+1)
 	}

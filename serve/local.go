@@ -73,7 +73,7 @@ func readFrame(r io.Reader, most int) (f frame, err error) {
 // the server, from the document that is the program's first message; its context ends as Own does. If it
 // fails, Own returns why.
 func Own(ctx context.Context, c io.ReadWriteCloser, open func(ctx context.Context, document []byte) (*Server, error)) (err error) {
-	l := &local{c: c}
+	l := &local{c: c, queue: newQueue()}
 	l.open = func(ctx context.Context, document []byte) (s *Server, failed error) {
 		if s, err = open(ctx, document); err != nil {
 			_ = c.Close() // the caller of Own tells the error
@@ -90,6 +90,7 @@ func Own(ctx context.Context, c io.ReadWriteCloser, open func(ctx context.Contex
 // A local is a client on this host.
 type local struct {
 	c       io.ReadWriteCloser
+	queue   queue
 	open    func(ctx context.Context, document []byte) (*Server, error) // of Own
 	ctx     context.Context                                             // ends with the client
 	under   sync.WaitGroup                                              // answering
@@ -287,7 +288,7 @@ func (l *local) batch(a *asked) error {
 	if inFile {
 		alloc, free = l.alloc, l.free
 	}
-	leave, err := s.loading.enter(a.ctx, l, l)
+	leave, err := s.enter(a.ctx, l.queue)
 	if err != nil {
 		release()
 		return nil

@@ -70,7 +70,7 @@ func WithTuning() ServerOption {
 }
 
 // WithSlots sets how many batches a server loads and sends at a time: 1 … 4096, 16 by default. This
-// bounds the server's memory. Further requests wait: the connections that have the fewest slots go first.
+// bounds the server's memory. Further requests wait: hosts take turns, and on a host its connections.
 // Clients that use shared memory may together hold as many batches again, and each of them one more.
 func WithSlots(n int) ServerOption {
 	return serverOption(func(o *options) error {

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
@@ -32,9 +33,10 @@ import (
 )
 
 const (
-	stall      = 20 * time.Second // a client that takes nothing for so long is hung up on
-	handshake  = 4 * time.Second  // for what a client says first, and for a message; also how long a silent one keeps a server from ending
-	maxStreams = 128              // calls of a connection at a time
+	stall      = 20              // seconds after which a client that takes nothing is hung up on …
+	busy       = 2               // … if others wait
+	handshake  = 4 * time.Second // for what a client says first, and for a message; also how long a silent one keeps a server from ending
+	maxStreams = 128             // calls of a connection at a time
 )
 
 // A Server tells which samples a batch holds, and loads the batch. It keeps no state about its clients.
@@ -47,7 +49,8 @@ type Server struct {
 	most   int         // bytes of the largest batch, with what aligns it
 	work   int         // samples loaded at a time
 
-	loading *turns        // has one for each batch that is being loaded or sent
+	loading chan struct{} // has one for each batch that is being loaded or sent
+	waiting atomic.Int32  // clients that wait for that
 	held    chan struct{} // has one for each batch that a client on this host has, but not for those it waited for
 
 	spare sync.Pool // of *[]byte: memory for batches that are sent
@@ -68,7 +71,7 @@ func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, er
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{ds: ds, opts: o, loading: &turns{most: o.slots, by: make(map[any]int)}, held: make(chan struct{}, o.slots)}
+	s := &Server{ds: ds, opts: o, loading: make(chan struct{}, o.slots), held: make(chan struct{}, o.slots)}
 	var l *nwt.Loader
 	if whole := slices.Concat(o.loader, []nwt.Option{nwt.WithRank(0, 1)}); o.tune {
 		l, err = nwt.NewTunedLoader(ctx, ds, whole...)
@@ -130,9 +133,7 @@ type Stats struct {
 
 // Stats returns what the server has done.
 func (s *Server) Stats() Stats {
-	s.loading.mu.Lock()
-	defer s.loading.mu.Unlock()
-	return Stats{s.batches.Load(), s.samples.Load(), s.bad.Load(), s.bytes.Load(), s.loading.used, len(s.held)}
+	return Stats{s.batches.Load(), s.samples.Load(), s.bad.Load(), s.bytes.Load(), len(s.loading), len(s.held)}
 }
 
 // Serve answers requests until ctx ends. It then takes no new ones, finishes those that it has begun if
@@ -165,7 +166,7 @@ func (s *Server) serveFlight(ctx context.Context, l net.Listener) error {
 		grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(handshake),
 		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(2 * window), grpc.WriteBufferSize(window / 16),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: ping / 2, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: ping, Timeout: ping}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: ping, Timeout: ping, MaxConnectionIdle: idle}),
 		grpc.InTapHandle(func(ctx context.Context, call *tap.Info) (context.Context, error) {
 			switch {
 			case call.FullMethodName == grpc_health_v1.Health_Check_FullMethodName: // everybody may ask whether a server is alive
@@ -185,7 +186,7 @@ func (s *Server) serveFlight(ctx context.Context, l net.Listener) error {
 	}
 	g := grpc.NewServer(opts...)
 	flight.RegisterFlightServiceServer(g, &flights{s: s})
-	grpc_health_v1.RegisterHealthServer(g, health{})
+	grpc_health_v1.RegisterHealthServer(g, health.NewServer())
 	context.AfterFunc(ctx, func() {
 		stop := time.AfterFunc(s.opts.grace, g.Stop)
 		g.GracefulStop()
@@ -196,15 +197,6 @@ func (s *Server) serveFlight(ctx context.Context, l net.Listener) error {
 		err = nil // ctx had ended before
 	}
 	return err
-}
-
-// health answers who asks once; nobody may watch.
-type health struct {
-	grpc_health_v1.UnimplementedHealthServer
-}
-
-func (health) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
-	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_SERVING}, nil
 }
 
 var errToken = status.Error(codes.Unauthenticated, "the token is missing or wrong")

@@ -30,7 +30,7 @@ func (s *Server) share(ctx context.Context, path string) (wait func(), err error
 			c, err := l.Accept()
 			switch {
 			case err == nil && ours(c.(*net.UnixConn)):
-				clients.Go(func() error { (&local{c: c, s: s}).serve(ctx); return nil })
+				clients.Go(func() error { (&local{c: c, queue: newQueue(), s: s}).serve(ctx); return nil })
 			case err == nil:
 				_ = c.Close()
 			case ctx.Err() != nil:

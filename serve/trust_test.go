@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -118,7 +120,7 @@ func nothing(context.Context, int, *nwt.Sample) error { return nil }
 
 func untilDone(ctx context.Context, _ int, _ *nwt.Sample) error { <-ctx.Done(); return ctx.Err() }
 
-func TestAClientThatReadsNothingHoldsASlotFor20Seconds(t *testing.T) {
+func TestAClientThatReadsNothingHoldsASlotUntilOthersNeedIt(t *testing.T) {
 	ds, opt := large(nothing)
 	inBubble(t, ds, []serve.ServerOption{opt, serve.WithSlots(1)}, func(b *bubble) {
 		idle, conn := b.client()
@@ -130,7 +132,68 @@ func TestAClientThatReadsNothingHoldsASlotFor20Seconds(t *testing.T) {
 		defer conn.Close()
 		began := time.Now()
 		require.Equal(t, io.EOF, read(b.get(other, b.t.Context())))
-		require.Equal(t, 20*time.Second, time.Since(began).Round(time.Second))
+		require.Equal(t, 3*time.Second, time.Since(began).Round(time.Second))
+	})
+	inBubble(t, ds, []serve.ServerOption{opt, serve.WithSlots(2)}, func(b *bubble) {
+		idle, conn := b.client()
+		defer conn.Close()
+		b.get(idle, b.t.Context())
+		time.Sleep(20 * time.Second)
+		require.Equal(t, 1, b.server.Stats().Loading)
+		time.Sleep(2 * time.Second)
+		require.Zero(t, b.server.Stats().Loading)
+	})
+}
+
+// … however much they ask for, and though they come again.
+func TestClientsThatReadNothingLockNoOtherOut(t *testing.T) {
+	ds, opt := large(nothing)
+	inBubble(t, ds, []serve.ServerOption{opt}, func(b *bubble) {
+		ctx, cancel := context.WithCancel(b.t.Context())
+		for range 4 {
+			idle, conn := b.client()
+			defer conn.Close()
+			for range 16 {
+				go func() {
+					for ctx.Err() == nil {
+						if stream, err := idle.DoGet(ctx, &flight.Ticket{Ticket: []byte(`{}`)}, grpc.WaitForReady(true)); err == nil {
+							<-stream.Context().Done()
+						}
+					}
+				}()
+			}
+		}
+		synctest.Wait()
+		require.Equal(t, 16, b.server.Stats().Loading)
+		other, conn := b.client()
+		defer conn.Close()
+		var reading sync.WaitGroup
+		began := time.Now()
+		for range 4 { // requests at a time
+			reading.Go(func() {
+				for range 10 {
+					require.Equal(t, io.EOF, read(b.get(other, b.t.Context())))
+				}
+			})
+		}
+		reading.Wait()
+		t.Log(time.Since(began))
+		require.LessOrEqual(t, time.Since(began), time.Minute)
+		cancel()
+	})
+}
+
+func TestAConnectionWithoutACallLastsAMinute(t *testing.T) {
+	ds, opt := large(nothing)
+	inBubble(t, ds, []serve.ServerOption{opt, serve.WithToken("secret")}, func(b *bubble) {
+		client, conn := b.client()
+		defer conn.Close()
+		for range 61 { // refused calls are none
+			require.Equal(t, codes.Unauthenticated, status.Code(read(b.get(client, b.t.Context()))))
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		require.Equal(t, connectivity.Idle, conn.GetState())
 	})
 }
 

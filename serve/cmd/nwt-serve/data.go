@@ -15,7 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/folder"
@@ -225,23 +226,14 @@ func (d *dataset) marked(n int, path func(i int) string) {
 	})
 }
 
-// each calls f for 0 … n−1, some at a time, until one returns an error.
-func each(n int, f func(i int) error) (err error) {
-	var next atomic.Int64
-	var all sync.WaitGroup
-	var first sync.Once
-	for range min(n, 16) {
-		all.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				if failed := f(i); failed != nil {
-					first.Do(func() { err = failed })
-					next.Store(int64(n))
-				}
-			}
-		})
+// each calls f for 0 … n−1, some at a time, and returns the first error.
+func each(n int, f func(i int) error) error {
+	var all errgroup.Group
+	all.SetLimit(16)
+	for i := range n {
+		all.Go(func() error { return f(i) })
 	}
-	all.Wait()
-	return err
+	return all.Wait()
 }
 
 // bytes serves the bytes of files, "data", in batches as long as their longest.
@@ -333,28 +325,23 @@ func (d *dataset) shards(ctx context.Context, names []string) error {
 
 // inOneFolder returns a folder that contains all of the paths, and their names in it.
 func inOneFolder(paths []string) (dir string, within []string, err error) {
-	whole := make([]string, len(paths))
-	for i, one := range paths {
-		if whole[i], err = filepath.Abs(one); err != nil {
-			return "", nil, err
-		}
+	if dir, err = filepath.Abs(paths[0]); err != nil {
+		return "", nil, err
 	}
-	inside := func(one string) bool {
-		return strings.HasPrefix(one, strings.TrimSuffix(dir, string(filepath.Separator))+string(filepath.Separator))
-	}
-	for dir = filepath.Dir(whole[0]); strings.Contains(dir, "{") || slices.ContainsFunc(whole, func(one string) bool { return !inside(one) }); {
+	for len(within) < len(paths) {
 		up := filepath.Dir(dir)
 		if up == dir {
 			return "", nil, errors.New("shards must be on one disk")
 		}
-		dir = up
-	}
-	for _, one := range whole {
-		name, err := filepath.Rel(dir, one)
-		if err != nil {
-			return "", nil, err
+		dir, within = up, nil
+		for _, one := range paths {
+			whole, _ := filepath.Abs(one) // as the first
+			name, err := filepath.Rel(dir, whole)
+			if err != nil || !filepath.IsLocal(name) || strings.Contains(dir, "{") {
+				break
+			}
+			within = append(within, filepath.ToSlash(name))
 		}
-		within = append(within, filepath.ToSlash(name))
 	}
 	return dir, within, nil
 }

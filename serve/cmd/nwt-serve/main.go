@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"math"
 	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -23,10 +22,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/serve"
@@ -65,7 +60,7 @@ type settings struct {
 	shuffle, train, dropLast, tune bool
 	insecure, version              bool
 	listen, shared, tokenFile      string
-	cert, key, metrics             string
+	cert, key                      string
 	program                        *program // what makes the samples, instead of files
 	transform                      *program // what changes pictures
 }
@@ -125,7 +120,6 @@ func parse(args []string, stdout io.Writer) (s *settings, err error) {
 	flags.StringVar(&s.cert, "tls-cert", "", "`file` of the certificate")
 	flags.StringVar(&s.key, "tls-key", "", "`file` of its key")
 	flags.BoolVar(&s.insecure, "insecure", false, "let everybody in who reaches the address, without a token")
-	flags.StringVar(&s.metrics, "metrics", "", "`address`, host:port, of metrics for Prometheus")
 	flags.BoolVar(&s.version, "version", false, "print the version, and end")
 	if err = flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(stdout, "Nwt-serve serves batches of one of -images, -files, -shards and -tokens.\n\n")
@@ -232,34 +226,24 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	var at [2]net.Listener // what is wrong with addresses is told before anything is read
-	for i, address := range []string{s.listen, s.metrics} {
-		if address != "" {
-			if at[i], err = net.Listen("tcp", address); err != nil {
-				return err
-			}
-			defer at[i].Close()
+	where := s.shared
+	var l net.Listener // what is wrong with its address is told before anything is read
+	if s.listen != "" {
+		if l, err = net.Listen("tcp", s.listen); err != nil {
+			return err
 		}
+		defer l.Close()
+		where = strings.TrimSpace(l.Addr().String() + " " + where)
 	}
 	server, ds, err := s.server(ctx, false, with...)
 	if err != nil {
 		return err
 	}
-	if at[1] != nil {
-		h := &http.Server{Handler: exported(server), ReadHeaderTimeout: 10 * time.Second}
-		go func() { _ = h.Serve(at[1]) }() // until Close
-		defer h.Close()
-		fmt.Fprintf(stdout, "metrics at http://%s\n", at[1].Addr())
-	}
 	if r := server.Result(); r != nil {
 		fmt.Fprint(stdout, r)
 	}
-	where := s.shared
-	if at[0] != nil {
-		where = strings.TrimSpace(at[0].Addr().String() + " " + where)
-	}
 	fmt.Fprintf(stdout, "\n%d samples at %s, %d workers\n", ds.Len(), where, server.Workers())
-	return server.Serve(ctx, at[0])
+	return server.Serve(ctx, l)
 }
 
 // server makes a server of the data.
@@ -351,21 +335,4 @@ func (s *settings) doors() (with []serve.ServerOption, err error) {
 		with = append(with, serve.WithTLS(&tls.Config{Certificates: []tls.Certificate{pair}}))
 	}
 	return with, nil
-}
-
-// exported returns what Prometheus is told, on any path.
-func exported(s *serve.Server) http.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	counter := func(name, help string, value func(serve.Stats) int64) {
-		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(value(s.Stats())) }))
-	}
-	counter("nwt_serve_batches_total", "Batches answered.", func(s serve.Stats) int64 { return s.Batches })
-	counter("nwt_serve_samples_total", "Samples loaded, the bad ones among them.", func(s serve.Stats) int64 { return s.Samples })
-	counter("nwt_serve_samples_bad_total", "Samples that could not be loaded.", func(s serve.Stats) int64 { return s.Bad })
-	counter("nwt_serve_bytes_total", "Bytes of the batches answered.", func(s serve.Stats) int64 { return s.Bytes })
-	registry.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "nwt_serve_batches_loading", Help: "Batches that are being loaded or sent."}, func() float64 { return float64(s.Stats().Loading) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "nwt_serve_workers", Help: "Samples loaded at a time."}, func() float64 { return float64(s.Workers()) }))
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }

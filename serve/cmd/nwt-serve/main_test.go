@@ -12,7 +12,6 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -59,38 +58,6 @@ func TestTheRanksOfAHostShareItsCPUs(t *testing.T) {
 		cancel()
 		require.NoError(t, <-ended)
 	}
-}
-
-func TestMetricsCountWhatIsServed(t *testing.T) {
-	dir := onePicture(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	said, out := io.Pipe()
-	ended := make(chan error)
-	go func() {
-		ended <- run(ctx, []string{"-images", dir, "-size", "32", "-workers", "1", "-listen", "127.0.0.1:0", "-metrics", "127.0.0.1:0"}, out)
-	}()
-	addresses := told(t, said)
-	ds, err := serve.Open(ctx, addresses[1:])
-	require.NoError(t, err)
-	l, err := nwt.NewLoader(ds)
-	require.NoError(t, err)
-	for _, err := range l.Epoch(ctx, 0) {
-		require.NoError(t, err)
-	}
-	require.NoError(t, l.Close())
-	require.NoError(t, ds.Close())
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	page, err := client.Get("http://" + addresses[0])
-	require.NoError(t, err)
-	text, err := io.ReadAll(page.Body)
-	require.NoError(t, err)
-	require.NoError(t, page.Body.Close())
-	require.Contains(t, string(text), "\nnwt_serve_batches_total 1\n")
-	require.Contains(t, string(text), "\nnwt_serve_samples_total 1\n")
-	require.Contains(t, string(text), "\nnwt_serve_workers 1\n")
-	cancel()
-	require.NoError(t, <-ended)
-	require.NoError(t, out.Close())
 }
 
 func TestFilesOfAnyKindAreServedAsBytes(t *testing.T) {
