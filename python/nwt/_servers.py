@@ -23,6 +23,8 @@ from ._wire import VERSION, Error, described, dtype_of, fits
 
 LARGEST = 2**31 - 2**20  # bytes of a message of gRPC
 
+LONGEST = 32.0  # seconds for which a server that doesn't answer isn't asked, if others do
+
 OPTIONS = [
     ("grpc.keepalive_time_ms", 7_000),  # a server that is stopped is noticed after 14 s
     ("grpc.keepalive_timeout_ms", 7_000),
@@ -34,12 +36,12 @@ OPTIONS = [
 ]
 
 
-_live: weakref.WeakSet[Any] = weakref.WeakSet()  # clients and calls
+_live: dict[Any, Any] = {}  # clients and calls that go on, and whose they are
 
 
 def _keep() -> None:
     # Freeing them in a fork, where the threads of gRPC are missing, would end the process.
-    for one in _live:
+    for one in list(_live):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
 
@@ -95,8 +97,7 @@ class Server:
 
     def __init__(self, address: str, token: str | None, tls: Any, proxy: bool) -> None:
         self.address, self.under_way = address, 0
-        self.down: str | None = None  # why it isn't asked before it answers again
-        self.reviving: threading.Thread | None = None  # asks it until it answers
+        self.failed, self.pause, self.why = 0.0, 0.0, ""  # when, for how long it isn't asked then, and why; 0: it answers
         roots = None
         if isinstance(tls, (str, os.PathLike)):
             with open(tls, "rb") as file:
@@ -104,7 +105,7 @@ class Server:
         options = [*OPTIONS, ("grpc.enable_http_proxy", int(proxy))]
         self._flight, self._headers = _flight(), [(b"authorization", b"Bearer " + token.encode())] if token else []
         self.client = self._flight.FlightClient(location(address, tls), tls_root_certs=roots, generic_options=options)
-        _live.add(self.client)
+        _live[self.client] = self
 
     def _options(self, seconds: float) -> Any:
         return self._flight.FlightCallOptions(headers=self._headers, timeout=max(0.001, seconds))
@@ -123,15 +124,20 @@ class Server:
         (answer,) = self.client.do_action(self._flight.Action("indices", ticket), self._options(seconds))
         return bytes(answer.body)
 
-    def get(self, ticket: bytes, about: dict[str, Any], begun: Callable[[Any], None], seconds: float) -> Any:
-        """A batch, how many batches follow, the state after the batch, and its bad samples.
+    def close(self) -> None:
+        self.client.close()
+        _live.pop(self.client, None)
 
-        `begun` is given the call to the server, so that the call can be cancelled.
-        """
+    def get(self, ticket: bytes, about: dict[str, Any], asking: _Asking, seconds: float) -> Any:
+        """A batch, how many batches follow, the state after the batch, and its bad samples."""
         call = self.client.do_get(self._flight.Ticket(ticket), self._options(seconds))
-        _live.add(call)
-        begun(call)
-        chunk = call.read_chunk()
+        _live[call] = asking
+        try:
+            if asking.stopped.is_set():
+                call.cancel()
+            chunk = call.read_chunk()
+        finally:
+            del _live[call]
         answer = json.loads(bytes(chunk.app_metadata))
         fits(answer, about)
         bad = [{**one, "error": f"on server {answer['server']}: {one['error']}"} for one in answer.get("bad") or []]
@@ -180,56 +186,43 @@ class Servers:
     def ask(self, what: Callable[[Server, float], Any], stopped: threading.Event) -> Any:
         """Calls `what` with one server after another, the least busy first, until one answers."""
         end = time.monotonic() + self._patience
-        last: str | None = None
         while True:
-            server, seconds = self._take(stopped, end, last)
+            server, seconds = self._take(stopped, end)
+            pause = server.pause
             try:
+                if pause:
+                    server.describe(0, 1, min(2.0, seconds))  # if it still doesn't answer, that costs no more than this
+                    server.pause = 0.0
                 return what(server, seconds)
             except self._passing as error:
-                last = server.down = f"{server.address}: {reason(error)}"
-                if re.search("certificate.verify.failed", last, re.IGNORECASE) and not self.about:
-                    raise Error(last) from error
+                server.failed, server.pause = time.monotonic(), min(2 * pause or 0.05, LONGEST)
+                server.why = f"{server.address}: {reason(error)}"
+                if re.search("certificate.verify.failed", server.why, re.IGNORECASE) and not self.about:
+                    raise Error(server.why) from error
             except self._wrong as error:
                 raise Error(f"{server.address}: {reason(error)}") from error
             finally:
                 with self._changed:
                     server.under_way -= 1
+                    self._changed.notify_all()
 
-    def _take(self, stopped: threading.Event, end: float, last: str | None) -> tuple[Server, float]:
-        """A server that answers, as far as is known, and how many seconds it has for its answer."""
+    def _take(self, stopped: threading.Event, end: float) -> tuple[Server, float]:
+        """The server to ask, and how many seconds it has for its answer."""
         with self._changed:
             while True:
-                left = end - time.monotonic()
+                now = time.monotonic()
                 if stopped.is_set() or self._closed.is_set():
                     raise Error("the epoch was given up, or the loader is closed")
-                if left <= 0:
-                    last = last or next((s.down for s in self._servers if s.down), "none was free")
-                    raise Error(f"no server has answered for {self._patience} s; {last}")
-                for server in self._servers:
-                    if server.down and not server.reviving:
-                        server.reviving = threading.Thread(target=self._revive, args=(server,), name="nwt-revive", daemon=True)
-                        server.reviving.start()
-                if up := [s for s in self._servers if not s.down]:
-                    server = min(up, key=lambda s: s.under_way)
+                if now >= end:
+                    last = max(self._servers, key=lambda s: s.failed)
+                    raise Error(f"no server has answered for {self._patience} s; {last.why or 'none was free'}")
+                most = LONGEST if any(not s.pause for s in self._servers) else 1.0
+                # one request at a time tries a server that didn't answer
+                if free := [s for s in self._servers if not s.pause or not s.under_way and now >= s.failed + min(s.pause, most)]:
+                    server = min(free, key=lambda s: s.under_way)
                     server.under_way += 1
-                    return server, left
-                self._changed.wait(min(left, 0.1))
-
-    def _revive(self, server: Server) -> None:
-        """Asks a server until it answers, as long as a caller may be waiting for it."""
-        end, wait, down = time.monotonic() + self._patience, 0.01, server.down
-        while down and time.monotonic() < end and not self._closed.wait(wait):
-            wait = min(2 * wait, 1)
-            try:
-                server.describe(0, 1, 2)
-                down = None
-            except self._passing:
-                pass
-            except (*self._wrong, Error):
-                down = None  # whoever asks next is told
-        with self._changed:
-            server.reviving, server.down = None, down
-            self._changed.notify_all()
+                    return server, end - now
+                self._changed.wait(min(end - now, 0.05))
 
 
 def _close(closed: threading.Event, servers: list[Server], pid: int) -> None:
@@ -238,9 +231,7 @@ def _close(closed: threading.Event, servers: list[Server], pid: int) -> None:
         return  # a fork has none of the threads
     closed.set()
     for server in servers:
-        if (thread := server.reviving) and thread is not threading.current_thread():
-            thread.join(3)  # a call takes 2 s at most; starting a program again may take longer
-        server.client.close()
+        server.close()
 
 
 class _Asking:
@@ -250,9 +241,7 @@ class _Asking:
         self._servers, self._about = servers, servers.about
         self._rank = {"rank": rank, "world": world, "version": VERSION}
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._stopped, self._pid = threading.Event(), os.getpid()
-        self._lock = threading.Lock()
-        self._calls: weakref.WeakSet[Any] = weakref.WeakSet()  # guarded by _lock
+        self.stopped, self._pid = threading.Event(), os.getpid()
         self._threads = [threading.Thread(target=self._run, name="nwt", daemon=True) for _ in range(threads)]
         for thread in self._threads:
             thread.start()
@@ -260,7 +249,7 @@ class _Asking:
 
     def ask(self, state: dict[str, Any], number: int) -> Callable[[], Any]:
         about, ticket = self._about, json.dumps({**state, **self._rank, "batch": number, "partial": True}).encode()
-        return self.call(lambda server, seconds: server.get(ticket, about, self._begun, seconds))
+        return self.call(lambda server, seconds: server.get(ticket, about, self, seconds))
 
     def call(self, what: Callable[[Server, float], Any]) -> Callable[[], Any]:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -274,23 +263,17 @@ class _Asking:
 
     def _do(self, future: concurrent.futures.Future[Any], what: Callable[[Server, float], Any]) -> None:
         try:
-            future.set_result(self._servers.ask(what, self._stopped))
+            future.set_result(self._servers.ask(what, self.stopped))
         except BaseException as error:
             future.set_exception(error)
-
-    def _begun(self, call: Any) -> None:
-        with self._lock:
-            self._calls.add(call)
-        if self._stopped.is_set():
-            call.cancel()
 
     def close(self) -> None:
         atexit.unregister(self.close)
         if os.getpid() != self._pid:
             return  # a fork has none of the threads
-        self._stopped.set()
-        with self._lock:
-            for call in self._calls:
+        self.stopped.set()
+        for call, asking in list(_live.items()):
+            if asking is self:
                 call.cancel()
         for _ in self._threads:
             self._jobs.put(None)

@@ -148,12 +148,12 @@ class Flight(unittest.TestCase):
     def test_one_that_does_not_answer_is_not_asked_before_it_does(self):
         silent = socket.create_server(("127.0.0.1", 0))
         servers = Servers([f"127.0.0.1:{silent.getsockname()[1]}", GIVEN["plain"][0]], patience=20)
-        servers._servers[0].down = "it was stopped"
+        servers._servers[0].failed, servers._servers[0].pause = time.monotonic(), 1.0
         servers.describe(0, 1)
         asking = servers.asking(0, 1, 4)
         for take in [asking.ask(START, n) for n in range(10)]:
             take()
-        self.assertEqual([s.down for s in servers._servers], ["it was stopped", None])
+        self.assertEqual([s.pause > 0 for s in servers._servers], [True, False])
         asking.close()
         servers.close()
         silent.close()
