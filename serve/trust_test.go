@@ -47,7 +47,7 @@ func TestOptionsOutOfBoundsAreToldTogether(t *testing.T) {
 	_, err = serve.Open(t.Context(), nil, serve.WithPatience(0))
 	require.ErrorContains(t, err, "WithPatience: 0s")
 	require.ErrorContains(t, err, "at least one address")
-	for _, path := range []string{"", "@", "@name", "/nothing/there/socket", strings.Repeat("x", 200)} {
+	for _, path := range []string{"", "@", "@name", strings.Repeat("x", 200)} {
 		_, err = serve.New(t.Context(), drawing{n: 20, longest: 3, bad: -1}, serve.WithShared(path))
 		require.ErrorContains(t, err, "WithShared", path)
 	}

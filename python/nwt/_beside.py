@@ -22,7 +22,7 @@ from . import _children
 from . import _ranks as ranks
 from ._loader import Batch, Loader, State, _weakly
 from ._said import Said
-from ._shared import Own, Pipes, Socket
+from ._shared import Pipes, Shared, Socket
 from ._wire import Error
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Local(Loader):
 
     def _open(self) -> Any:
         program = self._program
-        return Own(program.start, lambda: program.said.pass_on(), patience=self._patience, mapped=_weakly(self._mapped))
+        return Shared("nwt-serve", program.start, patience=self._patience, mapped=_weakly(self._mapped), waits=lambda: program.said.pass_on())
 
     @functools.cached_property
     def files(self) -> list[str]:

@@ -30,19 +30,36 @@ KEPT = 4  # batches that the caller may keep; of more it gets copies
 TICK = 1.0  # seconds between two looks at the time that is left
 
 
-class Shared:
-    """The server at the path of a Unix socket. One thread at a time asks it; any thread may close it."""
+def dial(path: str) -> Socket:
+    """Connects with this user's, or root's, server at the path of a Unix socket."""
+    own = socket.socket(socket.AF_UNIX)
+    try:
+        own.connect(path)
+        user = struct.unpack("iII", own.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        with open("/proc/sys/kernel/overflowuid") as overflow:  # it stands for all whom the kernel can't name here
+            if user not in (0, os.geteuid()) or user == int(overflow.read()):
+                raise Error(f"{path} is user {user}'s, who is neither this user nor root")
+        return Socket(own)
+    except BaseException:
+        own.close()
+        raise
 
-    patient = False  # whether a server may take any time to begin
+
+class Shared:
+    """A server on this host. One thread at a time asks it; any thread may close it."""
 
     def __init__(
         self,
-        path: str,
+        where: str,
+        start: Callable[[int], Any] | None = None,
         *,
         patience: float = 60.0,
         mapped: Callable[[npt.NDArray[Any]], Callable[[], None] | None] = lambda _: None,
+        waits: Callable[[], None] = lambda: None,
     ) -> None:
-        self._where, self._patience = path, patience
+        self._where, self._patience = where, patience  # the path of its socket, unless start starts it
+        self._start = start  # is told how many batches came; returns a connection and what the server is to do, for which it has any time
+        self._waits = waits  # is called while a message is waited for
         self._mapped = mapped  # is told of each memory, and returns what undoes that, or None
         self.about: dict[str, Any] = {}  # what the first server has
         self._lock, self._closed = threading.Lock(), False
@@ -51,20 +68,6 @@ class Shared:
         self._numbers, self.came = itertools.count(1), 0  # of requests; how many batches came
         self._asked: dict[int, tuple[int, bytes]] = {}  # requests without an answer, by number
         self._answers: dict[int, Any] = {}  # that nobody took
-
-    def dial(self) -> Any:
-        """Returns a connection, and what the first message says besides. Trying again may help after an OSError."""
-        own = socket.socket(socket.AF_UNIX)
-        try:
-            own.connect(self._where)
-            user = struct.unpack("iII", own.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-            with open("/proc/sys/kernel/overflowuid") as overflow:  # it stands for all whom the kernel can't name here
-                if user not in (0, os.geteuid()) or user == int(overflow.read()):
-                    raise Error(f"{self._where} is user {user}'s, who is neither this user nor root")
-            return Socket(own), {}
-        except BaseException:
-            own.close()
-            raise
 
     def describe(self, rank: int, world: int) -> dict[str, Any]:
         self._place = {"version": VERSION, "rank": rank, "world": world}
@@ -122,7 +125,7 @@ class Shared:
             if self._closed:
                 self._hang_up()
                 raise Error("it is closed")
-            if self.patient and not self._line:
+            if self._start and not self._line:
                 self._connect()  # that the server can't be started is no passing trouble
             try:
                 line = self._line or self._connect()
@@ -136,7 +139,7 @@ class Shared:
                 self._hang_up()
                 time.sleep(0.01)
             now = time.monotonic()
-            if not (self.patient and self._line and not self._line.about):
+            if not (self._start and self._line and not self._line.about):
                 left -= min(now - looked, 2 * tick)  # this process may have been stopped
             looked = now
             if left <= 0 and number not in self._answers:
@@ -152,13 +155,14 @@ class Shared:
             line.close()
 
     def _connect(self) -> _Line:
-        link, document = self.dial()
+        link, document = self._start(self.came) if self._start else (dial(self._where), {})
         line = self._line = _Line(link, self._mapped)
         line.say(HELLO, FIRST, json.dumps({**document, **self._place}).encode())
         return line
 
     def _hear(self, line: _Line, seconds: float) -> str | None:
         """Takes a message. Returns what is to be told if nothing else comes."""
+        self._waits()
         try:
             kind, number, body, memory = line.came.get(timeout=max(0, seconds))
         except queue.Empty:
@@ -196,23 +200,6 @@ class Shared:
                 self._answers[number] = answer
                 self.came += kind == BATCH
             return None
-
-
-class Own(Shared):
-    """The server that is this process's own: `start` starts it, as dial does, and is told how many batches came."""
-
-    patient = True
-
-    def __init__(self, start: Callable[[int], Any], waits: Callable[[], None], **options: Any) -> None:
-        super().__init__("nwt-serve", **options)
-        self._start, self._waits = start, waits  # waits is called while a message is waited for
-
-    def dial(self) -> Any:
-        return self._start(self.came)
-
-    def _hear(self, line: _Line, seconds: float) -> str | None:
-        self._waits()
-        return super()._hear(line, seconds)
 
 
 class _Asking:

@@ -306,7 +306,10 @@ func (s *settings) options(name string, with []serve.ServerOption) ([]nwt.Option
 
 // doors returns the options that say who is let in.
 func (s *settings) doors() (with []serve.ServerOption, err error) {
-	if s.shared != "" {
+	if s.shared != "" { // what else is wrong with it, serve says
+		if about, err := os.Stat(filepath.Dir(s.shared)); err != nil || !about.IsDir() {
+			return nil, fmt.Errorf("-shared %s: must be in a folder: %v", s.shared, err)
+		}
 		with = append(with, serve.WithShared(s.shared))
 	} else if s.listen == "" {
 		s.listen = "127.0.0.1:7474"

@@ -176,7 +176,8 @@ func TestHelpSaysWhatEachFlagMeans(t *testing.T) {
 func TestAnAddressThatCannotBeUsedIsToldBeforeAnythingIsRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	for _, path := range []string{"/nowhere/socket", file, "/" + strings.Repeat("x", 200)} {
+	require.ErrorContains(t, run(t.Context(), []string{"-images", "/nothing", "-shared", "/nowhere/socket"}, io.Discard), "-shared /nowhere/socket: must be in a folder")
+	for _, path := range []string{file, "/" + strings.Repeat("x", 200)} {
 		require.ErrorContains(t, run(t.Context(), []string{"-images", onePicture(t), "-shared", path}, io.Discard), "WithShared: "+path[:5])
 	}
 	require.ErrorContains(t, run(t.Context(), []string{"-images", "/nothing", "-listen", "127.0.0.1:99999"}, io.Discard), "99999")
