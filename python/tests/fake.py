@@ -45,7 +45,7 @@ class Asking:
             step = 4 * self.world
             begin = state["samples"] + number * step
             whole = np.array_split(np.arange(begin, min(begin + step, one.samples)), self.world)[self.rank]
-            bad = [{"index": int(i), "position": int(i), "epoch": state["epoch"], "error": "torn"} for i in whole if i in one.bad]
+            bad = [{"index": int(i), "error": "torn"} for i in whole if i in one.bad]
             index = np.array([i for i in whole if i not in one.bad], np.int64)
             after = min(begin + step, one.samples)
             arrays = {"image": np.zeros((len(index), 3, 2, 2), np.uint8), "label": index % 2, "index": index}
