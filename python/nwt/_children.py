@@ -173,7 +173,12 @@ def _read_setup(read: Callable[[int], bytes]) -> dict[str, Any]:
         _read_main(told.get("init_main_from_name"), told.get("init_main_from_path"))
     finally:
         reading_main = False
-    return dict(pickle.loads(payload))
+    try:
+        return dict(pickle.loads(payload))
+    except AttributeError as error:
+        if "__mp_main__" not in str(error):
+            raise
+        raise AttributeError(f"{error}: define it above the first loader of the program, or in a module") from None
 
 
 def _read_main(name: str | None, path: str | None) -> None:
@@ -345,8 +350,12 @@ class _Child:
         self.seeds = self._seeds()
         self.input: Any = None  # the field of what is changed
         self.draws = self.transform is not None and _takes_two(self.transform)
-        if init := made.get("init"):
-            init(number)
+        self.init, self.number = made.get("init"), number
+        if "torch" in sys.modules:
+            from torch.utils.data._utils import worker
+
+            info = types.SimpleNamespace(id=number, num_workers=made.get("workers"), seed=number, dataset=self.dataset)
+            worker._worker_info = info  # type: ignore[assignment]  # for get_worker_info
 
     def _seeds(self) -> list[Callable[[int], object]]:
         """What is seeded before each sample."""
@@ -372,6 +381,9 @@ class _Child:
             self.conn.sendall(struct.pack("<I", len(text)) + text)
 
     def make(self, index: int, place: int, seed: int) -> Any:
+        if self.init is not None:
+            self.init(self.number)
+            self.init = None
         for seeds in self.seeds:
             seeds(seed)
         if self.transform is None:

@@ -92,6 +92,7 @@ class Dataset(Local):
             "objects": check.integer("object_bytes", object_bytes, 1, 2**30),
             "retryable": retryable,
             "init": worker_init_fn,
+            "workers": options.get("num_workers") or 1,
         }
         given = {
             "ragged": ragged, "collate_fn": collate_fn, "object_bytes": object_bytes, "weights": weights, "draws": draws,

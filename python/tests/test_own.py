@@ -235,6 +235,7 @@ class TestOwn(unittest.TestCase):
                 file.write(
                     "import nwt\nclass Birds:\n    def __len__(self): return 20\n    def __getitem__(self, i): return i\n"
                     f"print('above')\ntrain = nwt.Dataset(Birds(), batch_size=10, program={program.program()!r})\nprint([batch['0'].tolist() for batch in train])\n"
+                    f"class Later(Birds): pass\nnwt.Dataset(Later(), program={program.program()!r})\n"
                 )
             said = subprocess.run(
                 [sys.executable, file.name],
@@ -244,9 +245,9 @@ class TestOwn(unittest.TestCase):
                 timeout=120,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
-        self.assertEqual(said.returncode, 0, said.stderr)
-        self.assertEqual(said.stdout.count("above"), 2)  # the second time in the template
-        self.assertIn("[10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]", said.stdout)
+        self.assertIn("[10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]", said.stdout, said.stderr)
+        self.assertEqual(said.stdout.count("above"), 3)  # in the template of each loader too
+        self.assertIn("define it above the first loader", said.stderr)
         self.assertTrue(no_more_children())
 
     @unittest.skipUnless(importlib.util.find_spec("nbclient") and importlib.util.find_spec("ipykernel"), "there are no notebooks here")

@@ -224,7 +224,11 @@ class Reversed(torch.utils.data.Sampler):
 
 
 def number_of_process(number):
-    test_own.Labelled.process = number  # in this process alone
+    torch.utils.data.get_worker_info().dataset.process = number  # a copy of it
+
+
+def no_process(number):
+    raise ValueError("no database")
 
 
 def own(dataset, *args, **options):
@@ -368,12 +372,13 @@ class OwnDatasets(unittest.TestCase):
 
         for error, dataset, options in (
             ("make __getitem__ open or read its part number i", Endless(), {}),
+            ("no database", test_own.Birds(), {"worker_init_fn": no_process}),
             ("lengths=", test_own.Birds(), {"batch_sampler": [[0]]}),
             ("sampler: it decides the order alone", test_own.Birds(), {"sampler": [0], "shuffle": True}),
             ("must have __len__", test_own.Birds(), {"sampler": iter([0])}),
             ("has no argument 'shufle'", test_own.Birds(), {"shufle": True}),
         ):
-            with self.subTest(error), self.assertRaisesRegex((TypeError, ValueError), error):
+            with self.subTest(error), self.assertRaisesRegex((TypeError, ValueError, nwt.Error), error):
                 own(dataset, **options)
         idle = {"multiprocessing_context": "spawn", "persistent_workers": True}
         with self.assertLogs("nwt", "INFO") as logged, closing(own(test_own.Birds(), num_workers=1, prefetch_factor=3, **idle)) as loader:
