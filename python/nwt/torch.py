@@ -7,7 +7,7 @@ import inspect
 import logging
 import random
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         non_blocking=True, do so on the current stream of the current device, or wait for the copy
         before you take the next batch.
 
+    It also has what the loader has: bad, result, indices, batch, close … source is your own dataset.
     A tensor that stays on the host shares the memory of the batch, unless pinning has copied it.
     If torch.distributed is initialized, it sets the rank, unless the loader was given one.
     """
@@ -104,10 +105,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._length: int | None = None  # of a resumed epoch
         self._told: int | None = None  # that length, which a trainer may take for all epochs'
 
-    @property
-    def source(self) -> Any:
-        """Your own dataset, or None."""
-        return self.loader.source if isinstance(self.loader, Dataset) else None
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What the loader has: bad, result, indices, batch, source, close …"""
+            if name.startswith("_") or "loader" not in self.__dict__:
+                raise AttributeError(f"nwt.torch.DataLoader has no {name!r}")
+            return getattr(self.loader, name)
 
     def __len__(self) -> int:
         """The number of batches in an epoch.

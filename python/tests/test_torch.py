@@ -291,6 +291,9 @@ class OwnDatasets(unittest.TestCase):
         with closing(own(dataset, batch_size=32)) as loader:
             self.assertEqual(numbers(loader), [dataset[i][1] for i in range(len(dataset))])
             self.assertIs(loader.source, dataset)
+            self.assertEqual((loader.bad, loader.indices(0, 1)[:3]), (0, [32, 33, 34]))
+            with self.assertRaisesRegex(AttributeError, "has no 'sources'"):
+                _ = loader.sources
 
     def test_the_dataset_is_iterable_for_trainers_and_has_what_the_users_has(self):
         with closing(own(test_own.Labelled(), worker_init_fn=number_of_process)) as loader:
