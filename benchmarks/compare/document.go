@@ -69,6 +69,7 @@ var workloads = []struct {
 	{"own-small", ownData, "3 kB per sample, batches of 64, 2 workers"},
 	{"own-large", ownData, "150 kB per sample, batches of 64, 2 workers"},
 	{"own-pillow", ownData, "Photographs by Pillow, batches of 64, 2 workers"},
+	{"own-numpy", ownData, "Photographs changed by NumPy, batches of 64, 2 workers"},
 	{"shards", shards, "The same photographs in shards, batches of 64"},
 	{"tail", tails, "1 ms per sample, one in a hundred 100 ms, batches of 64, 16 workers"},
 	{"pauses", tails, "2 ms per sample, batches of 64, 16 workers, a step that pauses for 270 ms after every 32 batches"},

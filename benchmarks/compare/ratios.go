@@ -121,7 +121,7 @@ func ownGoals(figs []figure) (goals []goal) {
 	for _, want := range []struct {
 		workload string
 		ratio    float64
-	}{{"own-small", 1.4}, {"own-large", 2.5}, {"own-pillow", 1.2}} {
+	}{{"own-small", 1.4}, {"own-large", 2.5}, {"own-pillow", 1.2}, {"own-numpy", 2}} {
 		ours, ok := fastest(where(figs, workload(want.workload), peers("client")))
 		theirs, found := fastest(where(figs, workload(want.workload), peers("torch")))
 		if ok && found {

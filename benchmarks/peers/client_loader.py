@@ -43,4 +43,10 @@ def loader(name, workload, variant, workers, data):
                 for batch in batches:
                     yield torch.from_numpy(batch["0"]), torch.from_numpy(batch["1"])
 
-    return of_our_own if name in OWN else photographs
+    def augmented():
+        with nwt.ImageFolder(data.size.folder, train=True, flip=0, transform=own.augment, **how) as batches:
+            while True:
+                for batch in batches:
+                    yield torch.from_numpy(batch["image"]), torch.from_numpy(batch["label"])
+
+    return augmented if name == "own-numpy" else of_our_own if name in OWN else photographs

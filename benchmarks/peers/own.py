@@ -3,6 +3,7 @@
 own-small     3 kB, a row of an array and its number
 own-large     150 kB, likewise
 own-pillow    a photograph by Pillow: a random crop, resized and mirrored
+own-numpy     the same, and changed by NumPy; with nwt.ImageFolder(transform=augment) Pillow isn't needed
 """
 
 import random
@@ -34,18 +35,40 @@ class Pictures:
     def __len__(self):
         return len(self.files)
 
-    def __getitem__(self, i):
+    def crop(self, i):
         from PIL import Image
 
         x, y, w, h = self.size.window(random.uniform)
         with Image.open(self.files[i]) as picture:
-            pixels = np.asarray(picture.resize((photos.SIDE, photos.SIDE), Image.BILINEAR, (x, y, x + w, y + h)))
+            return np.asarray(picture.resize((photos.SIDE, photos.SIDE), Image.BILINEAR, (x, y, x + w, y + h)))
+
+    def __getitem__(self, i):
+        pixels = self.crop(i)
         if random.random() < 0.5:
             pixels = pixels[:, ::-1]
         return np.ascontiguousarray(pixels.transpose(2, 0, 1)), self.classes[i]
 
 
+class Augmented(Pictures):
+    def __getitem__(self, i):
+        rng = np.random.default_rng(random.getrandbits(64))
+        return np.ascontiguousarray(augment(self.crop(i), rng)), self.classes[i]
+
+
+LEVELS = np.arange(256)
+
+
+def augment(image, rng):
+    """Mirrors a picture, makes it brighter or darker, and cuts a square out of it."""
+    if rng.random() < 0.5:
+        image = image[:, ::-1]
+    image = np.clip(LEVELS * rng.uniform(0.6, 1.4), 0, 255).astype(np.uint8)[image]
+    y, x = rng.integers(0, photos.SIDE - 56, 2)
+    image[y : y + 56, x : x + 56] = 0
+    return image.transpose(2, 0, 1)
+
+
 def dataset(workload):
     if workload in ("own-small", "own-large"):
         return Rows(WORKLOADS[workload].samples, WORKLOADS[workload].shape[0])
-    return Pictures(photos.SMALL)
+    return (Augmented if workload == "own-numpy" else Pictures)(photos.SMALL)

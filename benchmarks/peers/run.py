@@ -47,6 +47,7 @@ VARIANTS = {
         "own-small": ("sample",),
         "own-large": ("sample",),
         "own-pillow": ("sample",),
+        "own-numpy": ("sample",),
     },
     "threads": {
         "photos": ("simplejpeg", "cropping"),

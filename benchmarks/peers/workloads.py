@@ -42,9 +42,10 @@ WORKLOADS = {
     "own-small": Workload(50_000, 64, np.uint8, (3_072,)),  # own.py
     "own-large": Workload(10_000, 64, np.uint8, (150_528,)),
     "own-pillow": Workload(384, 64, np.uint8, (3, 224, 224)),
+    "own-numpy": Workload(384, 64, np.uint8, (3, 224, 224)),
 }
 IMAGES, PHOTOS = ("augment", "raw"), ("photos", "bytes", "large", "largebytes", "shards")
-OWN = ("own-small", "own-large", "own-pillow")
+OWN = ("own-small", "own-large", "own-pillow", "own-numpy")
 
 
 def images():
@@ -124,7 +125,7 @@ def check_epoch(name, batches, source):
         raise WrongData(f"batches of {sorted(set(lengths))} samples, want {full} of {workload.batch} and one of {rest}")
     if name in PHOTOS and name != "shards":
         return
-    if name == "own-pillow":  # numbers are classes
+    if name in ("own-pillow", "own-numpy"):  # numbers are classes
         if not np.array_equal(np.bincount(np.concatenate(ids)), np.bincount(source.classes)):
             raise WrongData("not each class as often as there are files of it")
         return
