@@ -236,6 +236,7 @@ class _Template:
             return
         self.forks = sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
         if self.forks:
+            self.kept = b""  # only spawn needs it
             gc.collect()
             gc.freeze()  # else a collection in a child writes to every page
         self.tell(ready=True, forks=self.forks)
