@@ -7,7 +7,7 @@ How a file is decoded:
   cropping    libjpeg-turbo 3.1 or later (setup builds it): only rows and columns of the crop
   scaled      the same; of large crops at 1/2 to 1/8, so that twice the crop's size in the batch is left
 
-Then torch resizes the crop, antialiased, over bytes, and OpenCV mirrors and normalises it by a table.
+Then torch resizes the crop, antialiased, over bytes, and mirrors and normalises it in its place.
 """
 
 import ctypes
@@ -15,17 +15,15 @@ import pathlib
 import random
 import threading
 
-import cv2
 import numpy as np
 import simplejpeg
 import torch
 
 import photos
 
-cv2.setNumThreads(0)  # a thread of the loader's is one thread
-torch.set_num_threads(1)
+torch.set_num_threads(1)  # a thread of the loader's is one thread
 LIBRARY = pathlib.Path(__file__).parent / ".venv" / "lib" / "libturbojpeg.so"
-TABLES = [((np.arange(256) / 255 - mean) / std).astype(np.float32) for mean, std in zip(photos.MEAN, photos.STD)]
+MEAN, SCALE = 255 * torch.tensor(photos.MEAN)[:, None, None], 1 / (255 * torch.tensor(photos.STD)[:, None, None])
 local = threading.local()  # of a thread: its buffer and its decoder
 
 
@@ -115,10 +113,10 @@ def load(crop, size, path, dst, uniform=random.uniform):
 
 
 def place(pixels, flip, dst):
-    for c, plane in enumerate(pixels):
-        if dst.dtype == np.float32:
-            cv2.LUT(cv2.flip(plane, 1) if flip else plane, TABLES[c], dst[c])
-        elif flip:
-            cv2.flip(plane, 1, dst[c])
-        else:
-            dst[c] = plane
+    pixels, dst = torch.from_numpy(pixels), torch.from_numpy(dst)
+    if flip:
+        pixels = pixels.flip(2)
+    if dst.dtype == torch.float32:
+        torch.sub(pixels, MEAN, out=dst).mul_(SCALE)
+    else:
+        dst.copy_(pixels)
