@@ -52,11 +52,7 @@ func Choose(sp Space, seen []Series) Choice {
 			margin = max(2*ofItself*e.se[i], 1/mean)
 		}
 		low, high := time.Duration(mean*max(0, 1-margin)), time.Duration(min(mean*(1+margin), math.MaxInt64/2))
-		body := min(e.bodies[i], mean)
-		if e.waits[i] == 0 {
-			body = mean
-		}
-		c.Estimates[i] = Estimate{w, time.Duration(mean), time.Duration(body), low, high}
+		c.Estimates[i] = Estimate{w, time.Duration(mean), time.Duration(max(0, mean-e.waits[i])), low, high}
 	}
 	chosen, fastest := e.choose(e.mean)
 	// The choice allows for errors; what is reported as the fastest is the shortest time in the table.
@@ -105,7 +101,7 @@ func (e evidence) choose(mean []float64) (chosen, fastest int) {
 // fewest returns the index of the lowest count that may be chosen. 0 workers may be, if even one worker
 // is slower by more than alpha, or if loading takes next to nothing of a step.
 func (e evidence) fewest(mean []float64, fastest int) int {
-	if e.counts[0] > 0 || e.sp.Step && e.waits[0] <= unhidden {
+	if e.counts[0] > 0 || e.sp.Step && e.waits[0] <= unhidden*mean[0] {
 		return 0
 	}
 	for i := 1; i < e.able; i++ {

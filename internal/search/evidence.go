@@ -26,8 +26,7 @@ type evidence struct {
 	df      float64   // degrees of freedom of all se together; 0: no count was measured twice
 	twice   bool      // at least one count has two windows that count (a window that was alone in its round may not count)
 	spent   float64   // in nanoseconds
-	bodies  []float64 // of the loop, in nanoseconds per iteration …
-	waits   []float64 // … and the share of an iteration that isn't the loop's own
+	waits   []float64 // the part of mean that isn't the loop's own, as it was measured
 }
 
 // weigh removes the drift that all counts of a round share, and computes means and their errors from what
@@ -96,7 +95,7 @@ func sharedDrift(sp Space, rows []Series) (drift []float64, company map[int]int)
 // add adds a count, and returns the times of its windows without drift, whole and in parts.
 func (e *evidence) add(s Series, drift []float64, company map[int]int) (parts, windows []stat.Part) {
 	var done int
-	var took, own float64
+	var took, waited float64
 	alone := func(b Block) bool { return company[b.Round] == 1 && !e.sp.Fixed } // its difference may be drift alone
 	compared := slices.ContainsFunc(s.Blocks, func(b Block) bool { return !alone(b) })
 	for _, b := range s.Blocks {
@@ -104,7 +103,7 @@ func (e *evidence) add(s Series, drift []float64, company map[int]int) (parts, w
 		if b.Round >= 0 {
 			still = math.Exp(-drift[b.Round])
 		}
-		done, took, own = done+n, took+float64(n)*mean, own+float64(n)*b.body()
+		done, took, waited = done+n, took+float64(n)*mean, waited+float64(n)*float64(b.Wait)
 		if compared && alone(b) {
 			continue
 		}
@@ -121,7 +120,7 @@ func (e *evidence) add(s Series, drift []float64, company map[int]int) (parts, w
 	e.df += float64(len(s.Blocks) - 1)
 	e.twice = e.twice || len(windows) > 1
 	e.counts, e.windows, e.done = append(e.counts, s.Workers), append(e.windows, len(s.Blocks)), append(e.done, done)
-	e.bodies, e.waits = append(e.bodies, own/float64(done)), append(e.waits, 1-own/took)
+	e.waits = append(e.waits, waited/float64(done))
 	return parts, windows
 }
 
