@@ -444,7 +444,7 @@ func TestAFunctionThatShowsProgressMayPanicWhileTrainingWaits(t *testing.T) {
 	for last := range 8 {
 		calls := 0
 		require.PanicsWithValue(t, kit.ErrBoom, func() {
-			_, err := nwt.Tune(t.Context(), kit.Sleeping(100_000, 10*time.Millisecond), nwt.WithBatchSize(8), nwt.WithMaxWorkers(8), nwt.WithTuningTime(2*time.Second), kit.Silent,
+			_, err := nwt.Tune(t.Context(), kit.Sleeping(100_000, 10*time.Millisecond), nwt.WithBatchSize(8), nwt.WithMaxWorkers(8), kit.Silent,
 				nwt.WithProgress(func(nwt.Progress) {
 					if calls++; calls > last {
 						panic(kit.ErrBoom)

@@ -633,7 +633,7 @@ func TestATunedLoaderHasTheCountThatWasFoundAndTellsHow(t *testing.T) {
 	require.LessOrEqual(t, l.Workers(), 1)
 	require.True(t, r.Step)
 	require.Positive(t, steps.Load())
-	require.Equal(t, 1, strings.Count(log.String(), "launcher: torchrun"))
+	require.LessOrEqual(t, strings.Count(log.String(), "launcher: torchrun"), 1, "a process says it once")
 	require.Len(t, kit.BatchesOf[int64](t, l), 100, "the epoch is whole: tuning took nothing of it")
 	require.Same(t, r, l.Result())
 }
