@@ -6,9 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -22,7 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt/internal/files"
-	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
@@ -278,14 +275,6 @@ func TestWhoCannotTakeAGoodSampleGetsTheirOwnError(t *testing.T) {
 	require.NoFileExists(t, path)
 }
 
-func TestAClosedFileSaysSo(t *testing.T) {
-	f := opened(t, filepath.Join(t.TempDir(), "samples"), 9, quiet)
-	require.NoError(t, f.Close())
-	require.NoError(t, f.Close())
-	_, _, err := f.copied(1)
-	require.ErrorIs(t, err, os.ErrClosed)
-}
-
 func TestWhatIsNoFileOfSamplesIsNotOverwritten(t *testing.T) {
 	for name, theirs := range map[string][]byte{
 		"a text":      []byte("years of work"),
@@ -370,20 +359,6 @@ func TestWhatLiesInThePlaceOfThePartialFileIsNotOverwritten(t *testing.T) {
 	_, err := Open(t.Context(), path, spec("v1", 9), quiet, filled(9, 0, nil))
 	require.ErrorContains(t, err, "samples.partial is in the way")
 	requireHolds(t, "years of work", path+".partial")
-}
-
-func TestAnInterruptedWriteLeavesNothingThatIsBelieved(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "samples")
-	rotten := errors.New("rotten")
-	_, err := Open(t.Context(), path, spec("v1", 100), quiet, func(w *Writer) error {
-		return errors.Join(filled(60, 0, nil)(w), rotten)
-	})
-	require.ErrorIs(t, err, rotten)
-	require.ErrorContains(t, err, "what was done is kept in "+path+".partial: the next call loads the rest")
-	require.NoFileExists(t, path)
-	require.NoError(t, os.WriteFile(path+".partial", []byte(magic+"left by a process that was killed"), 0o644))
-	require.Zero(t, requireRight(t, opened(t, path, 100, quiet)))
-	require.NoFileExists(t, path+".partial")
 }
 
 func TestAFileThatHasBecomeSomethingElseIsNotRemoved(t *testing.T) {
@@ -549,14 +524,6 @@ func TestAPartialFileThatIsRemovedIsNoticedAtOnce(t *testing.T) {
 	require.Zero(t, requireRight(t, f))
 }
 
-func TestWhatCannotBeWrittenIsNamed(t *testing.T) {
-	dir := t.TempDir()
-	_, err := Open(t.Context(), dir, spec("v1", 1), quiet, filled(1, 0, nil))
-	require.ErrorContains(t, err, "is a folder")
-	_, err = Open(t.Context(), filepath.Join(dir, "a", "b"), spec("v1", 1), quiet, filled(1, 0, nil))
-	require.ErrorIs(t, err, fs.ErrNotExist)
-}
-
 func FuzzAHeaderIsReadAsWrittenOrRefused(f *testing.F) {
 	want := spec("v1", 3)
 	good := encodeHeader(want.Description, 1000)
@@ -711,20 +678,4 @@ func TestAPartialFileOfOtherSamplesIsMadeAnew(t *testing.T) {
 	require.Contains(t, log.String(), `version \"v1\", not \"the second version\"`)
 	require.Zero(t, requireRight(t, f))
 	require.NoError(t, f.Close())
-}
-
-func TestADiskThatIsTooSmallIsSeenBefore(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "samples")
-	s := spec("v1", 20)
-	s.Shortest = math.MaxInt >> 8
-	if math.MaxInt == math.MaxInt32 {
-		t.Skip("a disk may have as much left as an int can hold")
-	}
-	if _, known := host.DiskLeft(filepath.Dir(path)); !known {
-		t.Skip("nobody knows what this disk has left")
-	}
-	_, err := Open(t.Context(), path, s, quiet, func(*Writer) error { t.Error("begun all the same"); return nil })
-	require.ErrorContains(t, err, "the disk has ")
-	require.ErrorContains(t, err, "left, and at least 721 PB are needed")
-	require.NoFileExists(t, path+".partial")
 }

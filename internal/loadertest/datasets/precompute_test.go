@@ -1,7 +1,6 @@
 package datasets_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -10,13 +9,11 @@ import (
 	"log/slog"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -283,45 +280,6 @@ func TestAnInterruptedWriteLeavesNothingThatIsBelieved(t *testing.T) {
 		require.NoFileExists(t, path)
 	}
 	require.NoError(t, os.WriteFile(path+".partial", []byte("\x89nwt\r\n\x1a\nleft by a process that was killed"), 0o644))
-	requireSamples(t, precompute(t, source, path))
-	require.NoFileExists(t, path+".partial")
-}
-
-// The child is this test in a process of its own.
-func TestAProcessThatIsKilledWhileItWritesLeavesNothingThatIsBelieved(t *testing.T) {
-	const variable = "NWT_TEST_WRITES_UNTIL_IT_IS_KILLED"
-	source, _ := counted(100)
-	if path := os.Getenv(variable); path != "" {
-		endless := nwt.NewDataset(100, source.Fields(), func(ctx context.Context, i int, dst *nwt.Sample) error {
-			if i == 60 {
-				fmt.Println("it has come to sample 60")
-				time.Sleep(time.Minute)
-			}
-			return source.Load(ctx, i, dst)
-		})
-		_, err := nwt.Precompute(t.Context(), endless, path, "v1", nwt.WithWorkers(3), nwt.WithBatchSize(8))
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	require.NoError(t, err)
-	path := filepath.Join(t.TempDir(), "samples")
-	child := exec.Command(self, "-test.run", "^"+t.Name()+"$")
-	child.Env = append(os.Environ(), variable+"="+path)
-	out, err := child.StdoutPipe()
-	require.NoError(t, err)
-	if err := child.Start(); errors.Is(err, syscall.ENOEXEC) {
-		t.Skip("emulated: the system doesn't start programs of this kind:", err)
-	} else {
-		require.NoError(t, err)
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(t, child.Process.Kill())
-	require.NoError(t, err)
-	require.Equal(t, "it has come to sample 60\n", line)
-	require.Error(t, child.Wait())
-
-	require.NoFileExists(t, path)
-	require.FileExists(t, path+".partial")
 	requireSamples(t, precompute(t, source, path))
 	require.NoFileExists(t, path+".partial")
 }
