@@ -1,7 +1,6 @@
 package permute_test
 
 import (
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,46 +9,6 @@ import (
 
 	"github.com/nwt-go/nwt/internal/permute"
 )
-
-// A resumed run must find the order it left: these may never change.
-func TestPermutationsStayWhatTheyWere(t *testing.T) {
-	key := permute.EpochKey(permute.SeedKey(42), 0)
-	require.Equal(t, uint64(0xb29ed950786f5ae3), key)
-	p := permute.New(10)
-	require.Equal(t, 10, p.Len())
-	var got []int
-	for i := range 10 {
-		got = append(got, p.At(key, i))
-	}
-	require.Equal(t, []int{4, 0, 7, 3, 1, 5, 6, 8, 9, 2}, got)
-}
-
-func TestEachKeyPermutes(t *testing.T) {
-	for n := 1; n <= 300; n++ {
-		p, seen := permute.New(n), make([]bool, n)
-		for i := range n {
-			at := p.At(uint64(n), i)
-			require.False(t, seen[at], "n = %d: %d comes twice", n, at)
-			seen[at] = true
-		}
-	}
-}
-
-func TestTablesGiveWhatAtDoes(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	for _, n := range []int{1, 2, 3, 10, 17, 1000, 1 << 20, 1 << 28, 1 << 29} {
-		p, key := permute.New(n), rng.Uint64()
-		require.True(t, p.Tabulates())
-		from := rng.IntN(n)
-		filled := make([]int, min(n-from, 100))
-		p.Fill(p.Tabulate(key), from, filled)
-		for i, at := range filled {
-			require.Equal(t, p.At(key, from+i), at, "n = %d, position %d", n, from+i)
-		}
-	}
-	large := permute.New(1<<29 + 1)
-	require.False(t, large.Tabulates())
-}
 
 func TestEpochsOfASeedAreNotThoseOfAnother(t *testing.T) {
 	seen := map[uint64]bool{}
@@ -60,12 +19,6 @@ func TestEpochsOfASeedAreNotThoseOfAnother(t *testing.T) {
 			seen[key] = true
 		}
 	}
-}
-
-func TestAPositionOutsideTheEpochPanicsWithBothNumbers(t *testing.T) {
-	permute.CheckPosition(2, 3)
-	require.PanicsWithValue(t, "nwt: position 3 is outside an epoch of 3 samples", func() { permute.CheckPosition(3, 3) })
-	require.PanicsWithValue(t, "nwt: position -1 is outside an epoch of 3 samples", func() { permute.CheckPosition(-1, 3) })
 }
 
 // Whoever asks gets the same order, and it is computed once while it is kept.
