@@ -88,6 +88,24 @@ func TestCountedStreamsOfSimilarLengthsHaveUnrelatedOrders(t *testing.T) {
 	require.Less(t, equal, 40, "of 4000 positions have the same record")
 }
 
+// randomCounted returns a stream of n records, perhaps of none, and options of its order.
+func randomCounted(rng *rand.Rand, seed uint64) (s *kit.CountedShelves, n int, order []nwt.Option) {
+	lengths := make([]int, 1+rng.IntN(9))
+	for i := range lengths {
+		lengths[i] = rng.IntN(1 + rng.IntN(40))
+		n += lengths[i]
+	}
+	s = kit.NewCounted(lengths...)
+	s.Skips = rng.IntN(2) == 0
+	if rng.IntN(3) > 0 {
+		order = append(order, nwt.WithShuffle(seed), nwt.WithShuffleWindow(1+rng.IntN(60)))
+	}
+	if rng.IntN(2) > 0 {
+		order = append(order, nwt.WithInterleave(1+rng.IntN(9)))
+	}
+	return s, n, order
+}
+
 func TestACountedStreamGoesOnWithAnyNumberOfRanks(t *testing.T) {
 	histories := 3000
 	if testing.Short() || kit.RaceDetector {
@@ -95,23 +113,9 @@ func TestACountedStreamGoesOnWithAnyNumberOfRanks(t *testing.T) {
 	}
 	for seed := range uint64(histories) {
 		rng := rand.New(rand.NewPCG(seed, 7))
-		lengths := make([]int, 1+rng.IntN(9))
-		n := 0
-		for i := range lengths {
-			lengths[i] = rng.IntN(1 + rng.IntN(40))
-			n += lengths[i]
-		}
+		s, n, order := randomCounted(rng, seed)
 		if n == 0 {
 			continue
-		}
-		s := kit.NewCounted(lengths...)
-		s.Skips = rng.IntN(2) == 0
-		var order []nwt.Option
-		if rng.IntN(3) > 0 {
-			order = append(order, nwt.WithShuffle(seed), nwt.WithShuffleWindow(1+rng.IntN(60)))
-		}
-		if rng.IntN(2) > 0 {
-			order = append(order, nwt.WithInterleave(1+rng.IntN(9)))
 		}
 		epoch := rng.IntN(3)
 		want := positions(t, s, epoch, append(order, nwt.WithWorkers(0))...)
@@ -288,25 +292,12 @@ func TestEpochsOfACountedStreamGoOnWhereTheOneBeforeEnded(t *testing.T) {
 	}
 	for seed := range uint64(histories) {
 		rng := rand.New(rand.NewPCG(seed, 48))
-		lengths := make([]int, 1+rng.IntN(9))
-		all := 0
-		for i := range lengths {
-			lengths[i] = rng.IntN(1 + rng.IntN(40))
-			all += lengths[i]
-		}
+		s, all, opts := randomCounted(rng, seed)
 		if all == 0 {
 			continue
 		}
-		s := kit.NewCounted(lengths...)
-		s.Skips = rng.IntN(2) == 0
 		n := 1 + rng.IntN(2*all)
-		opts := []nwt.Option{nwt.WithEpochSamples(n)}
-		if rng.IntN(3) > 0 {
-			opts = append(opts, nwt.WithShuffle(seed), nwt.WithShuffleWindow(1+rng.IntN(60)))
-		}
-		if rng.IntN(2) > 0 {
-			opts = append(opts, nwt.WithInterleave(1+rng.IntN(9)))
-		}
+		opts = append(opts, nwt.WithEpochSamples(n))
 		epochs := 2*all/n + 2
 		order := make([]int64, epochs*n) // of one rank without workers, an epoch at a time
 		alone := kit.NewLoader(t, nwt.Streamed(s), append(opts, nwt.WithWorkers(0))...)
