@@ -39,13 +39,13 @@ class Written:
         self._order, self._samples, self.length = order, samples, order.length
         self._parts = [(-1, ""), (-1, "")]  # the epoch of each part, and a hash of its indices
         self._expected: tuple[int, list[Any]] = -1, []  # an epoch that is resumed, and its mark
-        self.file, self.lock = tempfile.TemporaryFile(buffering=0), threading.RLock()  # the lock is of both, and held while part 1 is in use
+        self.file, self._lock = tempfile.TemporaryFile(buffering=0), threading.Lock()  # the lock is of both
         if not self.length:
             self.write(0, 0)
 
     def write(self, part: int, epoch: int) -> None:
         """Makes sure that an epoch is in the file: in part 0, or, if it may be in either, in part 1."""
-        with self.lock:
+        with self._lock:
             if all(of != epoch for of, _ in self._parts[: part + 1]):
                 if part and not self._order.again:
                     raise ValueError(f"{self._order.name} gives indices only as an epoch begins: of epoch {epoch}, no batch can be had again")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -177,21 +176,11 @@ class Dataset(Local):
             self._written.write(0, self._plan[0]["epoch"])
         super()._fill()
 
-    def batch(self, epoch: int, number: int) -> Batch:
-        with self._known(epoch):
-            return super().batch(epoch, number)
-
-    def indices(self, epoch: int, number: int) -> list[int]:
-        with self._known(epoch):
-            return super().indices(epoch, number)
-
-    @contextlib.contextmanager
-    def _known(self, epoch: int) -> Iterator[None]:
-        """Makes sure meanwhile that nwt-serve has the order of an epoch."""
-        with self._written.lock if self._written else contextlib.nullcontext():
-            if self._written:
-                self._written.write(1, check.integer("epoch", epoch, 0))
-            yield
+    def _numbered(self, epoch: int, number: int) -> tuple[State, int]:
+        state, number = super()._numbered(epoch, number)
+        if self._written:
+            self._written.write(1, state["epoch"])
+        return state, number
 
     def state_dict(self) -> State:
         """As in Loader. With order, the state of a part of an epoch also has a hash of the epoch's indices."""
