@@ -53,6 +53,9 @@ type dataset struct {
 
 func (d *dataset) Len() int            { return d.n }
 func (d *dataset) Fields() []nwt.Field { return d.fields }
+func (d *dataset) Path(i int) string   { return d.at(i).path }
+
+func (d *dataset) WritesAll(asked nwt.Dataset) bool { return asked == nwt.Dataset(d) }
 
 func (d *dataset) Fingerprint() string {
 	if d.beside {

@@ -190,7 +190,9 @@ func own(ctx context.Context) error {
 			delete(members, own)
 		}
 		s, _ := parse(nil, io.Discard)
-		var made struct{ Data struct{ Python, Transform *program } }
+		var made struct {
+			Data struct{ Python, Transform *program }
+		}
 		err = errors.Join(err, json.Unmarshal(document, &made))
 		s.program, s.transform = made.Data.Python, made.Data.Transform
 		if data, ok := members["data"].(map[string]any); ok {
@@ -264,7 +266,7 @@ func (s *settings) server(ctx context.Context, own bool, with ...serve.ServerOpt
 		}
 		shown[utf8] = class
 	}
-	served, name := nwt.WritesAll(ds), ds.name
+	served, name := nwt.Dataset(ds), ds.name
 	if ds.sizes != nil {
 		served = nwt.Sized(served, func(i int, sizes []int) { sizes[0] = ds.sizes[i] })
 	}

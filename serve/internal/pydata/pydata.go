@@ -206,6 +206,14 @@ func (d *Dataset) Len() int                         { return d.about.N }
 func (d *Dataset) Fields() []nwt.Field              { return d.fields }
 func (d *Dataset) WritesAll(asked nwt.Dataset) bool { return asked == nwt.Dataset(d) }
 
+// Path returns the file of a sample's input, or "".
+func (d *Dataset) Path(index int) string {
+	if in, ok := d.config.Input.(interface{ Path(index int) string }); ok {
+		return in.Path(index)
+	}
+	return ""
+}
+
 // Fingerprint depends on the input and the function; without an input it isn't known.
 func (d *Dataset) Fingerprint() string {
 	in, ok := d.config.Input.(nwt.Fingerprinter)
