@@ -141,7 +141,7 @@ func (b *Batch) State() State {
 type State struct { // beginning, in run.go, reads it
 	Epoch   int `json:"epoch"`
 	Samples int `json:"samples"`         // samples of the epoch delivered so far, over all ranks; −1 with WithUnordered
-	World   int `json:"world,omitempty"` // how many ranks have read the stream: Resume needs as many; −1 for a CountedStream: any number may resume; 0: not checked
+	World   int `json:"world,omitempty"` // how many ranks have read the stream, as many as may resume; −1: any number, for a CountedStream; 0: not checked
 
 	// Order identifies the order of the epoch: its length, seed and sampler, or a stream's shards and
 	// options. If it is 0, Resume doesn't check it.

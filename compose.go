@@ -89,10 +89,10 @@ func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	return d.ds.(BatchDataset).LoadMany(ctx, there, dst)
 }
 
-// Concat returns the samples of several datasets, one after the other. Their fields, names included,
-// must be the same; otherwise the error names the first difference. So must the classes of folders (by
-// their method Classes() []string), unless a [Map] lies over them, which may number them anew. Some of the datasets may be empty,
-// but not all. If a dataset grows later, Concat still uses its earlier length.
+// Concat returns the samples of several datasets, one after the other. Their fields, names included, must be
+// the same; otherwise the error names the first difference. The classes of folders (by their method Classes()
+// []string) must be the same too, except under a [Map], which may number them anew. Some of the datasets may
+// be empty, but not all. If a dataset grows later, Concat still uses its earlier length.
 func Concat(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Concat", nil, "needs at least one dataset")
@@ -305,11 +305,11 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	return d.f(ctx, src, src.outer)
 }
 
-// LoadPart loads a sample of ds for a Load that puts several samples together in dst, as package packing
-// does, or mixup, or a mosaic. The part has dst's Rand, Position and Epoch. It is valid until the next
-// call for the same ds, which reuses the part's memory. Dataset ds must be comparable, as pointers are.
-// As with [Scratch], only the goroutine that was called to load dst may call LoadPart. Make ds before
-// Load, not in it. Up to 64 datasets give parts.
+// LoadPart loads a sample of ds, for a Load that makes dst of several, as packing, mixup or a mosaic
+// does. The part has dst's Rand, Position and Epoch. It is valid until the next call for the same ds,
+// which reuses the part's memory. Dataset ds must be comparable, as pointers are. As with [Scratch],
+// only the goroutine that was called to load dst may call LoadPart. Make ds before Load, not in it. Up
+// to 64 datasets give parts.
 func LoadPart(ctx context.Context, ds Dataset, index int, dst *Sample) (*Sample, error) {
 	kept, err := Scratch(dst, func() (*parts, error) { return &parts{}, nil })
 	if err != nil {

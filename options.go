@@ -266,8 +266,8 @@ func WithDropLast() Option {
 }
 
 // WithRank makes the loader load one rank's part of the epoch, where world is the number of ranks: 0 ≤
-// rank < world ≤ 2²⁰. The ranks load disjoint parts of the epoch, in the same number of batches; a rank
-// repeats samples of another rank only if fewer samples are left than there are ranks. [BatchSampler] and
+// rank < world ≤ 2²⁰. The ranks load disjoint parts of the epoch, in the same number of batches. If the
+// last step has fewer samples than ranks, some ranks repeat a sample of another. [BatchSampler] and
 // [Streamed] describe exceptions. WithRank doesn't say how many ranks share this host, so CPUs aren't
 // divided among them, and one log line says so: see [WithRankFromEnv].
 func WithRank(rank, world int) Option {
@@ -385,8 +385,8 @@ func WithDevice(d Device) Option {
 }
 
 // WithAlpha sets alpha, the difference in time that [Tune] ignores. It must be at least 0. Two worker counts
-// are equally fast if their times for the iterations of [WithIterations] differ by less. By default alpha is
-// 0.5 s, but at least 1 % and at most 2 % of the fastest count's time, and at least 5 µs per batch.
+// are equally fast if their times for the iterations of [WithIterations] differ by less than d. By default
+// alpha is 0.5 s, but at least 1 % and at most 2 % of the fastest count's time, and at least 5 µs per batch.
 func WithAlpha(d time.Duration) Option {
 	return option("WithAlpha", inTune|inAuto,
 		errorIf(d < 0, "WithAlpha", d, "must be at least 0"),

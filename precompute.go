@@ -18,13 +18,13 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// Precompute keeps the samples of ds in a file at path: the first run loads and writes them, later runs
-// map the file into memory. The file is written anew if it is damaged, or if any of these has changed:
-// the fields, the number of samples, version, the fingerprint (see [Fingerprinter]). If the samples
-// depend on anything else, change version whenever that changes. Two samples of a file that is there are
-// loaded, as by [LoadSample], and compared, the first and another: if they differ, Precompute returns an
-// error. If they can't be loaded, or are different each time, it only logs that. Another program's file at path is an
-// error. A sample that is damaged in the file, or was left out under [WithErrorBudget], is loaded from ds.
+// Precompute keeps the samples of ds in a file at path: the first run loads and writes them, later runs map
+// the file into memory. The file is written anew if it is damaged, or if any of these has changed: the
+// fields, the number of samples, version, the fingerprint (see [Fingerprinter]). If the samples depend on
+// anything else, change version whenever that changes. If the file is there, its first sample and another one
+// are compared with what [LoadSample] returns: if they differ, Precompute returns an error. If they can't be
+// loaded, or are different each time, it only logs that. Another program's file at path is an error. A sample
+// that is damaged in the file, or was left out under [WithErrorBudget], is loaded from ds.
 //
 // All samples are tried, even if some are bad. If more are bad than [WithErrorBudget] allows, or if the
 // run is interrupted, the samples loaded so far stay in path.partial, and the next call loads the rest.

@@ -49,11 +49,11 @@ type Result struct {
 	Workers       int           `json:"workers"`       // the choice: the fewest workers within Alpha of the fastest, as far as could be measured
 	Fastest       int           `json:"fastest"`       // the fastest count that may be chosen. Counts that were measured only once, or not to ± 50 %, are left out if there are others
 	Trials        []Trial       `json:"trials"`        // one per worker count measured, ascending, except counts that memory rules out
-	Alpha         time.Duration `json:"alpha_ns"`      // the difference that the choice ignores, in the total time of Iterations iterations
+	Alpha         time.Duration `json:"alpha_ns"`      // how much longer Iterations iterations may take at the choice than at the fastest count
 	Iterations    int           `json:"iterations"`    // the number of iterations over which Alpha and Trial.Total accumulate
 	Repeatability float64       `json:"repeatability"` // the share of runs that would choose the same, 0 … 1; 0: not known. It doesn't say whether the choice is right
 
-	Floor    time.Duration `json:"floor_ns"`            // time of an iteration at which training hardly waits; 0: it waited at each count, so that isn't known
+	Floor    time.Duration `json:"floor_ns"`            // time of an iteration at which training hardly waits; 0: not known, because it waited at each count
 	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // ascending: counts that take too much memory, or that are faster only because they take CPUs from other programs; for a stream and with WithTimeout, count 0 too
 
 	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" if a loader tuned itself

@@ -430,6 +430,6 @@ type record = shards.Item[Record]
 // A Record is one record of a shard. The loader reuses it: Next gets it with the contents that an earlier
 // call left in it.
 type Record struct {
-	Data  []byte // append to Data[:0] to reuse its memory; the limit of reading ahead ignores Value
-	Value any    // anything else
+	Data  []byte // append to Data[:0] to reuse its memory
+	Value any    // anything else; it doesn't count towards the limit of what is read ahead
 }

@@ -61,9 +61,9 @@ func AddField[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, "AddField", Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
 }
 
-// AddRagged does what [AddField] does, for a field whose size varies by sample: dims says in how many
-// dimensions, from the first, and shape is the largest size. dims comes before the shape: up to 512 tokens
-// are AddRagged[int32](&s, "tokens", 1, 512). See [Field].
+// AddRagged does what [AddField] does, for a field whose size varies by sample: dims is how many of the
+// first dimensions vary, and shape is the largest size. dims comes before the shape: up to 512 tokens are
+// AddRagged[int32](&s, "tokens", 1, 512). See [Field].
 func AddRagged[T Element](s *Schema, name string, dims int, shape ...int) Column[T] {
 	if dims < 1 || dims > len(shape) {
 		panic(fmt.Sprintf("nwt: AddRagged: field %q: dims is %d: must be 1 … %d, the dimensions of shape %v, which comes after dims", name, dims, len(shape), slices.Clone(shape)))

@@ -32,9 +32,8 @@ type Stats struct {
 	elapsed time.Duration // since the loader was made
 }
 
-// Since returns what the loader has done since an earlier snapshot.
-// Load's times, memory, prefetch and workers are those of s, not
-// differences.
+// Since returns what the loader has done since an earlier snapshot. Times per sample,
+// memory, prefetch and workers are those of s, not differences.
 func (s Stats) Since(earlier Stats) Stats {
 	ready := s.Occupancy*float64(s.Batches) - earlier.Occupancy*float64(earlier.Batches)
 	s.Batches, s.Samples, s.Bad = s.Batches-earlier.Batches, s.Samples-earlier.Samples, s.Bad-earlier.Bad

@@ -86,7 +86,7 @@ type cudaDevice struct {
 func (d cudaDevice) String() string { return d.name }
 
 // A Device says where batches must end up: [Host], [CUDA], or the program's own, for which see package
-// device. Any goroutine may call it. The interface is experimental: it may change once it has run on a
+// driver. Any goroutine may call it. The interface is experimental: it may change once it has run on a
 // real GPU.
 type Device interface {
 	String() string                     // for reports; devices of different speeds must have different names

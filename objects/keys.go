@@ -68,8 +68,8 @@ const (
 )
 
 // List lists the objects whose keys begin with prefix, in the order of their keys, whatever the store's
-// order is. It leaves out those whose key makes keep(key) return false (nil keeps all), and those whose
-// keys end in "/", which stand for folders. After a temporary error it tries again.
+// order is. It leaves out those for which keep returns false (nil keeps all), and those whose keys end
+// in "/", which stand for folders. After a temporary error it tries again.
 //
 // It returns an error if the store lists a key twice, or one that lacks the prefix or is longer than
 // 64 KiB, or if it sends the same 1000 keys again. If the keys take more than 4 GiB, that is an error

@@ -36,10 +36,9 @@ type ClassBatch struct {
 // batches than there are ranks, several ranks share a batch; [nwt.WithDropLast] leaves such a step out.
 // To change a class's weight, call SetSampler between epochs, and save the new weights with the model.
 //
-// Which classes a batch has is computed for a whole epoch, the first before its first batch: for ten
-// million samples in classes of 4, this takes about 0.5 s. The order of the next epoch is computed in the
-// background once half of an epoch is loaded. Two successive epochs are kept; each takes 8 bytes per class
-// of a batch.
+// The order of an epoch is computed as a whole: for ten million samples in classes of 4, this takes about
+// 0.5 s. The first epoch waits for it; the next one is computed in the background once half of an epoch is
+// loaded. Two successive epochs are kept; each takes 8 bytes per class of a batch.
 func PerClass(labels []int, b ClassBatch, seed uint64) (nwt.Sampler, error) {
 	s := &perClass{classes: b.Classes, each: b.Samples, seed: seed, last: len(labels) - 1}
 	if err := errors.Join(s.group(labels, b.Weights), s.checkSize(len(labels))); err != nil {

@@ -57,8 +57,8 @@ type drawn struct {
 }
 
 // NewPrioritized makes a Prioritized that draws the given number of samples at a time from 0 … capacity−1.
-// All weights are 0 at first: an index comes once its weight is set, so a replay buffer may grow up to the
-// capacity, which the length of the dataset must be at least. It takes 16 to 32 bytes per index.
+// All weights are 0 at first: an index comes once its weight is set. So a replay buffer may grow up to the
+// capacity; the dataset must be at least that long. It takes 16 to 32 bytes per index.
 func NewPrioritized(capacity, draws int, seed uint64) (*Prioritized, error) {
 	var errs []error
 	if capacity < 1 || capacity > math.MaxInt32 {

@@ -32,8 +32,8 @@ func optionError(option string, value any, format string, args ...any) error {
 
 // Select makes a sampler for part of a dataset, with the order of s: each index k from s becomes
 // indices[k]. Select(nwt.Shuffled(len(indices), seed), indices) shuffles the part; an index listed twice
-// comes twice. If s knows that it visits an index outside of 0 … len(indices)−1, as a [nwt.BoundedSampler]
-// does, that is an error; else At panics.
+// comes twice. If s visits an index outside of 0 … len(indices)−1, At panics; if s is a
+// [nwt.BoundedSampler] and tells so, Select returns an error.
 //
 // If s is a [nwt.BatchSampler], so is the result. Indices must not be negative. Select copies them.
 func Select(s nwt.Sampler, indices []int) (nwt.Sampler, error) {

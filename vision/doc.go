@@ -40,27 +40,26 @@
 //
 // # What is remembered of JPEG files
 //
-// Where the codes of a block begin is known only to who has read all codes before it. So a pipeline
-// remembers some places in the codes of each baseline JPEG file of 4 kB to 32 MB: one for every 16 rows
-// of pixels and, in wide pictures, every 512 columns. Later crops of the same file begin there instead of
-// reading what lies above them and beside them. Pixels and errors are the same with what is remembered and
-// without.
+// To find the codes of a block, a decoder must read all codes before them. So a pipeline remembers
+// some places in the codes of each baseline JPEG file of 4 kB to 32 MB: one for every 16 rows of pixels
+// and, in wide pictures, every 512 columns. Later crops of the same file begin there instead of reading
+// what lies above them and beside them. What is remembered changes neither pixels nor errors.
 //
-// A file is known by a hash of all its bytes, so a file that changes is another file. A photograph of
-// 500 × 375 takes 224 bytes, one of 3000 × 2000 takes 6 kB. The process takes at most 256 MB for that, the
-// places of 1.2 million photographs of 500 × 375; then no more are remembered. [WithRowMemory] changes the
-// bound. The memory isn't in the Go heap; it is freed once nobody uses the pipeline any more. For a
-// [Folder], it is counted in nwt.Stats.DatasetBytes.
+// A file is known by a hash of all its bytes, so a file that changes is another file. A photograph of 500
+// × 375 takes 224 bytes, one of 3000 × 2000 takes 6 kB. The process takes at most 256 MB for that, enough
+// for 1.2 million photographs of 500 × 375; then it remembers no more. [WithRowMemory] changes the bound.
+// The memory isn't in the Go heap; it is freed once nobody uses the pipeline any more. For a [Folder], it
+// is counted in nwt.Stats.DatasetBytes.
 //
 // # Large pictures
 //
 // If a crop of a JPEG file is at least four times as wide and as high as the result, the file is decoded at
-// half its size; if it is eight times, at a quarter. At least twice as many values per side as the result
-// has pixels are left, of chroma too, and are then resized as always. The finest detail, which resizing
-// would average away, isn't computed. Of 72 crops of photographs of 3000 × 2000, the results differ by 0.3 of
-// 255 levels on average from those of full decoding, by 0.8 for the worst crop, and by at most 14 for a
-// single value. Their mean difference to Pillow's is 0.48 instead of 0.40. [WithoutScaling] decodes at full
-// size. Masks, and the pictures of [LoadCrops], always are.
+// half its size; if it is eight times, at a quarter. Each side then has at least twice as many values as the
+// result has pixels, of chroma too; these are resized as always. The finest detail, which resizing would
+// average away, isn't computed. Of 72 crops of photographs of 3000 × 2000, the results differ by 0.3 of 255
+// levels on average from those of full decoding, by 0.8 for the worst crop, and by at most 14 for a single
+// value. Their mean difference to Pillow's is 0.48 instead of 0.40. [WithoutScaling] decodes at full size,
+// as masks and the pictures of [LoadCrops] always are.
 //
 // # The same pixels everywhere
 //

@@ -98,7 +98,7 @@ func WithMaxPixels(n int) Option {
 }
 
 // WithoutScaling decodes JPEG files at their full size. Otherwise a file is decoded at half or a quarter of
-// its size if at least twice as many pixels per side as the result has are left: see the package
+// its size if that leaves at least twice as many pixels per side as the result has: see the package
 // documentation.
 func WithoutScaling() Option {
 	return func(p *Pipeline) error {

@@ -14,11 +14,11 @@ import (
 	"github.com/nwt-go/nwt/internal/retry"
 )
 
-// Locate reads the headers of shards, named as for [New], and returns what f makes of each sample, in the
-// order of the shards: a program that keeps where files lie can load samples by number. The shards must not
-// be compressed. A record passed to f has the content only of files with the extensions read;
-// [Record.Range] tells where the others lie. Several shards are read at a time, and f is called by several
-// goroutines; its first error ends Locate.
+// Locate reads the headers of shards, named as for [New]. It returns what f makes of each sample, in the
+// order of the shards. If f notes where files lie, samples can be loaded by number. The shards must not be
+// compressed. A record passed to f has the content only of files whose extensions are in read;
+// [Record.Range] tells where the others lie. Several goroutines read shards and call f; its first error
+// ends Locate.
 func Locate[T any](ctx context.Context, fsys fs.FS, shards, read []string, f func(r *Record) (T, error)) ([]T, error) {
 	made, err := New(fsys, shards, nil, func(context.Context, *Record, *nwt.Sample) error { return nil })
 	if err != nil {

@@ -160,7 +160,7 @@ class Local(Loader):
         return str(self._transport.more("marks").decode())
 
     def state_dict(self) -> State:
-        """As in Loader. The state of a part of an epoch also tells the files' sizes and times."""
+        """As in Loader. A state in mid-epoch also tells the files' sizes and times."""
         state = super().state_dict()
         if state["samples"] and self._closed is None:
             state["files"] = self._marks
@@ -324,8 +324,8 @@ class ImageFolder(_Pictured):
     normalize=None: (mean, std), each three numbers, or True for ImageNet's: pixels are
         (value − mean) / std, and float32 unless dtype says otherwise.
     transform: your own function of each picture, after all that. It gets uint8 [height, width, 3],
-        and a numpy.random.Generator if it takes a second argument. It returns an array or a tensor,
-        alike for all pictures, which is batch["image"] as it is; or a dict of several. Processes of
+        and a numpy.random.Generator if it takes a second argument. It returns batch["image"],
+        an array or a tensor, alike for all pictures; or a dict of several. Processes of
         this Python call it, one per worker. Before each call random, numpy.random and torch are
         seeded by seed, epoch and position.
     timeout: how many seconds transform may take. Then its process is killed, and the sample is bad.

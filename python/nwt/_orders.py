@@ -29,7 +29,7 @@ class Order:
 
 
 class Written:
-    """The orders of two epochs in a file that nwt-serve reads, each as its epoch's number, from 1, and its indices, all of 8 bytes.
+    """The orders of two epochs in a file that nwt-serve reads. Each is its epoch's number, from 1, and its indices, in 8 bytes each.
 
     Part 0 has the epoch that goes on, part 1 another one. Nothing is said over the connection, so a
     program that is started again goes on in the same order.
@@ -72,7 +72,7 @@ class Written:
         return indices.astype(np.int64)
 
     def mark(self, epoch: int) -> list[Any]:
-        """What the state of a part of an epoch has: the rank, the number of ranks and a hash."""
+        """What a state in mid-epoch has: the rank, the number of ranks and a hash."""
         return [*self._order.place, self._parts[0][1]] if self._parts[0][0] == epoch else self._expected[1]
 
     def expect(self, epoch: int, mark: Any) -> None:

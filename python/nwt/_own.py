@@ -36,14 +36,14 @@ class Dataset(Local):
     ragged: the arrays whose first dimension varies, with the longest allowed: {"text": 512}. They
         are padded to it, and "text.len0" has the lengths.
     collate_fn: makes a batch of a list of samples, in this process. The samples come as pickles.
-    object_bytes=4 MiB: how many bytes what isn't an array may take in a sample.
-    weights: a number per sample: samples are drawn in these proportions.
-    draws: how many samples an epoch has, with weights; by default as many as the dataset.
-    replacement=True: whether a sample may come several times in an epoch, with weights.
+    object_bytes=4 MiB: how many bytes a sample may have that aren't in arrays.
+    weights: a number per sample; samples are drawn in these proportions.
+    draws: with weights, how many samples an epoch has; by default as many as the dataset.
+    replacement=True: with weights, whether a sample may come several times in an epoch.
     order: a function of the epoch that returns the indices of its samples, as many in each epoch
         and the same on all ranks, which divide them. It is called as an epoch begins.
-    lengths: a number per sample: a batch has samples of similar lengths.
-    batch_tokens: how long the samples of a batch may be together, padding included, with lengths;
+    lengths: a number per sample; the samples of a batch have similar lengths.
+    batch_tokens: with lengths, how long the samples of a batch may be together, padding included.
         batch_size is then the most samples.
     timeout: how many seconds a sample may take. Then its process is killed, and the sample is bad.
     retryable=(): exceptions after which a sample is made again, beside ConnectionError and
@@ -183,7 +183,7 @@ class Dataset(Local):
         return state, number
 
     def state_dict(self) -> State:
-        """As in Loader. With order, the state of a part of an epoch also has a hash of the epoch's indices."""
+        """As in Loader. With order, a state in mid-epoch also has a hash of the epoch's indices."""
         state = super().state_dict()
         if self._written and state["samples"]:
             state["list"] = self._written.mark(state["epoch"])
