@@ -330,7 +330,7 @@ func (l *Loader) Stats() Stats {
 	f := l.engine.stage.Figures()
 	s.WindowBytes = l.engine.mixed.bytes.Load()
 	s.Copied, s.CopiedBytes, s.Transfer, s.DeviceBytes = f.Copies, f.Bytes, f.Took, int64(f.Held)
-	s.DatasetBytes = cacheBytes(l.engine.setup.ds) + int64(l.engine.setup.helpers.Memory(10 * time.Second))
+	s.DatasetBytes = cacheBytes(l.engine.setup.ds) + int64(l.engine.setup.helpers.Memory(10*time.Second))
 	return s
 }
 

@@ -409,15 +409,16 @@ func WithIterations(n int) Option {
 
 // WithMaxWorkers sets how many workers [Tune] tries at most, 0 … 1024. By default Tune tries up to two
 // workers per CPU that the process may use, and more as long as more workers are faster and CPUs are
-// idle.
+// idle. Without [WithStep], it tries more than 64 workers, and more than 4 per CPU, only as long as a batch
+// takes 10 ms or more.
 func WithMaxWorkers(n int) Option {
 	return number("WithMaxWorkers", inTune|inAuto, n, 0, maxWorkers, func(o *options) { o.most = n }, n)
 }
 
 // WithTuningTime sets how long [Tune] may measure; d must be above 0. After that time, Tune ends the
 // context of Load, waits for the calls under way, and returns the best answer so far. One count is
-// measured in any case, even if its first batches take longer. The default is 1 minute; with
-// [WithIterations] or [Exhaustive] there is no limit.
+// measured in any case, even if its first batches take longer. The default is 1 minute, or 20 s without
+// [WithStep] if batches take less than half a second; with [WithIterations] or [Exhaustive] there is no limit.
 func WithTuningTime(d time.Duration) Option {
 	return option("WithTuningTime", inTune, errorIf(d <= 0, "WithTuningTime", d, "must be more than 0"), func(o *options) { o.tuningTime = d })
 }

@@ -40,8 +40,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         torch's, and those of nwt.Dataset come after them: seed, tune, ragged, lengths, errors …
         Or a loader of nwt, which has these arguments itself. A batch is then a dict of tensors.
     sampler: of torch's, RandomSampler, SequentialSampler, WeightedRandomSampler, SubsetRandomSampler
-        and DistributedSampler decide the order by seed, and ranks divide it. What another sampler
-        gives is this rank's own, and is taken as an epoch begins.
+        and DistributedSampler decide the order by seed, and ranks divide it. Any other
+        sampler gives this rank's own indices; they are taken as an epoch begins.
     seed: by default that which `generator` began with, or 0.
     fields: with ("image", "label"), a batch is a tuple of these tensors. With
         {"pixel_values": "image"}, it is a dict in which the tensor "image" is named "pixel_values".
