@@ -111,7 +111,15 @@ class TestTransform(unittest.TestCase):
                 if i in rows:
                     np.testing.assert_array_equal(rows[i][8:], row[8:])
         said = "\n".join(logged.output)
-        for text in ("dog/000.png", "dog/001.png", "dog/003.png", "in faulty", "ValueError: no such bird", "no sample within 1s", "field 'image' has the shape (10,), and in sample 0 (11,)"):
+        for text in (
+            "dog/000.png",
+            "dog/001.png",
+            "dog/003.png",
+            "in faulty",
+            "ValueError: no such bird",
+            "no sample within 1s",
+            "field 'image' has the shape (10,), and in sample 0 (11,)",
+        ):
             self.assertIn(text, said)
 
     def test_a_dict_becomes_several_fields_and_the_number_of_processes_is_tuned(self):
