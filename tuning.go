@@ -360,6 +360,9 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 			r.Floor = one.Step
 		}
 	}
+	if r.Floor > r.trial(r.Workers).Mean { // more workers make the step longer than it takes at the choice
+		r.Floor = 0
+	}
 	cpus := o.machine.CPUs()
 	about := report.Circumstances{
 		CPUs: cpus, Mine: cpus.Mine(o.ranks(), o.cpus()), Limit: t.limit, Most: o.most, Timeout: o.timeout > 0,

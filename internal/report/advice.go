@@ -154,6 +154,8 @@ func (r *Result) Advise(c Circumstances) {
 		say("Without workers, loading adds %s to every training step; WithStep measures whether a worker would hide it.", human.Duration(t.Mean))
 	case !r.Step:
 		say("Loading takes %s per batch. A step that waits for a GPU longer than that hides it; a step that computes on the CPUs competes with it: measure with WithStep.", human.Duration(t.Mean))
+	case lost < hardly:
+		say("The step sets the pace: training hardly waits for data. Work on the model.")
 	case lost <= LittleWait:
 		say("The step sets the pace: training waits for data %s of the time. Work on the model.", human.Share(lost))
 	default:

@@ -218,7 +218,7 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 		want          []string
 		never         string
 	}{
-		{name: "the step sets the pace", compute: ms / 10, step: 20 * ms, most: 8, want: []string{"The step sets the pace: training waits for data 0.0 % of the time. Work on the model."}, never: "CPUs"},
+		{name: "the step sets the pace", compute: ms / 10, step: 20 * ms, most: 8, want: []string{"The step sets the pace: training hardly waits for data. Work on the model."}, never: "CPUs"},
 		{name: "training waits", wait: 10 * ms, step: 5 * ms, most: 8, want: []string{"Training waits for data 8", " of the time: 3", " per batch."}},
 		{name: "no step", wait: 10 * ms, most: 8, want: []string{"Loading takes ", " ms per batch. A step that waits for a GPU longer than that hides it"}},
 		{name: "no workers", wait: 10 * ms, most: 0, want: []string{"Without workers, loading adds 320 ms to every training step"}},
@@ -655,4 +655,26 @@ func TestTheFloorIsThatOfACountAtWhichTrainingHardlyWaits(t *testing.T) {
 			require.Equal(t, floor > 0, strings.Contains(r.String(), "if training never waited for data"), "%v", r)
 		})
 	}
+}
+
+// With workers a step takes longer than loading and the step without.
+func TestNoFloorIsAboveTheChoice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var loaded atomic.Int64
+		ds := nwt.NewDataset(1_000_000, kit.Scalar, func(context.Context, int, *nwt.Sample) error {
+			time.Sleep(time.Millisecond)
+			loaded.Store(time.Now().UnixNano())
+			return nil
+		})
+		r := tune(t, ds, nwt.WithMaxWorkers(2), nwt.WithStep(func(context.Context, *nwt.Batch) error {
+			time.Sleep(10 * time.Millisecond)
+			if beside := time.Now().UnixNano()-loaded.Load() != int64(10*time.Millisecond); beside {
+				time.Sleep(40 * time.Millisecond)
+			}
+			return nil
+		}))
+		require.Zero(t, r.Workers, "%v", r)
+		require.Zero(t, r.Floor, "%v", r)
+		require.NotContains(t, r.String(), "if training never waited for data")
+	})
 }
