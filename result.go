@@ -27,7 +27,7 @@ func (r *Result) report() *report.Result {
 		p.Trials = append(p.Trials, report.Trial{
 			Workers: t.Workers, Prefetch: t.Prefetch, Mean: t.Mean, Low: t.Low, High: t.High, Median: t.Median, Total: t.Total,
 			Wait: t.Wait, Transfer: t.Transfer, FirstBatch: t.FirstBatch, Needs: t.needs(),
-			CPU: t.CPU, CollectorCPU: t.CollectorCPU, OtherCPU: t.OtherCPU, Queued: t.queued, Reading: t.Reading,
+			CPU: t.CPU, CollectorCPU: t.CollectorCPU, OtherCPU: t.OtherCPU, Reading: t.Reading,
 		})
 	}
 	for _, out := range r.RuledOut {
@@ -136,8 +136,6 @@ type Trial struct {
 	CPU          float64 `json:"cpu"`           // used by this process, its garbage collector included
 	CollectorCPU float64 `json:"collector_cpu"` // used by its garbage collector
 	OtherCPU     float64 `json:"other_cpu"`     // used by other processes; if this count was measured too briefly, the mean over all of Tune; −1: not known
-
-	queued float64 // that its threads waited for; 0 if not known
 }
 
 // Progress says how far tuning or precomputing has come.

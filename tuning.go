@@ -363,10 +363,10 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 	if r.Floor > r.trial(r.Workers).Mean { // more workers make the step longer than it takes at the choice
 		r.Floor = 0
 	}
-	cpus := o.machine.CPUs()
+	cpus, chosen := o.machine.CPUs(), t.trials.at(c.Workers)
 	about := report.Circumstances{
 		CPUs: cpus, Mine: cpus.Mine(o.ranks(), o.cpus()), Limit: t.limit, Most: o.most, Timeout: o.timeout > 0,
-		Others: others, Unseen: unseen, Late: t.sp.Time > 0 && t.sp.Left == 0,
+		Others: others, Queued: chosen.queue / max(chosen.measured, 1), Unseen: unseen, Late: t.sp.Time > 0 && t.sp.Left == 0,
 		First: report.FirstPass(t.pass, t.seen), Drift: report.Drift(t.seen), Peaks: t.noted,
 	}
 	if t.l.setup.streams() {
@@ -420,7 +420,7 @@ func (t *trial) used(u host.Use, took time.Duration, o *options, reading float64
 	own, queued = u.Own/cpus.Mine(o.ranks(), o.cpus()), share(u.Waiting)
 	t.measured += weight
 	t.cpu, t.gc, t.queue, t.reading = t.cpu+min(1, own)*weight, t.gc+share(u.Collector)*weight, t.queue+queued*weight, t.reading+min(1, reading)*weight
-	t.told.CPU, t.told.CollectorCPU, t.told.queued, t.told.Reading = t.cpu/t.measured, t.gc/t.measured, t.queue/t.measured, t.reading/t.measured
+	t.told.CPU, t.told.CollectorCPU, t.told.Reading = t.cpu/t.measured, t.gc/t.measured, t.reading/t.measured
 	if u.OthersKnown {
 		t.other, t.otherTime = t.other+cpus.OthersShare(u.Others, o.ranks(), o.cpus())*weight, t.otherTime+weight
 		t.told.OtherCPU = min(t.other/t.otherTime, 1-t.told.CPU)

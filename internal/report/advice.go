@@ -39,7 +39,8 @@ type Circumstances struct {
 	AtOnce int // … and how many of them are read at once
 
 	Others  float64 // share of the CPUs that other processes used meanwhile
-	Unseen  string  // why that isn't known
+	Queued  float64 // share of the CPUs that the process's threads waited for at the choice; 0 if not known
+	Unseen  string  // why Others isn't known
 	Timeout bool    // WithTimeout is given
 	Late    bool    // the time for tuning was over before the search was
 	First   float64 // how many times as long batches took while the dataset was loaded for the first time, at the same counts; 0: not known
@@ -201,7 +202,7 @@ func (r *Result) aboutLoading(t Trial, c Circumstances, say func(format string, 
 		say("The CPUs are full (%s), most of them with what the program does beside loading: without that, loading may be faster.", used)
 	case t.CPU >= cpuFull:
 		say("The CPUs are full (%s): decode less, or decode once: Cached in memory, Precompute in a file.", used)
-	case t.CPU+min(c.Others, 1-t.CPU) >= cpuFull && t.wants(c.Mine):
+	case t.CPU+min(c.Others, 1-t.CPU) >= cpuFull && t.wants(c):
 		say("The CPUs are full, %s of them used by other programs: without those, loading may be faster.", human.Share(min(c.Others, 1-t.CPU)))
 	case t.Reading >= readingSets:
 		say("Reading the stream sets the pace: it goes on for %s of the time, %d of %d shards at once (WithInterleave).", human.Share(t.Reading), min(c.AtOnce, c.Shards), c.Shards)
@@ -236,7 +237,7 @@ func (r *Result) loadingCPU(t Trial) float64 {
 
 // wants reports whether the workers use, or wait for, as many of the CPUs as they can; workers that wait
 // for storage don't.
-func (t *Trial) wants(cpus float64) bool {
-	most := min(1, float64(max(1, t.Workers))/cpus) // of the CPUs
-	return t.Queued == 0 || t.CPU+t.Queued >= cpuFull*most
+func (t *Trial) wants(c Circumstances) bool {
+	most := min(1, float64(max(1, t.Workers))/c.Mine) // of the CPUs
+	return c.Queued == 0 || t.CPU+c.Queued >= cpuFull*most
 }

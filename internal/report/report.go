@@ -38,15 +38,13 @@ type Result struct {
 	Warnings, Advice []string
 }
 
-// A Trial is what was measured at one worker count. The fields are those of nwt.Trial, but for Needs and
-// Queued.
+// A Trial is what was measured at one worker count. The fields are those of nwt.Trial, but for Needs.
 type Trial struct {
 	Workers, Prefetch              int
 	Mean, Low, High, Median, Total time.Duration
 	Wait, Transfer, FirstBatch     time.Duration
 	Needs                          uint64 // bytes of memory
 	CPU, CollectorCPU, OtherCPU    float64
-	Queued                         float64 // share of the CPUs that its threads waited for; 0 if not known
 	Reading                        float64
 }
 
