@@ -270,6 +270,10 @@ def _loader_of(dataset: Any, given: Mapping[str, Any], options: dict[str, Any]) 
 def _order_of(sampler: Any, n: int, told: Mapping[str, Any]) -> dict[str, Any]:
     """The options of nwt.Dataset that stand for a sampler of torch, or for another iterable of indices."""
     data, kind, seed = torch.utils.data, type(sampler), told["seed"]
+    if not hasattr(sampler, "__len__"):
+        raise TypeError(f"sampler={sampler!r:.200}: must have __len__, so that the number of batches is known")
+    if not len(sampler):
+        raise ValueError(f"sampler={sampler!r:.200}: gives no index")
     if kind is data.SequentialSampler and len(sampler) == n:
         return {}
     if kind is data.DistributedSampler and len(sampler.dataset) == n:
@@ -283,8 +287,6 @@ def _order_of(sampler: Any, n: int, told: Mapping[str, Any]) -> dict[str, Any]:
         return {"shuffle": True} if sampler.num_samples == n else {"order": _Shuffled(np.arange(n), sampler.num_samples, seed)}
     if kind is data.SubsetRandomSampler:
         return {"order": _Shuffled(np.asarray(sampler.indices), len(sampler), seed)}
-    if not hasattr(sampler, "__len__"):
-        raise TypeError(f"sampler={sampler!r:.200}: must have __len__, so that the number of batches is known")
     if told.get("rank") is None and torch.distributed.is_available() and torch.distributed.is_initialized():
         place = torch.distributed.get_rank(), torch.distributed.get_world_size()
     else:

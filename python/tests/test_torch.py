@@ -379,6 +379,7 @@ class OwnDatasets(unittest.TestCase):
             ("lengths=", test_own.Birds(), {"batch_sampler": [[0]]}),
             ("sampler: it decides the order alone", test_own.Birds(), {"sampler": [0], "shuffle": True}),
             ("must have __len__", test_own.Birds(), {"sampler": iter([0])}),
+            ("gives no index", test_own.Birds(), {"sampler": torch.utils.data.SubsetRandomSampler([])}),
             ("has no argument 'shufle'", test_own.Birds(), {"shufle": True}),
         ):
             with self.subTest(error), self.assertRaisesRegex((TypeError, ValueError, nwt.Error), error):
