@@ -5,8 +5,10 @@ import os
 import pathlib
 import random
 import signal
+import sys
 import time
 import unittest
+from unittest import mock
 
 import numpy as np
 import program
@@ -138,7 +140,7 @@ class TestTransform(unittest.TestCase):
             (nwt.Error, "transform returned no array as 'name': it must return an array", {"transform": text}),
             (nwt.Error, "missing 1 required keyword-only argument: 'folder'", {"transform": faulty}),
         ):
-            with self.subTest(error), self.assertRaisesRegex(kind, error):
+            with self.subTest(error), mock.patch.dict(sys.modules, {"cloudpickle": None}), self.assertRaisesRegex(kind, error):
                 folder(**options)
 
 
