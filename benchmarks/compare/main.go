@@ -1,5 +1,5 @@
 // Command compare measures nwt beside its peers, in Go and in Python, writes the
-// tables and the pictures of docs/compared.md, and prints the ratios that are wanted of nwt.
+// tables and the pictures of docs/compared.md and README.md, and prints the ratios that are wanted of nwt.
 //
 //	go run ./compare                       # everything, about 12 minutes on two CPUs
 //	go run ./compare -seconds 0.2 -rounds 1 -only 'augment|raw'
@@ -77,7 +77,7 @@ func main() {
 	tail := flag.Bool("tail", false, "slow samples and a step that pauses, instead of all others")
 	formats := flag.Bool("formats", false, "JPEG, PNG and WebP files beside torchvision and Pillow, on one thread, instead of all others")
 	report := flag.Bool("report", false, "measure nothing: write the document from the results")
-	document := flag.String("document", "../docs/compared.md", "whose part between the markers is replaced; pictures go beside it")
+	document := flag.String("document", "", "whose part between the markers is replaced; pictures go beside it (default README.md for small samples, else ../docs/compared.md)")
 	flag.Parse()
 	var err error
 	if o.only, err = regexp.Compile(*only); err != nil {
@@ -93,6 +93,12 @@ func main() {
 	}
 	if *results == "" {
 		*results = o.group.results
+	}
+	if *document == "" {
+		*document = "../docs/compared.md"
+		if o.group == ordinary && !*formats {
+			*document = "README.md"
+		}
 	}
 	if o.seconds == 0 {
 		o.seconds = o.group.seconds
