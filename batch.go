@@ -290,7 +290,7 @@ func (b *batch) loadedPlaces(n, worker int) {
 }
 
 // transform calls the function of WithBatchTransform. Before that, it leaves out bad samples as
-// far as the budget may allow; admit counts them later.
+// far as the budget may allow; applyBudget counts them later.
 func (b *batch) transform(worker int) {
 	if b.isDropped() {
 		return
@@ -420,7 +420,7 @@ type slot struct {
 	records []*record // of each place, for a stream: blank until its reader sets it
 
 	// holders counts the batch, the calls in the slot that were given up and haven't returned, and a copy
-	// if nobody can know whether it has ended. The last holder frees mem.
+	// if nobody can know whether it has ended. The last holder frees the slot's memory.
 	holders atomic.Int32
 	free    func(mem []byte) error
 	was     string // with checks: names the batch that the slot belonged to

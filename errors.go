@@ -223,7 +223,7 @@ func (t *tally) count(epoch int) int {
 	return t.bad[epoch]
 }
 
-// admit leaves the bad samples out of a loaded batch. If they exceed the error budget, it
+// applyBudget leaves the bad samples out of a loaded batch. If they exceed the error budget, it
 // returns the error of the first sample beyond it.
 func (t *tally) applyBudget(b *batch) error {
 	if b.failure != nil {

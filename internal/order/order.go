@@ -14,7 +14,7 @@ import (
 // samples all ranks have had. Nothing here overflows, not even with 32 bits, if n is at most
 // permute.MaxLen and world at most launch.MaxWorld.
 //
-// With a BatchSampler a step takes the next world batches instead. Steps and courses then count batches:
+// With a BatchSampler a step takes the next world batches instead. Steps and schedules then count batches:
 // their base is the number of a batch.
 type Order struct {
 	N           int // positions in an epoch; Endless for a stream

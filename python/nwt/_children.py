@@ -201,14 +201,19 @@ def _read_main(name: str | None, path: str | None) -> None:
             code = compile(file.read(), path, "exec")
         module.__file__ = path
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
-    with contextlib.suppress(MainEnds):
+    try:
         exec(code, module.__dict__)  # noqa: S102  # the program itself
+    except MainEnds:
+        pass
+    except Exception as error:  # it may have looked for a GPU, or for other ranks
+        print(f"nwt: {path or name}, executed once more for the workers, ended above its first loader: workers know what stands before. {_text(error)}", file=sys.stderr)
 
 
 class _Template:
     def __init__(self, conn: socket.socket) -> None:
         self.conn, self.kept = conn, b""
         self.children: dict[int, int] = {}  # pid to number
+        self.spawned: list[subprocess.Popen[bytes]] = []
         self.wake, awake = socket.socketpair()
         _open.extend((self.wake, awake))
         self.wake.setblocking(False)
@@ -304,12 +309,13 @@ class _Template:
         with tempfile.TemporaryFile() as file:
             file.write(self.kept)
             file.seek(0)
-            # the descriptors in their places: a shell would need dup2, so the child's program does it
-            program = (
-                f"import os; [os.dup2(a, b) for a, b in {[(conn, 53), (memory, 54), (file.fileno(), 55)]}]; [os.dup2(a + 50, a) for a in (3, 4, 5)]; " + PROGRAM
-            )
+            # the descriptors in their places, by way of numbers that none of them has
+            passed = (conn, memory, file.fileno())
+            free = max(passed) + 1
+            program = f"import os; [os.dup2(a, {free} + i) for i, a in enumerate({passed})]; [os.dup2({free} + i, 3 + i) for i in range(3)]; " + PROGRAM
             argv = [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", program, os.path.dirname(os.path.dirname(__file__)), str(number)]  # type: ignore[attr-defined]
-            return subprocess.Popen(argv, pass_fds=(conn, memory, file.fileno())).pid
+            self.spawned.append(subprocess.Popen(argv, pass_fds=passed))  # kept: else the next Popen would reap it
+            return self.spawned[-1].pid
 
     def reap(self) -> None:
         while True:

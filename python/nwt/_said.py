@@ -26,7 +26,7 @@ class Said:
         self._other = b""  # a panic, say
 
     def pass_on(self) -> None:
-        """Logs what has come."""
+        """Logs what has come, unless another thread has closed the file."""
         while not self.file.closed and (data := self._read()):
             *lines, self._line = (self._line + data).split(b"\n")
             for line in lines:
@@ -34,7 +34,12 @@ class Said:
 
     def _read(self) -> bytes:
         if hasattr(os, "pread"):
-            data = os.pread(self.file.fileno(), 1 << 16, self._at)
+            try:
+                data = os.pread(self.file.fileno(), 1 << 16, self._at)
+            except (OSError, ValueError):
+                if not self.file.closed:
+                    raise
+                return b""
         else:  # on Windows the program has the same position: only once it has ended
             self.file.seek(self._at)
             data = self.file.read(1 << 16)

@@ -253,6 +253,26 @@ class TestOwn(unittest.TestCase):
         self.assertIn("define it above the first loader", said.stderr)
         self.assertTrue(no_more_children())
 
+    @unittest.skipUnless(sys.platform == "linux", "templates fork on Linux")
+    def test_workers_load_though_the_program_finds_no_gpu_and_no_ranks_when_it_is_executed_once_more(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "train.py"), "w") as file:
+                file.write(
+                    "import os, nwt\nclass Birds:\n    def __len__(self): return 4\n    def __getitem__(self, i): return i\n"
+                    "if not os.environ['CUDA_VISIBLE_DEVICES'] or not os.environ['MASTER_ADDR']: raise RuntimeError('no GPU found')\n"
+                    f"print([batch['0'].tolist() for batch in nwt.Dataset(Birds(), batch_size=4, program={program.program()!r})])\n"
+                )
+            said = subprocess.run(
+                [sys.executable, file.name],
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CUDA_VISIBLE_DEVICES": "0", "MASTER_ADDR": "localhost"},
+            )
+        self.assertIn("[[0, 1, 2, 3]]", said.stdout, said.stderr)
+        self.assertIn("no GPU found", said.stderr)
+
     @unittest.skipUnless(importlib.util.find_spec("nbclient") and importlib.util.find_spec("ipykernel"), "there are no notebooks here")
     def test_a_notebook_that_is_interrupted_and_run_again_leaves_no_process(self):
         import nbclient

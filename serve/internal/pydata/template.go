@@ -57,8 +57,9 @@ func startTemplate(ctx context.Context, c *Config) (*template, error) {
 	t := &template{conn: conn, children: map[uint32]int{}, asked: map[uint32]chan answer{}}
 	t.cmd = exec.Command(c.Command[0], c.Command[1:]...)
 	t.cmd.Stdout, t.cmd.Stderr, t.cmd.ExtraFiles = c.Stdout, c.Stderr, []*os.File{theirs}
-	// A child has one thread: the workers are what runs side by side.
-	t.cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1")
+	// A child has one thread: the workers are what runs side by side. The program that the template executes once
+	// more finds no GPU and no other ranks: it must neither take memory there nor join them a second time.
+	t.cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=", "MASTER_ADDR=")
 	err = t.cmd.Start()
 	_ = theirs.Close()
 	if err != nil {
