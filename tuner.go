@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/memlimit"
 	"github.com/nwt-go/nwt/internal/oncelog"
@@ -101,7 +102,11 @@ func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 	sp := t.space()
 	busy := t.setup.helpers.Beside(t.setup.opts.machine.StartCPU())
 	m := t.measured(sp)
-	done, err := t.measure(ctx, m, func() (search.Request, bool) { return t.next(m) })
+	var used host.Use
+	done, err := t.measure(ctx, m, func() (search.Request, bool) {
+		used = busy.Used() // while those that load for the dataset run
+		return t.next(m)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +116,7 @@ func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 	if !m.fits() {
 		return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", m.refused[m.trials[len(m.trials)-1].told.Workers].Reason)
 	}
-	used, others, unseen := busy.Used(), 0., busy.Note()
+	others, unseen := 0., busy.Note()
 	if used.OthersKnown {
 		others, unseen = t.setup.opts.machine.CPUs().OthersShare(used.Others, t.setup.opts.ranks(), t.setup.opts.cpus()), ""
 	}

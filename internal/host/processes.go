@@ -46,20 +46,26 @@ func (m machine) memoryOf(id int) uint64 {
 	return 0
 }
 
-// Beside returns a meter that counts what the processes use as this process's own.
-func (p *Processes) Beside(m Meter) Meter { return besideMeter{m, p, time.Now(), p.used()} }
+// Beside returns a meter that counts what the processes use as this process's own. What a process used after the
+// last call of Used isn't counted if it has ended.
+func (p *Processes) Beside(m Meter) Meter {
+	return &besideMeter{Meter: m, others: p, began: time.Now(), seen: p.used()}
+}
 
 type besideMeter struct {
 	Meter
 	others *Processes
 	began  time.Time
-	before map[int]time.Duration
+	seen   map[int]time.Duration // what each process had used at the last call
+	theirs time.Duration
 }
 
-func (m besideMeter) Used() Use {
-	u := m.Meter.Used()
-	if theirs := waited(m.before, m.others.used()); theirs > 0 {
-		cpus := float64(theirs) / float64(time.Since(m.began))
+func (m *besideMeter) Used() Use {
+	u, now := m.Meter.Used(), m.others.used()
+	m.theirs += waited(m.seen, now)
+	m.seen = now
+	if m.theirs > 0 {
+		cpus := float64(m.theirs) / float64(time.Since(m.began))
 		u.Own += cpus
 		u.Others = max(0, u.Others-cpus/float64(allowed().usable))
 	}
