@@ -206,7 +206,10 @@ def _read_main(name: str | None, path: str | None) -> None:
     except MainEnds:
         pass
     except Exception as error:  # it may have looked for a GPU, or for other ranks
-        print(f"nwt: {path or name}, executed once more for the workers, ended above its first loader: workers know what stands before. {_text(error)}", file=sys.stderr)
+        print(
+            f"nwt: {path or name} was executed once more for the workers, and failed above its first loader. They know only what stands before that: {_text(error)}",
+            file=sys.stderr,
+        )
 
 
 class _Template:

@@ -231,45 +231,33 @@ class TestOwn(unittest.TestCase):
             with self.assertRaisesRegex(Exception, error):
                 own(of, **options)
 
-    @unittest.skipUnless(sys.platform == "linux", "looks for processes in /proc")
-    def test_a_script_without_a_guard_runs_and_leaves_no_process(self):
+    def run_script(self, text, **environ):
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "train.py"), "w") as file:
-                file.write(
-                    "import nwt\nclass Birds:\n    def __len__(self): return 20\n    def __getitem__(self, i): return i\n"
-                    f"print('above')\ntrain = nwt.Dataset(Birds(), batch_size=10, program={program.program()!r})\nprint([batch['0'].tolist() for batch in train])\n"
-                    f"class Later(Birds): pass\nnwt.Dataset(Later(), program={program.program()!r})\n"
-                )
-            said = subprocess.run(
-                [sys.executable, file.name],
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=120,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            )
+                file.write(text)
+            env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environ}
+            return subprocess.run([sys.executable, file.name], check=False, capture_output=True, text=True, timeout=120, env=env)
+
+    @unittest.skipUnless(sys.platform == "linux", "looks for processes in /proc")
+    def test_a_script_without_a_guard_runs_and_leaves_no_process(self):
+        said = self.run_script(
+            "import nwt\nclass Birds:\n    def __len__(self): return 20\n    def __getitem__(self, i): return i\n"
+            f"print('above')\ntrain = nwt.Dataset(Birds(), batch_size=10, program={program.program()!r})\nprint([batch['0'].tolist() for batch in train])\n"
+            f"class Later(Birds): pass\nnwt.Dataset(Later(), program={program.program()!r})\n"
+        )
         self.assertIn("[10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]", said.stdout, said.stderr)
         self.assertEqual(said.stdout.count("above"), 3)  # in the template of each loader too
         self.assertIn("define it above the first loader", said.stderr)
         self.assertTrue(no_more_children())
 
-    @unittest.skipUnless(sys.platform == "linux", "templates fork on Linux")
     def test_workers_load_though_the_program_finds_no_gpu_and_no_ranks_when_it_is_executed_once_more(self):
-        with tempfile.TemporaryDirectory() as folder:
-            with open(os.path.join(folder, "train.py"), "w") as file:
-                file.write(
-                    "import os, nwt\nclass Birds:\n    def __len__(self): return 4\n    def __getitem__(self, i): return i\n"
-                    "if not os.environ['CUDA_VISIBLE_DEVICES'] or not os.environ['MASTER_ADDR']: raise RuntimeError('no GPU found')\n"
-                    f"print([batch['0'].tolist() for batch in nwt.Dataset(Birds(), batch_size=4, program={program.program()!r})])\n"
-                )
-            said = subprocess.run(
-                [sys.executable, file.name],
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=120,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CUDA_VISIBLE_DEVICES": "0", "MASTER_ADDR": "localhost"},
-            )
+        said = self.run_script(
+            "import os, nwt\nclass Birds:\n    def __len__(self): return 4\n    def __getitem__(self, i): return i\n"
+            "if not os.environ['CUDA_VISIBLE_DEVICES'] and not os.environ['MASTER_ADDR']: raise RuntimeError('no GPU found')\n"
+            f"print([batch['0'].tolist() for batch in nwt.Dataset(Birds(), batch_size=4, program={program.program()!r})])\n",
+            CUDA_VISIBLE_DEVICES="0",
+            MASTER_ADDR="localhost",
+        )
         self.assertIn("[[0, 1, 2, 3]]", said.stdout, said.stderr)
         self.assertIn("no GPU found", said.stderr)
 
