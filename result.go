@@ -53,7 +53,7 @@ type Result struct {
 	Iterations    int           `json:"iterations"`    // the number of iterations over which Alpha and Trial.Total accumulate
 	Repeatability float64       `json:"repeatability"` // the share of runs that would choose the same, 0 … 1; 0: not known. It doesn't say whether the choice is right
 
-	Floor    time.Duration `json:"floor_ns"`            // time of an iteration at which training hardly waits; 0: not known, because it waited at each count
+	Floor    time.Duration `json:"floor_ns"`            // time of an iteration at which training hardly waits; 0: not known
 	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // ascending: counts that take too much memory, or that are faster only because they take CPUs from other programs; for a stream and with WithTimeout, count 0 too
 
 	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" if a loader tuned itself
