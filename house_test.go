@@ -41,7 +41,7 @@ const docsGiven = `ctx context.Context, ds nwt.Dataset, stream nwt.Stream, opts 
 
 // documents returns the paths of all pages.
 func documents(t *testing.T) (all []string) {
-	for _, pattern := range []string{"*.md", "docs/*.md", "python/*.md", "benchmarks/*.md", "benchmarks/*/*.md", "examples/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "python/*.md", "benchmarks/*.md", "benchmarks/*/*.md", "examples/*.md", ".ci/*.md"} {
 		found, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		require.NotEmpty(t, found, pattern)
