@@ -74,7 +74,7 @@ func (r *Result) Warn(c Circumstances) {
 	}
 	chosen := r.trial(r.Workers)
 	if c.Late && float64(chosen.Wait+chosen.Transfer) > hardly*float64(chosen.Mean) {
-		add("the time for tuning was over before the search was: what it had not measured by then, or hardly, may be better (WithTuningTime)")
+		add("the time for tuning was over before the search was: counts that it measured once, or not at all, may be better (WithTuningTime)")
 	}
 	if c.First > muchDrift {
 		add("tuning went through the dataset more than once, and batches took %s longer the first time: this result is about later times", human.Share(c.First-1))
@@ -82,9 +82,9 @@ func (r *Result) Warn(c Circumstances) {
 	switch why := r.unsure(); {
 	case len(r.Trials) < 2:
 	case why != "":
-		add("how often another run would choose the same isn't known: %s", why)
+		add("no repeatability is told: %s", why)
 	case r.Repeatability < Unsure:
-		add("other runs may choose another count: %s of them would choose this one", human.Share(r.Repeatability))
+		add("other tunings may choose another count: %s of them would choose this one", human.Share(r.Repeatability))
 	}
 	switch d := c.Drift; {
 	case d > muchDrift:
@@ -154,7 +154,7 @@ func (r *Result) Advise(c Circumstances) {
 	case !r.Step && r.Workers == 0:
 		say("Without workers, loading adds %s to every training step; WithStep measures whether a worker would hide it.", human.Duration(t.Mean))
 	case !r.Step:
-		say("Loading takes %s per batch. A step that waits for a GPU longer than that hides it; a step that computes on the CPUs competes with it: measure with WithStep.", human.Duration(t.Mean))
+		say("A batch is loaded every %s. A step on a GPU that takes longer hides the loading; a step on the CPUs competes with it: measure with WithStep.", human.Duration(t.Mean))
 	case lost < hardly:
 		say("The step sets the pace: training hardly waits for data. Work on the model.")
 	case lost <= LittleWait:
@@ -164,7 +164,7 @@ func (r *Result) Advise(c Circumstances) {
 	}
 	if needs := t.Needs; c.Limit.Bytes != math.MaxUint64 && needs <= c.Limit.Bytes && float64(needs) >= nearLimit*float64(c.Limit.Bytes) {
 		one, most := human.Apart(needs, c.Limit.Bytes)
-		say("Memory is nearly used up: %s of %s, %s of it by batches.", one, most, human.Bytes(uint64(t.Prefetch)*uint64(r.BatchBytes)))
+		say("Memory is nearly used up: %s of %s, %s of it by batches.", one, most, human.Bytes(t.batches(r)))
 	}
 	waits := false
 	if !r.Step || lost > LittleWait {
@@ -211,17 +211,24 @@ func (r *Result) aboutLoading(t Trial, c Circumstances, say func(format string, 
 		waits = t.CPU < cpuIdle && float64(r.Workers) > c.Mine
 		switch {
 		case highest && slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers > r.Workers && out.Code == ForMemory }):
-			say("%s is the highest count that memory allows (%s): with smaller batches, more workers may be faster.", capital(human.Workers(r.Workers)), used)
+			makes := "workers that keep less (Scratch), or a higher limit, make room"
+			if t.batches(r) > t.Needs/2 {
+				makes = "smaller batches make room"
+			}
+			say("Memory bounds the workers, and more of them may be faster: %s.", makes)
 		case highest && r.Workers != c.Most && c.Late:
 			say("%s is the highest count that there was time for (%s): more workers may be faster (WithTuningTime).", capital(human.Workers(r.Workers)), used)
 		case highest && r.Workers == c.Most:
 			say("%s is the highest count that was tried (%s): more workers may be faster (WithMaxWorkers).", capital(human.Workers(r.Workers)), used)
-		case !highest && t.CPU+c.Others < cpuIdle && slower(t, r.trial(r.Fastest)) <= LittleWait:
-			say("CPUs idle (%s) and more than %s don't help: storage, the network or a lock inside Load sets the pace.", used, human.Workers(r.Workers))
+		case !highest && (t.CPU+c.Others < cpuIdle || !t.wants(c)) && slower(t, r.trial(r.Fastest)) <= LittleWait:
+			say("More than %s don't help, and they leave CPUs idle (%s): storage, the network or a lock inside Load sets the pace.", human.Workers(r.Workers), used)
 		}
 	}
 	return waits
 }
+
+// batches returns the memory of the batches that are open.
+func (t *Trial) batches(r *Result) uint64 { return uint64(t.Prefetch) * uint64(r.BatchBytes) }
 
 // loadingCPU returns the share of the CPUs that loading used at a count. A count that loads far slower and
 // uses as much shows that something else does.

@@ -154,7 +154,7 @@ func (r *Result) writeTable(b *strings.Builder) {
 	w.Flush()
 	for i, line := range slices.Collect(strings.Lines(table.String())) {
 		if n := i - 2; n >= 0 && r.out(r.Trials[n].Workers) != "" && (n == 0 || r.out(r.Trials[n-1].Workers) == "") {
-			fmt.Fprintf(b, "   may not be chosen: %s\n", r.out(r.Trials[n].Workers))
+			fmt.Fprintf(b, "   left out of the choice: %s\n", r.out(r.Trials[n].Workers))
 		}
 		b.WriteString(line)
 	}
@@ -166,7 +166,7 @@ func (r *Result) writeNotes(b *strings.Builder) {
 		fmt.Fprintf(b, "%13s  %s\n", word, fmt.Sprintf(format, args...))
 	}
 	if r.unsure() == "" {
-		note("repeatability", "%s of runs would choose the same", human.Share(r.Repeatability))
+		note("repeatability", "%s of tunings would choose the same", human.Share(r.Repeatability))
 	}
 	if r.Floor > 0 {
 		note("floor", "%s per batch, if training never waited for data", human.Duration(r.Floor))
@@ -248,7 +248,7 @@ func (r *Result) out(workers int) string {
 // overlap reports whether the measurements don't show that the choice is better than others.
 func (r *Result) overlap() bool { return r.trial(r.Workers).Total-r.trial(r.Fastest).Total > r.Alpha }
 
-// unsure returns why it isn't known how often another run would choose the same, or "" if it is.
+// unsure returns why it isn't known how often another tuning would choose the same, or "" if it is.
 func (r *Result) unsure() string {
 	switch chosen := r.trial(r.Workers); {
 	case r.Repeatability == 0:
@@ -268,40 +268,35 @@ func (t *Trial) known() bool { return search.Known(t.Mean, t.Low, t.High) }
 // tuning.
 func (r *Result) Explain(c search.Choice, untuned int) {
 	chosen, fastest := r.trial(r.Workers), r.trial(r.Fastest)
-	reason, they := capital(human.Workers(r.Workers)), "" // they: the subject and verb of a second sentence
+	reason := capital(human.Workers(r.Workers))
 	if r.overlap() && r.Workers == untuned {
 		reason += map[bool]string{true: ", as before", false: ", the default"}[r.Strategy == Live]
 	}
-	reason += ": "
-	two := r.Step && float64(chosen.Wait+chosen.Transfer) < hardly*float64(chosen.Mean) // sentences
-	if two {
-		reason += "training hardly waits for data. "
-		if they = "They are "; r.Workers == 1 {
-			they = "It is "
-		}
-	}
 	var beside []string // the counts that the choice is compared with
+	if r.Step && float64(chosen.Wait+chosen.Transfer) < hardly*float64(chosen.Mean) {
+		beside = append(beside, "training hardly waits for data")
+	}
 	switch more := slower(chosen, fastest); {
 	case len(r.Trials) == 1:
 		beside = append(beside, "nothing else was measured")
 	case r.Workers == r.Fastest && !chosen.known():
-		beside = append(beside, they+"the fastest as far as was measured, which is hardly")
+		beside = append(beside, "the fastest as far as was measured, which is hardly")
 	case r.Workers == r.Fastest:
-		beside = append(beside, they+"the "+r.fastest())
+		beside = append(beside, "the "+r.fastest())
 	case !chosen.known() && chosen.Mean < fastest.Mean:
-		beside = append(beside, fmt.Sprintf("%sfaster than %d as far as was measured, which is hardly", they, r.Fastest))
+		beside = append(beside, fmt.Sprintf("faster than %d as far as was measured, which is hardly", r.Fastest))
 	case !chosen.known() || !fastest.known():
 		beside = append(beside, human.Workers(r.Fastest)+" may be faster, but that was hardly measured")
 	case more < hardly:
-		beside = append(beside, fmt.Sprintf("%sas fast as %d, the %s", they, r.Fastest, r.fastest()))
+		beside = append(beside, fmt.Sprintf("as fast as %d, the %s", r.Fastest, r.fastest()))
 	case r.overlap():
 		beside = append(beside, human.Workers(r.Fastest)+" may be faster, but the measurements overlap")
 	case chosen.within(fastest):
-		beside = append(beside, fmt.Sprintf("%sas fast as %d, the %s, within the error", they, r.Fastest, r.fastest()))
+		beside = append(beside, fmt.Sprintf("as fast as %d, the %s, within the error", r.Fastest, r.fastest()))
 	case chosen.Mean-fastest.Mean <= search.Unnoticed:
-		beside = append(beside, fmt.Sprintf("%s%s per batch slower than %d, the %s", they, human.Duration(chosen.Mean-fastest.Mean), r.Fastest, r.fastest()))
+		beside = append(beside, fmt.Sprintf("%s per batch slower than %d, the %s", human.Duration(chosen.Mean-fastest.Mean), r.Fastest, r.fastest()))
 	default:
-		beside = append(beside, fmt.Sprintf("%s%s slower than %d, the %s", they, human.Share(more), r.Fastest, r.fastest()))
+		beside = append(beside, fmt.Sprintf("%s slower than %d, the %s", human.Share(more), r.Fastest, r.fastest()))
 	}
 	if alone := fastest.OtherCPU >= 0 && fastest.OtherCPU <= BusyOthers; c.Most > 0 && !alone && slices.ContainsFunc(r.Trials, func(t Trial) bool {
 		return t.Workers > c.Most && slower(fastest, t) > hardly
@@ -319,18 +314,14 @@ func (r *Result) Explain(c search.Choice, untuned int) {
 			beside = append(beside, takes+" longer")
 		case !below.known() || !chosen.known():
 		case math.Abs(more) > hardly && below.within(chosen):
-			beside = append(beside, takes+" as long, within the error")
+			beside = append(beside, human.Workers(below.Workers)+" may be as fast, within the error")
 		case more > hardly:
 			beside = append(beside, fmt.Sprintf("%s %s longer", takes, human.Share(more)))
 		case more > -hardly:
 			beside = append(beside, takes+" as long")
 		}
 	}
-	compared := strings.Join(beside, "; ")
-	if two {
-		compared = capital(compared)
-	}
-	r.Reason = reason + compared + "."
+	r.Reason = reason + ": " + strings.Join(beside, "; ") + "."
 }
 
 // slower returns the share by which a takes longer than b.

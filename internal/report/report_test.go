@@ -24,7 +24,7 @@ func TestAHeadlineHasNoPercentageInsideItsErrorOrOfWhatWasHardlyMeasured(t *test
 		"2 workers: the fastest as far as was measured, which is hardly; 1 worker takes longer.":        {row{2900, 0}, row{1000, 0}, row{1010, 0}, 2},
 		"2 workers: faster than 4 as far as was measured, which is hardly; 1 worker takes longer.":      {row{2900, 0}, row{1000, 0}, row{1010, 10}, 4},
 		"2 workers: 4 workers may be faster, but that was hardly measured; 1 worker takes longer.":      {row{2900, 0}, row{1000, 0}, row{900, 0}, 4},
-		"2 workers: the fastest; 1 worker takes as long, within the error.":                             {row{1060, 50}, row{1000, 50}, row{1010, 50}, 2},
+		"2 workers: the fastest; 1 worker may be as fast, within the error.":                             {row{1060, 50}, row{1000, 50}, row{1010, 50}, 2},
 		"2 workers: as fast as 4, the fastest, within the error; 1 worker takes 90 % longer.":           {row{1900, 90}, row{1000, 50}, row{985, 50}, 4},
 		"2 workers: 1.5 % slower than 4, the fastest; 1 worker takes 90 % longer.":                      {row{1900, 90}, row{1000, 5}, row{985, 5}, 4},
 		"2 workers: the fastest that was measured well; 1 worker takes 90 % longer.":                    {row{1900, 90}, row{1000, 50}, row{960, 0}, 2},
@@ -53,13 +53,13 @@ func TestWhereRepeatabilityIsNotPrintedTheWarningSaysWhy(t *testing.T) {
 		r := Result{Workers: 2, Fastest: 4, Alpha: 20, Repeatability: tt.repeatability}
 		r.Trials = []Trial{{Workers: 2, Mean: 1000, Total: 1000, OtherCPU: tt.others}, {Workers: 4, Mean: 1000 - tt.slower, Total: 1000 - tt.slower}}
 		r.Warn(Circumstances{})
-		require.Equal(t, why == "", strings.Contains(r.String(), "of runs would choose the same"), "%v", &r)
-		require.Equal(t, why != "", strings.Contains(r.String(), "how often another run would choose the same isn't known: "+why+"\n"), "%v", &r)
+		require.Equal(t, why == "", strings.Contains(r.String(), "of tunings would choose the same"), "%v", &r)
+		require.Equal(t, why != "", strings.Contains(r.String(), "no repeatability is told: "+why+"\n"), "%v", &r)
 		require.NotContains(t, r.String(), "of them would choose", "%v", &r)
 	}
 	r := Result{Workers: 2, Fastest: 2, Repeatability: 0.6, Trials: make([]Trial, 2)}
 	r.Warn(Circumstances{})
-	require.Contains(t, r.String(), "other runs may choose another count: 60 % of them would choose this one")
+	require.Contains(t, r.String(), "other tunings may choose another count: 60 % of them would choose this one")
 }
 
 func TestEachRowSaysHowSureItsTimeIs(t *testing.T) {
@@ -76,7 +76,7 @@ func TestAtMostThreeLinesOfAdviceStandInTheOrderOfTheirUse(t *testing.T) {
 	r.Advise(Circumstances{Mine: 4, Most: -1, Limit: memlimit.Limit{Bytes: math.MaxUint64}})
 	require.Len(t, r.Advice, 3)
 	require.Contains(t, r.Advice[0], "Training waits for data 80 % of the time")
-	require.Contains(t, r.Advice[1], "more than 80 workers don't help: storage")
+	require.Contains(t, r.Advice[1], "storage, the network or a lock inside Load sets the pace")
 	require.Contains(t, r.Advice[2], "The garbage collector")
 }
 

@@ -312,15 +312,17 @@ func (u users) takes(blocks []Block, mean float64, shared bool) bool {
 
 func (s search) quickest(workers int) float64 { return lowest(s.seen[workers]) }
 
-// above returns twice the highest count measured, if the space may grow and all measurements say that it
-// should. The first looks may have been unlucky.
+// above returns twice the highest count measured, or half as many again if twice as many may not be measured,
+// if the space may grow and all measurements say that it should. The first looks may have been unlucky.
 func (s search) above(e evidence) (w int, found bool) {
 	top := e.counts[len(e.counts)-1]
 	if s.sp.Max >= 0 || top < s.sp.CPUs || top == MaxWorkers || !s.wins(top, e.of) {
 		return 0, false
 	}
-	w = min(2*top, MaxWorkers)
-	return w, s.sp.allows(w)
+	if w = min(2*top, MaxWorkers); !s.sp.allows(w) {
+		w = top + top/2
+	}
+	return w, w > top && s.sp.allows(w)
 }
 
 // wins reports whether the highest count beats all counts up to half of it by more than alpha, and CPUs

@@ -298,6 +298,13 @@ func TestCountsThatNeedTooMuchMemoryAreNeitherMeasuredNorChosen(t *testing.T) {
 	}
 }
 
+// With steps of doubling alone, memory for seven workers would be used for four.
+func TestBelowACountThatMemoryRefusesMoreWorkersAreTried(t *testing.T) {
+	sp := Space{CPUs: 2, Start: 2, Max: -1, Alpha: DefaultAlpha, Iterations: 100, Allowed: func(w int) bool { return w <= 7 }}
+	seen, _ := drive(Greedy{}, sp, idle(func(w int) time.Duration { return time.Second / time.Duration(max(1, w)) }))
+	require.GreaterOrEqual(t, Choose(sp, seen).Workers, 6)
+}
+
 func TestMeasuringEndsWithItsTime(t *testing.T) {
 	for _, s := range []Strategy{Greedy{}, Exhaustive{}} {
 		sp := sixteen()

@@ -352,7 +352,7 @@ func TestALoaderThatTunesItselfKeepsTheFewestWorkersIfNoCountFitsIntoMemory(t *t
 			require.NotNil(t, r)
 			require.Equal(t, []int{1, 1}, []int{l.Workers(), r.Workers}, "%v", r)
 			require.Regexp(t, `warning  no worker count fits into memory: 1 worker took [0-9.]+ MB: over the limit of 1.05 MB \(set by WithMemoryLimit\)`, r.String())
-			require.Contains(t, r.String(), "1 worker is the highest count that memory allows")
+			require.Contains(t, r.String(), "Memory bounds the workers")
 			require.NotContains(t, r.String(), "WithMaxWorkers")
 			require.NotContains(t, r.String(), "nearly used up")
 			require.Equal(t, 1, strings.Count(log.String(), "no worker count fits into memory"))

@@ -77,7 +77,7 @@ func TestTheReportIsReadAtAGlance(t *testing.T) {
         32        15.5   2.0 %      8258        48 %     1.14
         63        22.1   2.0 %      5792        93 %     1.39
 
-repeatability  98 % of runs would choose the same
+repeatability  98 % of tunings would choose the same
       batches  128 samples, 1.57 MB, to cuda:0 (GeForce RTX 3090)
       machine  64 CPUs of 128, AMD EPYC 7502, 270 GB
         tuned  by greedy search in 41.3 s
@@ -131,9 +131,9 @@ func TestTheHeadlineSaysTheChoiceAndWhy(t *testing.T) {
 		most       int
 		opt        nwt.Option
 	}{
-		`^4 workers: training hardly waits for data\. They are .*the fastest; 3 workers take 3\d % longer\.$`: {20 * time.Millisecond, 5 * time.Millisecond, 16, kit.Silent},
+		`^4 workers: training hardly waits for data; .*the fastest; 3 workers take 3\d % longer\.$`: {20 * time.Millisecond, 5 * time.Millisecond, 16, kit.Silent},
 		`^8 workers: the fastest; 6 workers take (3\d) % longer\.$`:                                           {20 * time.Millisecond, 0, 8, kit.Silent},
-		`^1 worker: training hardly waits for data\. It is .*; 0 workers take.* longer\.$`:                    {4 * time.Millisecond, 5 * time.Millisecond, 4, kit.Silent},
+		`^1 worker: training hardly waits for data; .*; 0 workers take.* longer\.$`:                    {4 * time.Millisecond, 5 * time.Millisecond, 4, kit.Silent},
 		`^6 workers: 3\d % slower than 8, the fastest; 4 workers take \d\d % longer\.$`:                       {20 * time.Millisecond, 0, 8, nwt.WithRelativeAlpha(0.8)},
 		`^0 workers: nothing else was measured\.$`:                                                            {4 * time.Millisecond, 0, 0, kit.Silent},
 	} {
@@ -220,12 +220,12 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 	}{
 		{name: "the step sets the pace", compute: ms / 10, step: 20 * ms, most: 8, want: []string{"The step sets the pace: training hardly waits for data. Work on the model."}, never: "CPUs"},
 		{name: "training waits", wait: 10 * ms, step: 5 * ms, most: 8, want: []string{"Training waits for data 8", " of the time: 3", " per batch."}},
-		{name: "no step", wait: 10 * ms, most: 8, want: []string{"Loading takes ", " ms per batch. A step that waits for a GPU longer than that hides it"}},
+		{name: "no step", wait: 10 * ms, most: 8, want: []string{"A batch is loaded every ", " ms. A step on a GPU that takes longer hides the loading"}},
 		{name: "no workers", wait: 10 * ms, most: 0, want: []string{"Without workers, loading adds 320 ms to every training step"}},
 		{name: "CPUs full", compute: ms, most: 8, want: []string{"The CPUs are full ("}},
 		{name: "CPUs full of others too", compute: ms, most: 1, machine: func(m *kit.VirtualMachine) { m.Others = 0.75 }, want: []string{"The CPUs are full, 75 % of them used by other programs"}},
-		{name: "CPUs idle", wait: ms, channel: true, step: 10 * ms, most: 8, want: []string{"CPUs idle (0.0 % of 4 CPUs in use) and more than 1 worker don't help"}},
-		{name: "more workers than CPUs that don't help", wait: 10 * ms, step: 2 * ms, most: 32, atOnce: 12, want: []string{"don't help: storage", "so more workers than CPUs pay off"}},
+		{name: "CPUs idle", wait: ms, channel: true, step: 10 * ms, most: 8, want: []string{"More than 1 worker don't help, and they leave CPUs idle (0.0 % of 4 CPUs in use)"}},
+		{name: "more workers than CPUs that don't help", wait: 10 * ms, step: 2 * ms, most: 32, atOnce: 12, want: []string{"More than 12 workers don't help", "so more workers than CPUs pay off"}},
 		{name: "more workers than CPUs", wait: 10 * ms, most: 32, want: []string{"so more workers than CPUs pay off"}},
 		{name: "the highest that was tried", wait: 10 * ms, most: 4, want: []string{"4 workers is the highest count that was tried (0.0 % of 4 CPUs in use): more workers may be faster (WithMaxWorkers)."}},
 		{name: "the highest in the time", wait: 100 * ms, most: 16, opts: []nwt.Option{nwt.WithTuningTime(time.Second)}, want: []string{"4 workers is the highest count that there was time for"}},
@@ -323,7 +323,7 @@ func TestTheReportMarksWhatIsChosenFastestAndRuledOut(t *testing.T) {
 		row := regexp.MustCompile(fmt.Sprintf(`(?m)^ *%d [^◄\n]*(.*)$`, workers)).FindStringSubmatch(r.String())
 		require.Equal(t, mark, strings.TrimSpace(row[1]), "%v", r)
 	}
-	require.Regexp(t, `(?m)^ +8 .*\n   may not be chosen: more workers only take CPUs from other programs\n +16 .*\n +24 `, r.String())
+	require.Regexp(t, `(?m)^ +8 .*\n   left out of the choice: more workers only take CPUs from other programs\n +16 .*\n +24 `, r.String())
 }
 
 // Other programs keep more than half of the CPUs busy. Short windows don't tell.
@@ -335,7 +335,7 @@ func TestBesideHeavyNeighboursRepeatabilityIsNotClaimed(t *testing.T) {
 				m.Others, m.Tells = others, tells
 				r := tune(t, kit.Sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(8), m.Option())
 				require.Contains(t, r.String(), "other processes kept")
-				require.Equal(t, claimed, strings.Contains(r.String(), "of runs would choose"), "%v", r)
+				require.Equal(t, claimed, strings.Contains(r.String(), "of tunings would choose"), "%v", r)
 				require.NotContains(t, r.String(), "of them would choose")
 				require.InDelta(t, others, trialOf(t, r, r.Workers).OtherCPU, 0.001)
 			})
