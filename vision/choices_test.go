@@ -241,8 +241,9 @@ func TestAMaskKeepsItsValuesWhateverFileItIsIn(t *testing.T) {
 		"grey JPEG": jpegOf(grey), "JPEG of equal colours": jpegOf(rgb),
 		"GIF":              encoded(t, func(b *bytes.Buffer) error { return gif.Encode(b, paletted, nil) }),
 		"PNG of one bit":   randomPNG(t, rand.New(rand.NewPCG(1, 2)), width, height, 1, 0, false, nil),
-		"TIFF of one bit":  bilevelTIFF(width, height, 1),
-		"TIFF, white is 0": bilevelTIFF(width, height, 0),
+		"TIFF of one bit":  bilevelTIFF(width, height, 1, true),
+		"TIFF, white is 0": bilevelTIFF(width, height, 0, true),
+		"TIFF of Pillow's": bilevelTIFF(width, height, 1, false),
 	} {
 		want := values
 		if strings.Contains(name, "TIFF") {
@@ -304,11 +305,15 @@ func TestAMaskKeepsItsValuesWhateverFileItIsIn(t *testing.T) {
 }
 
 // bilevelTIFF is a file of one bit per pixel: every third pixel, from the second on, is white. The level of
-// white is 1 or 0.
-func bilevelTIFF(width, height int, white byte) []byte {
+// white is 1 or 0. told is whether the file says that it has one bit, the default: Pillow doesn't.
+func bilevelTIFF(width, height int, white byte, told bool) []byte {
 	bytesPerRow := (width + 7) / 8
+	tags := [][2]int{{0x100, width}, {0x101, height}, {0x102, 1}, {0x106, int(white)}, {0x111, 8 + 2 + 7*12 + 4}, {0x116, height}, {0x117, bytesPerRow * height}}
+	if !told {
+		tags[2] = [2]int{0x103, 1} // no compression, in its place
+	}
 	file := []byte("II*\x00\x08\x00\x00\x00\x07\x00")
-	for _, tag := range [][2]int{{0x100, width}, {0x101, height}, {0x102, 1}, {0x106, int(white)}, {0x111, 8 + 2 + 7*12 + 4}, {0x116, height}, {0x117, bytesPerRow * height}} {
+	for _, tag := range tags {
 		file = binary.LittleEndian.AppendUint16(file, uint16(tag[0]))
 		file = append(file, 4, 0, 1, 0, 0, 0)
 		file = binary.LittleEndian.AppendUint32(file, uint32(tag[1]))

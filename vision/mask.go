@@ -54,8 +54,9 @@ func valuesOf(data []byte, mask image.Image, whole bool) (image.Image, error) {
 	}
 	switch src := mask.(type) {
 	case *image.Gray:
-		const bitsPerSample = 0x0102
-		if bits, found := tagOf(data, bitsPerSample); found && bits == 1 { // package tiff makes them 0 and 255
+		const imageWidth, bitsPerSample = 0x0100, 0x0102
+		_, isTIFF := tagOf(data, imageWidth)
+		if bits, told := tagOf(data, bitsPerSample); isTIFF && (bits == 1 || !told) { // 1 is the default; package tiff makes them 0 and 255
 			for i, v := range src.Pix {
 				src.Pix[i] = v & 1
 			}
