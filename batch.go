@@ -35,7 +35,7 @@ const held = 1 << 28
 
 // live returns what the loader knows of a batch. It panics if the batch has gone back.
 func (b *Batch) live() *batch {
-	if b.refs.Load() == 0 {
+	if b == nil || b.refs.Load() == 0 {
 		b.panicGone()
 	}
 	return b.of
@@ -43,6 +43,9 @@ func (b *Batch) live() *batch {
 
 //go:noinline
 func (b *Batch) panicGone() {
+	if b == nil {
+		panic(nilBatch)
+	}
 	panic(fmt.Sprintf("nwt: batch %d of epoch %d was used after %s", b.number, b.epoch, goneBack))
 }
 
@@ -165,12 +168,7 @@ func (b *Batch) Bytes(field int) []byte {
 	return mem
 }
 
-func (b *Batch) bytesOf(field int) ([]byte, *layout.Column) {
-	if b == nil {
-		panic(nilBatch)
-	}
-	return b.live().bytesOf(field)
-}
+func (b *Batch) bytesOf(field int) ([]byte, *layout.Column) { return b.live().bytesOf(field) }
 
 func (b *batch) bytesOf(field int) ([]byte, *layout.Column) {
 	c := b.column(field)
@@ -198,7 +196,8 @@ func (b *Batch) Lens(field, dim int) []int32 {
 // Retain keeps the batch valid until Release, past the next iteration and the loader's Close. If more
 // than 64 batches are retained, the epoch may end with [ErrRetained].
 func (b *Batch) Retain() {
-	if b.refs.Add(1) == 1 {
+	b.live()
+	if b.refs.Add(1) == 1 { // it has gone back meanwhile
 		b.refs.Add(-1)
 		b.panicGone()
 	}

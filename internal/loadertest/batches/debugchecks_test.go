@@ -161,5 +161,9 @@ func TestAnEpochsErrorThatALoopIgnoresIsTold(t *testing.T) {
 		}()
 	}
 	var none *nwt.Batch // what a loop without these checks gets
-	require.PanicsWithValue(t, "nwt: the batch is nil, because the epoch ended with an error: check the error first", func() { none.Bytes(0) })
+	for _, use := range []func(){
+		func() { none.Bytes(0) }, func() { none.Len() }, func() { none.Indices() }, func() { none.Shape(0) }, func() { none.State() }, func() { none.Rand() }, none.Retain,
+	} {
+		require.PanicsWithValue(t, "nwt: the batch is nil, because the epoch ended with an error: check the error first", use)
+	}
 }
