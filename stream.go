@@ -253,7 +253,8 @@ func (s *funcStream[R]) invalid() error {
 // Open reads the first record, so that an error in opening the shard is an error of Open.
 func (s *funcStream[R]) Open(ctx context.Context, shard int) (ShardReader, error) {
 	r := &funcReader[R]{}
-	r.next, r.stop = iter.Pull2(s.read(ctx, shard))
+	read := s.read(ctx, shard)
+	r.next, r.stop = iter.Pull2(func(yield func(R, error) bool) { defer usercall.Pass(); read(yield) })
 	if r.first, r.err, r.more = r.next(); r.err != nil {
 		r.stop()
 		return nil, r.err

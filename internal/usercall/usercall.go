@@ -36,6 +36,8 @@ func Call(f func() error, failed func(stack []byte, err error)) (ok bool) {
 // normally. If p is nil, runtime.Goexit has ended the goroutine.
 func Recovered(p any) (stack []byte, err error) {
 	switch p := p.(type) {
+	case passed:
+		return p.stack, p.error
 	case nil:
 		return debug.Stack(), fmt.Errorf("%w%s, as by t.FailNow", ErrGoexit, unwoundFrom("runtime.Goexit"))
 	case error:
@@ -43,6 +45,20 @@ func Recovered(p any) (stack []byte, err error) {
 	default:
 		return debug.Stack(), fmt.Errorf("panic: %s%s", withoutPrefix(p), unwoundFrom("runtime.gopanic"))
 	}
+}
+
+// Pass is deferred where a coroutine of [iter.Pull] calls the program. If that panics, whoever resumed the
+// coroutine panics in its place, on another stack: Recovered then returns what stood on this one.
+func Pass() {
+	if p := recover(); p != nil {
+		stack, err := Recovered(p)
+		panic(passed{err, stack})
+	}
+}
+
+type passed struct {
+	error
+	stack []byte
 }
 
 // Naming is deferred around a call of the program. If that panics, the panic goes on, and says in front

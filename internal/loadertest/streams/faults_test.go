@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -51,6 +52,27 @@ func TestTheEndOfAShardIsEOFItselfFromNext(t *testing.T) {
 		})
 	}
 }
+
+func TestAPanicOfReadIsToldWithItsOwnLineAndStack(t *testing.T) {
+	s := nwt.NewStream([]nwt.Field{{Name: "x", Type: nwt.Int64}}, 1, func(context.Context, int) iter.Seq2[int, error] {
+		return func(yield func(int, error) bool) {
+			for k := 0; yield(k, nil); k++ {
+				if k == 2 {
+					tear()
+				}
+			}
+		}
+	}, func(context.Context, int, *nwt.Sample) error { return nil })
+	for _, workers := range []int{0, 2} {
+		_, err := kit.Values(t, kit.NewLoader(t, nwt.Streamed(s), nwt.WithWorkers(workers)), 0)
+		require.ErrorContains(t, err, "shard 0 from record 3 on: panic: torn (")
+		message, stack, _ := strings.Cut(err.Error(), "\n")
+		require.Contains(t, message, "/faults_test.go:")
+		require.Contains(t, stack, ".tear(")
+	}
+}
+
+func tear() { panic("torn") }
 
 func at(shard int, err error) func(int) error {
 	return func(s int) error {
