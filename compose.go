@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"unsafe"
 
+	"github.com/nwt-go/nwt/internal/classfolder"
 	"github.com/nwt-go/nwt/internal/layout"
 	"github.com/nwt-go/nwt/internal/mixture"
 	"github.com/nwt-go/nwt/internal/permute"
@@ -98,6 +100,7 @@ func Concat(ds ...Dataset) (Dataset, error) {
 		return nil, optionError("Concat", nil, "needs at least one dataset")
 	}
 	c := &concat{ds: slices.Clone(ds)}
+	var classes []string
 	end := 0
 	for i, d := range ds {
 		n, l, err := checkPart(d, 0)
@@ -105,15 +108,9 @@ func Concat(ds ...Dataset) (Dataset, error) {
 			return nil, within(fmt.Sprintf("Concat: dataset %d", i), err)
 		}
 		if i == 0 {
-			c.layout = l
+			c.layout, classes = l, classesOf(d)
 		}
-		diff, want, got := difference(c.layout.fields, l.fields), classesOf(ds[0]), classesOf(d)
-		for k := 0; k < min(len(want), len(got)) && diff == ""; k++ {
-			if want[k] != got[k] {
-				diff = fmt.Sprintf("class %d is %q, not %q: open both folders WithClasses, so that a class has one number", k, got[k], want[k])
-			}
-		}
-		if diff != "" {
+		if diff := cmp.Or(difference(c.layout.fields, l.fields), classfolder.Difference(classesOf(d), classes)); diff != "" {
 			return nil, optionError(fmt.Sprintf("Concat: dataset %d", i), nil, "differs from dataset 0: %s", diff)
 		}
 		if n > math.MaxInt-end {
@@ -137,9 +134,13 @@ func classesOf(ds Dataset) []string {
 	switch d := ds.(type) {
 	case interface{ Classes() []string }:
 		return d.Classes()
-	case *mapped, *zipped:
+	case *mapped:
 	case composed:
-		return classesOf(d.parts()[0])
+		for _, part := range d.parts() {
+			if classes := classesOf(part); classes != nil {
+				return classes
+			}
+		}
 	}
 	return nil
 }

@@ -168,6 +168,16 @@ func TestFoldersWhoseClassesDifferAreNotPutTogether(t *testing.T) {
 		_, err := nwt.Concat(open(farm), open(zoo), ds)
 		require.EqualError(t, err, `nwt: Concat: dataset 2: differs from dataset 0: class 0 is "cat", not "cow": open both folders WithClasses, so that a class has one number`)
 	}
+	paired := func(ds nwt.Dataset) nwt.Dataset {
+		masks := nwt.Map(ds, []nwt.Field{{Name: "mask", Type: nwt.Uint8}}, func(_ context.Context, src, dst *nwt.Sample) error { return nil })
+		pairs, err := nwt.Zip(masks, ds)
+		require.NoError(t, err)
+		return pairs
+	}
+	_, err := nwt.Concat(paired(open(farm)), paired(open(house)))
+	require.ErrorContains(t, err, `class 0 is "cat", not "cow"`)
+	_, err = nwt.Concat(open(tree(t, "caf\u00e9/1.wav")), open(tree(t, "cafe\u0301/1.wav")))
+	require.ErrorContains(t, err, `class 0 is "cafe\u0301", not "caf\u00e9": both look like café, but one has accents as characters of their own (NFD, as on macOS)`)
 	classes := folder.WithClasses([]string{"cat", "cow", "dog", "lion"})
 	renumbered := nwt.Map(open(house), open(house).Fields(), func(_ context.Context, src, dst *nwt.Sample) error { return nil })
 	for _, parts := range [][]nwt.Dataset{

@@ -86,8 +86,8 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 	}
 	if unknown := slices.DeleteFunc(slices.Clone(folders), func(class string) bool { _, known := number[class]; return known }); len(unknown) > 0 {
 		for _, class := range f.Classes {
-			if i := slices.IndexFunc(unknown, func(name string) bool { return composed(name, class) || composed(class, name) }); i >= 0 {
-				return nil, fmt.Errorf("%s has the class %+q, and the class given is %+q: both look like %s, but one has accents as characters of their own (NFD, as on macOS). Rename the folder, or give the name as it is there", dir, unknown[i], class, class)
+			if i := slices.IndexFunc(unknown, func(name string) bool { return alike(name, class) }); i >= 0 {
+				return nil, fmt.Errorf("%s has the class %+q, and the class given is %+q: "+lookAlike+". Rename the folder, or give the name as it is there", dir, unknown[i], class, class)
 			}
 		}
 		return nil, fmt.Errorf("%s has classes that aren't among the classes given: %s", dir, some(unknown))
@@ -121,6 +121,25 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 
 // splits are the names, in lower case, that people give to the parts of a dataset.
 var splits = []string{"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation"}
+
+// Difference returns the first class to which two folders give different numbers, as far as both have
+// classes; "" if there is none.
+func Difference(got, want []string) string {
+	for k := range min(len(got), len(want)) {
+		switch a, b := got[k], want[k]; {
+		case alike(a, b):
+			return fmt.Sprintf("class %d is %+q, not %+q: "+lookAlike+". Rename a folder", k, a, b, b)
+		case a != b:
+			return fmt.Sprintf("class %d is %q, not %q: open both folders WithClasses, so that a class has one number", k, a, b)
+		}
+	}
+	return ""
+}
+
+const lookAlike = "both look like %s, but one has accents as characters of their own (NFD, as on macOS)"
+
+// alike reports whether names differ only in how accents are written.
+func alike(a, b string) bool { return composed(a, b) || composed(b, a) }
 
 // composed reports whether nfc may be nfd with accents and their letters composed: one character that isn't
 // ASCII stands for each letter that is followed by combining marks.
