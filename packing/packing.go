@@ -242,7 +242,7 @@ type told []int
 
 // loadPiece loads a piece into a row: see put.
 func (d *dataset) loadPiece(ctx context.Context, p piece, dst *nwt.Sample, id, at int) (n int, err error) {
-	defer usercall.Naming("document", int(p.doc))
+	defer usercall.Naming(func() string { return fmt.Sprint("document ", p.doc) })
 	doc, err := nwt.LoadPart(ctx, d.docs, int(p.doc), dst)
 	if err != nil {
 		return 0, err

@@ -126,7 +126,7 @@ func (s *rowStream) Load(ctx context.Context, r *nwt.Record, dst *nwt.Sample) er
 
 // loadPiece loads a piece of a document into a row: see put.
 func (s *rowStream) loadPiece(ctx context.Context, only *document, p *packedPiece, dst *nwt.Sample, id, at int) (n int, err error) {
-	defer usercall.Naming("document", int(p.doc))
+	defer usercall.Naming(func() string { return fmt.Sprint("document ", p.doc) })
 	doc, err := nwt.LoadPart(ctx, only, 0, dst)
 	if err != nil {
 		return 0, err
@@ -174,7 +174,7 @@ func (r *rowReader) take(ctx context.Context, n int, each func(from, n int)) (ta
 
 // sizeOf returns the size of the document that the rows have reached.
 func (r *rowReader) sizeOf() int {
-	defer usercall.Naming("document", r.number)
+	defer usercall.Naming(func() string { return fmt.Sprint("document ", r.number) })
 	return r.rowStream.size(&r.doc)
 }
 

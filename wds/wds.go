@@ -36,6 +36,7 @@ import (
 	"sync"
 
 	"github.com/nwt-go/nwt"
+	"github.com/nwt-go/nwt/internal/usercall"
 )
 
 // New makes a stream of samples from shards in fsys, such as a folder (os.DirFS) or a bucket (objects.FS,
@@ -157,12 +158,14 @@ func (s *stream) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
 
 func (s *stream) Load(ctx context.Context, nr *nwt.Record, dst *nwt.Sample) error {
 	r := nr.Value.(*Record)
+	named := func() string { return r.Shard + ": " + short(r.Key) }
+	defer usercall.Naming(named)
 	err := r.err
 	if err == nil {
 		err = s.load(ctx, r, dst)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %s: %w", r.Shard, short(r.Key), err)
+		return fmt.Errorf("%s: %w", named(), err)
 	}
 	return nil
 }

@@ -235,6 +235,19 @@ func TestABadSampleIsNamedAndTheNextAreRead(t *testing.T) {
 	require.EqualError(t, bad[2].Err, `record 3 of shard 0: part.tar: 4: strconv.ParseInt: parsing "four": invalid syntax`)
 }
 
+func TestAPanicInLoadNamesItsSample(t *testing.T) {
+	s, err := wds.New(fstest.MapFS{"part.tar": {Data: entries(t, "1.txt", "1", "2.txt", "")}}, []string{"part.tar"}, []nwt.Field{{Name: "x", Type: nwt.Uint8}},
+		func(_ context.Context, r *wds.Record, dst *nwt.Sample) error {
+			text, err := r.File("txt")
+			dst.Bytes(0)[0] = text[0]
+			return err
+		})
+	require.NoError(t, err)
+	_, _, err = epoch(t, nwt.Streamed(s))
+	require.ErrorContains(t, err, "record 1 of shard 0: panic: part.tar: 2: runtime error: index out of range [0] with length 0 (")
+	require.ErrorContains(t, err, "wds_test.go:")
+}
+
 func TestADamagedShardIsNamedAndTheOthersAreRead(t *testing.T) {
 	whole := shard(t, 0, 5)
 	damaged := bytes.Clone(whole)

@@ -62,14 +62,14 @@ type passed struct {
 }
 
 // Naming is deferred around a call of the program. If that panics, the panic goes on, and says in front
-// which thing the call was about: "document 3".
-func Naming(thing string, number int) {
+// what the call was about: "document 3".
+func Naming(thing func() string) {
 	switch p := recover().(type) {
 	case nil:
 	case error:
-		panic(fmt.Errorf("%s %d: %w", thing, number, Cause(p)))
+		panic(fmt.Errorf("%s: %w", thing(), Cause(p)))
 	default:
-		panic(fmt.Sprintf("%s %d: %s", thing, number, withoutPrefix(p)))
+		panic(thing() + ": " + withoutPrefix(p))
 	}
 }
 
