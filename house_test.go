@@ -139,8 +139,9 @@ func TestTestsNamedInDocumentsExist(t *testing.T) {
 
 // Commands of the pages that aren't run below, and why.
 var notRun = map[string]string{
-	"go test ./...":                     "would run this test again",
-	"go run -C examples/gomlx-digits .": "is a module of its own, which has a test",
+	"go test ./...":                                       "would run this test again",
+	"go run -C examples/gomlx-digits .":                   "is a module of its own, which has a test",
+	"go run -C examples/experiments . choice -budget 10s": "is a module of its own, and measures for minutes",
 }
 
 func TestTheCommandsOfTheReadmeRunForANewUser(t *testing.T) {
