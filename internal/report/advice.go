@@ -77,7 +77,7 @@ func (r *Result) Warn(c Circumstances) {
 		add("the time for tuning was over before the search was: counts that it measured once, or not at all, may be better (WithTuningTime)")
 	}
 	if c.First > muchDrift {
-		add("tuning went through the dataset more than once, and batches took %s longer the first time: this result is about later times", human.Share(c.First-1))
+		add("tuning went through the dataset more than once, and batches took %s longer the first time: the table shows the later times", human.Share(c.First-1))
 	}
 	switch why := r.unsure(); {
 	case len(r.Trials) < 2:

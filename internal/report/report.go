@@ -280,11 +280,11 @@ func (r *Result) Explain(c search.Choice, untuned int) {
 	case len(r.Trials) == 1:
 		beside = append(beside, "nothing else was measured")
 	case r.Workers == r.Fastest && !chosen.known():
-		beside = append(beside, "the fastest as far as was measured, which is hardly")
+		beside = append(beside, "the fastest, but hardly measured")
 	case r.Workers == r.Fastest:
 		beside = append(beside, "the "+r.fastest())
 	case !chosen.known() && chosen.Mean < fastest.Mean:
-		beside = append(beside, fmt.Sprintf("faster than %d as far as was measured, which is hardly", r.Fastest))
+		beside = append(beside, fmt.Sprintf("faster than %d, but hardly measured", r.Fastest))
 	case !chosen.known() || !fastest.known():
 		beside = append(beside, human.Workers(r.Fastest)+" may be faster, but that was hardly measured")
 	case more < hardly:
