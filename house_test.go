@@ -91,6 +91,11 @@ func TestCodeInDocumentsCompiles(t *testing.T) {
 	for _, path := range documents(t) {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
+		for _, name := range regexp.MustCompile("`(folder|packing|sampler|split|vision)\\.([A-Z]\\w+)").FindAllStringSubmatch(string(text), -1) {
+			pkg, err := imports.Import("github.com/nwt-go/nwt/" + name[1])
+			require.NoError(t, err)
+			require.NotNil(t, pkg.Scope().Lookup(name[2]), "%s names %s.%s", path, name[1], name[2])
+		}
 		for _, b := range append(goBlocks(string(text)), inlineOptions(string(text))...) {
 			t.Run(fmt.Sprintf("%s:%d", path, b.line), func(t *testing.T) {
 				require.NoError(t, check(fset, imports, path, b))
