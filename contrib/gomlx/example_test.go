@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/gomlx/compute/distributed"
 	"github.com/gomlx/compute/gobackend"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
@@ -51,25 +50,4 @@ func ExampleAdapter_Dataset() {
 	}
 	fmt.Println("loss below 0.001:", tensors.ToScalar[float32](metrics[0]) < 0.001)
 	// Output: loss below 0.001: true
-}
-
-// Each batch is cut into four parts, one for each device of the backend.
-func ExampleAdapter_DistributedDataset() {
-	run := func(adapter *gomlx.Adapter, trainer *train.Trainer, loader *nwt.Loader, epochs int) error {
-		mesh, err := distributed.NewDeviceMesh([]int{4}, []string{"data"})
-		if err != nil {
-			return err
-		}
-		spec, err := distributed.BuildSpec(mesh).S("data").Done()
-		if err != nil {
-			return err
-		}
-		batches, err := adapter.DistributedDataset(context.Background(), "photos", loader, gomlx.Sharding{Spec: spec})
-		if err != nil {
-			return err
-		}
-		_, err = train.NewLoop(trainer).RunSteps(batches.Infinite(), epochs*loader.Len())
-		return err
-	}
-	_ = run // with a backend of four devices
 }

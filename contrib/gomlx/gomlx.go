@@ -15,8 +15,6 @@
 //	…
 //	metrics, err := train.NewLoop(trainer).RunEpochs(adapter.Dataset(ctx, "cifar10", loader), 10)
 //
-// To train with several devices in one process, see [Adapter.DistributedDataset].
-//
 // # Ownership
 //
 // The tensors of a batch belong to the code that gets the batch: GoMLX's trainer frees them after the
@@ -167,12 +165,7 @@ func same(a, b nwt.Field) bool {
 // Batch copies a batch to tensors on the backend. The tensors belong to the caller, who no longer needs
 // b. Use Batch in a training loop that you write, and in the step of nwt.WithStep; for GoMLX's loop see
 // [Adapter.Dataset].
-func (a *Adapter) Batch(b *nwt.Batch) (train.Batch, error) {
-	return a.part(b, 0, 1, a.config.Device)
-}
-
-// part copies one of the equal parts of a batch to a device.
-func (a *Adapter) part(b *nwt.Batch, part, parts int, device compute.DeviceNum) (batch train.Batch, err error) {
+func (a *Adapter) Batch(b *nwt.Batch) (batch train.Batch, err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, batch.Finalize())
@@ -183,15 +176,13 @@ func (a *Adapter) part(b *nwt.Batch, part, parts int, device compute.DeviceNum) 
 	if err != nil {
 		return batch, err
 	}
-	n := b.Len() / parts
 	for i, f := range fields {
 		to := &batch.Inputs
 		if f.label {
 			to = &batch.Labels
 		}
-		add := func(dtype dtypes.DType, dimensions []int, all []byte) error {
-			size := len(all) / parts
-			t, err := tensors.FromRaw(a.config.Backend, device, shapes.Make(dtype, dimensions...), all[part*size:][:size])
+		add := func(dtype dtypes.DType, dimensions []int, values []byte) error {
+			t, err := tensors.FromRaw(a.config.Backend, a.config.Device, shapes.Make(dtype, dimensions...), values)
 			if err != nil {
 				return fmt.Errorf("gomlx: field %d (%q): %w", i, f.name, err)
 			}
@@ -199,7 +190,6 @@ func (a *Adapter) part(b *nwt.Batch, part, parts int, device compute.DeviceNum) 
 			return nil
 		}
 		dimensions := slices.Clone(b.Shape(i))
-		dimensions[0] = n
 		if f.column {
 			dimensions = append(dimensions, 1)
 		}
@@ -207,7 +197,7 @@ func (a *Adapter) part(b *nwt.Batch, part, parts int, device compute.DeviceNum) 
 			return batch, err
 		}
 		for d := range f.ragged {
-			if err := add(dtypes.Int32, []int{n}, dtypes.UnsafeByteSliceFromAny(b.Lens(i, d))); err != nil {
+			if err := add(dtypes.Int32, []int{b.Len()}, dtypes.UnsafeByteSliceFromAny(b.Lens(i, d))); err != nil {
 				return batch, err
 			}
 		}
@@ -278,16 +268,13 @@ func (d *Dataset) Resume(s nwt.State) {
 
 // Iter yields the batches of the next epoch. If you leave an iteration early, the one after it still
 // begins the next epoch.
-func (d *Dataset) Iter() iter.Seq2[train.Batch, error] { return iterate(d, d.adapter.Batch) }
-
-// iterate yields the result of from for each batch of d's next iteration.
-func iterate[B any](d *Dataset, from func(*nwt.Batch) (B, error)) iter.Seq2[B, error] {
-	return func(yield func(B, error) bool) {
+func (d *Dataset) Iter() iter.Seq2[train.Batch, error] {
+	return func(yield func(train.Batch, error) bool) {
 		d.mu.Lock()
 		at := d.next
 		d.mu.Unlock()
 		if at.Samples != 0 {
-			given, ended := give(d, d.loader.Resume(d.ctx, at), from, yield)
+			given, ended := d.give(d.loader.Resume(d.ctx, at), yield)
 			if !ended || given > 0 && !d.infinite {
 				return
 			}
@@ -297,17 +284,16 @@ func iterate[B any](d *Dataset, from func(*nwt.Batch) (B, error)) iter.Seq2[B, e
 		if d.infinite {
 			end = math.MaxInt32
 		}
-		give(d, d.loader.Epochs(d.ctx, at.Epoch, end), from, yield)
+		d.give(d.loader.Epochs(d.ctx, at.Epoch, end), yield)
 	}
 }
 
-// give yields the result for each batch. It returns how many batches there were, and whether it reached
-// their end.
-func give[B any](d *Dataset, batches iter.Seq2[*nwt.Batch, error], from func(*nwt.Batch) (B, error), yield func(B, error) bool) (given int, ended bool) {
+// give yields batches as GoMLX's. It returns how many there were, and whether it reached their end.
+func (d *Dataset) give(batches iter.Seq2[*nwt.Batch, error], yield func(train.Batch, error) bool) (given int, ended bool) {
 	for b, err := range batches {
-		var made B
+		var made train.Batch
 		if err == nil {
-			made, err = from(b)
+			made, err = d.adapter.Batch(b)
 		}
 		if err != nil {
 			yield(made, err)
