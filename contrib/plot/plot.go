@@ -1,4 +1,4 @@
-// Package plot draws what nwt measured: the result of tuning, and how long training waited for data.
+// Package plot draws what nwt measured: the result of tuning.
 //
 // It is a separate module, so that programs that only tune and train don't depend
 // on a plotting library.
@@ -243,7 +243,7 @@ func decorate(p panel, r *nwt.Result, line points) {
 	p.legend.Add("measured", l, dots)
 }
 
-// must returns a plotter. A plotter refuses only infinite figures, and a Result and Stats have none.
+// must returns a plotter. A plotter refuses only infinite figures, and a Result has none.
 func must[T any](p T, err error) T {
 	if err != nil {
 		panic(err)

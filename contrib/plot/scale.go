@@ -33,15 +33,6 @@ func largest(x float64, scales []scale) scale {
 	return s
 }
 
-// share returns x, 0 … 1, with about two digits: "2.5 %", "98 %".
-func share(x float64) string {
-	decimals := 0
-	if x < 0.0995 {
-		decimals = 1
-	}
-	return strconv.FormatFloat(100*x, 'f', decimals, 64) + " %"
-}
-
 // number returns x with up to six digits and thousands apart: "1 000", "0.25". No line breaks at these
 // spaces.
 func number(x float64) string {
