@@ -5,12 +5,8 @@ package vision_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"image"
 	"image/png"
-	"os"
-	"path/filepath"
-	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -63,30 +59,6 @@ func TestPicturesOfOneDrawCostNoAllocation(t *testing.T) {
 		}
 	}
 	require.Less(t, testing.AllocsPerRun(3, epoch)/n, 0.5, "an epoch itself has some")
-}
-
-func TestReadingAFileCostsNoAllocation(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("elsewhere, files are opened by package os")
-	}
-	dir, n := t.TempDir(), 100
-	require.NoError(t, os.Mkdir(filepath.Join(dir, "class"), 0o755))
-	for i := range n {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "class", fmt.Sprint(i, ".jpg")), read(t, "420.jpg"), 0o644))
-	}
-	p, err := vision.New(recipe)
-	require.NoError(t, err)
-	f, err := vision.OpenFolder(t.Context(), dir, p)
-	require.NoError(t, err)
-	l, err := nwt.NewLoader(f, nwt.WithBatchSize(50), nwt.WithWorkers(0))
-	require.NoError(t, err)
-	defer l.Close()
-	perEpoch := testing.AllocsPerRun(5, func() {
-		for _, err := range l.Epoch(t.Context(), 0) {
-			require.NoError(t, err)
-		}
-	})
-	require.Less(t, perEpoch/float64(n), 0.5, "an epoch itself has some")
 }
 
 // Decoders of the standard library allocate for each file, but nothing may allocate for

@@ -126,7 +126,7 @@ func (f *Folder) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 	if err != nil {
 		return err
 	}
-	data, err := r.read(ctx, f.files.Dir(), f.files.Name(index))
+	data, err := r.read(ctx, f.Path(index))
 	if err != nil {
 		return err // it already names the file
 	}
@@ -134,23 +134,5 @@ func (f *Folder) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 		return fmt.Errorf("%s: %w", f.Path(index), err)
 	}
 	nwt.Values[int64](dst, 1)[0] = int64(f.Class(index))
-	return nil
-}
-
-// maxFile bounds the size of a picture's file, and maxRead bounds how much is read between two checks of
-// the context, both in bytes.
-const (
-	maxFile = 1 << 30
-	maxRead = 1 << 24
-)
-
-// checkFile checks a file before it is read.
-func checkFile(path string, regular bool, size int64) error {
-	if !regular {
-		return fmt.Errorf("vision: %s is not a regular file", path)
-	}
-	if size > maxFile {
-		return fmt.Errorf("vision: %s has %d bytes: must be at most %d", path, size, maxFile)
-	}
 	return nil
 }

@@ -42,7 +42,7 @@ func BenchmarkStages(b *testing.B) {
 	for i := range b.N {
 		name := names[r.IntN(len(names))]
 		began = time.Now()
-		data, err := files.read(w.ctx, filepath.Dir(name), []byte(filepath.Base(name)))
+		data, err := files.read(w.ctx, name)
 		lap("reading")
 		h, headerErr := w.inspect(data)
 		scans, complete, restErr := h.jpeg.rest(w.ctx, data)

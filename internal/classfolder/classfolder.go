@@ -312,13 +312,10 @@ func (l *listing) takes(name string) bool {
 func (f *Files) Class(index int) int { return int(f.class[index]) }
 
 // Path returns the path of a file.
-func (f *Files) Path(index int) string { return filepath.Join(f.dir, string(f.Name(index))) }
+func (f *Files) Path(index int) string { return filepath.Join(f.dir, string(f.name(index))) }
 
-// Dir returns the folder of the classes.
-func (f *Files) Dir() string { return f.dir }
-
-// Name returns a file's name with its folders, relative to Dir. The slice must not be changed.
-func (f *Files) Name(index int) []byte {
+// name returns a file's name with its folders, relative to dir.
+func (f *Files) name(index int) []byte {
 	from := 0
 	if index > 0 {
 		from = f.ends[index-1]
@@ -358,7 +355,7 @@ func (f *Files) tellFiles() string {
 	names, sizes, marks := sha256.New(), sha256.New(), sha256.New()
 	fmt.Fprintf(names, "%q", f.Classes)
 	for i, file := range files {
-		fmt.Fprintf(names, "%d %q ", f.class[i], f.Name(i))
+		fmt.Fprintf(names, "%d %q ", f.class[i], f.name(i))
 		fmt.Fprintf(sizes, "%d ", file.size)
 		fmt.Fprintf(marks, "%d ", file.mark)
 	}
