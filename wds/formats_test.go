@@ -3,9 +3,7 @@ package wds_test
 import (
 	"archive/zip"
 	"bytes"
-	"compress/zlib"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -76,100 +74,6 @@ func TestAWindowBeyondZstandardsOwnBoundTakesNoMemory(t *testing.T) {
 	require.ErrorContains(t, err, "a.tar.zst: window size exceeded")
 }
 
-func zlibbed(t *testing.T, data []byte) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	w := zlib.NewWriter(&b)
-	_, err := w.Write(data)
-	require.NoError(t, err)
-	require.NoError(t, w.Close())
-	return b.Bytes()
-}
-
-func TestADecompressorReadsTheShardsOfItsSuffix(t *testing.T) {
-	fsys := fstest.MapFS{
-		"0.tar":    {Data: shard(t, 0, 5)},
-		"1.tar.zz": {Data: zlibbed(t, shard(t, 5, 10))},
-		"2.tar.gz": {Data: compressed(t, shard(t, 10, 15))},
-	}
-	opened, closed := 0, 0
-	s, err := wds.New(fsys, []string{"0.tar", "1.tar.zz", "2.tar.gz"}, fields, load,
-		wds.WithDecompressor(".zz", func(io.Reader) (io.ReadCloser, error) { return nil, errors.New("the last one counts") }),
-		wds.WithDecompressor(".zz", func(r io.Reader) (io.ReadCloser, error) {
-			opened++
-			unpacked, err := zlib.NewReader(r)
-			return noting{unpacked, func() { closed++ }}, err
-		}),
-		wds.WithDecompressor("zz", func(io.Reader) (io.ReadCloser, error) { return nil, errors.New("the longer suffix counts") }))
-	require.NoError(t, err)
-	got, bad, err := epoch(t, nwt.Streamed(s), nwt.WithInterleave(1))
-	require.NoError(t, err)
-	require.Empty(t, bad)
-	require.Equal(t, upTo(15), got)
-	require.Equal(t, 1, opened)
-	require.Equal(t, 1, closed)
-
-	for what, data := range map[string][]byte{
-		"a.tar.zz: zlib: invalid header": shard(t, 0, 5),
-		"a.tar.zz: unexpected EOF":       zlibbed(t, shard(t, 0, 5))[:1],
-		"a.tar.zz: it is empty":          zlibbed(t, nil),
-		"a.tar.zz: it is a Git LFS pointer, not the file: fetch the file by git lfs pull: zlib: invalid header": []byte(pointer),
-	} {
-		s, err := wds.New(fstest.MapFS{"a.tar.zz": {Data: data}}, []string{"a.tar.zz"}, fields, load,
-			wds.WithDecompressor(".zz", zlib.NewReader))
-		require.NoError(t, err)
-		_, _, err = epoch(t, nwt.Streamed(s))
-		require.ErrorContains(t, err, what)
-	}
-
-	for _, bad := range []wds.Option{wds.WithDecompressor("", zlib.NewReader), wds.WithDecompressor(".zz", nil)} {
-		_, err = wds.New(fsys, []string{"0.tar"}, fields, load, bad)
-		var option *nwt.ArgumentError
-		require.ErrorAs(t, err, &option)
-		require.Equal(t, "wds.WithDecompressor", option.Name)
-	}
-}
-
-type noting struct {
-	io.ReadCloser
-	note func()
-}
-
-func (n noting) Close() error { n.note(); return n.ReadCloser.Close() }
-
-// ahead reads ahead in a goroutine that outlives Close, as a decompressor does if nobody
-// closes what it wraps.
-func ahead(r io.Reader) (io.ReadCloser, error) {
-	out, in := io.Pipe()
-	go func() {
-		buf := bytes.NewBuffer(nil)
-		_, err := io.Copy(buf, r)
-		_, _ = io.Copy(in, buf)
-		in.CloseWithError(err)
-	}()
-	return io.NopCloser(out), nil
-}
-
-func TestADecompressorThatReadsOnAfterItsShardIsClosedHarmsNoOther(t *testing.T) {
-	fsys := fstest.MapFS{}
-	var names []string
-	for i := range 20 {
-		names = append(names, fmt.Sprint(i, ".tar.x"))
-		fsys[names[i]] = &fstest.MapFile{Data: append(shard(t, 10*i, 10*i+10), make([]byte, 1<<20)...)}
-	}
-	s, err := wds.New(fsys, names, fields, load, wds.WithDecompressor(".x", ahead))
-	require.NoError(t, err)
-	for i := range 20 {
-		r, err := s.Open(t.Context(), i)
-		require.NoError(t, err)
-		require.NoError(t, r.Next(t.Context(), &nwt.Record{}))
-		require.NoError(t, r.Close())
-	}
-	got, _, err := epoch(t, nwt.Streamed(s), nwt.WithInterleave(1))
-	require.NoError(t, err)
-	require.Equal(t, upTo(200), got)
-}
-
 const pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
 
 func TestWhatIsNoTarFileIsToldWhatItIs(t *testing.T) {
@@ -183,8 +87,8 @@ func TestWhatIsNoTarFileIsToldWhatItIs(t *testing.T) {
 	for _, c := range []struct {
 		name, data, want string
 	}{
-		{"xz", "\xfd7zXZ\x00\x00\x04" + strings.Repeat("x", 1000), `it is compressed by xz, which WithDecompressor(".xz", …) could unpack`},
-		{"bzip2", "BZh91AY&SY" + strings.Repeat("x", 1000), `it is compressed by bzip2, which WithDecompressor(".bz2", …) could unpack`},
+		{"xz", "\xfd7zXZ\x00\x00\x04" + strings.Repeat("x", 1000), `it is compressed by xz: a shard may be compressed once, by gzip or Zstandard`},
+		{"bzip2", "BZh91AY&SY" + strings.Repeat("x", 1000), `it is compressed by bzip2`},
 		{"bzip2, a small file", "BZh91AY&SY" + strings.Repeat("x", 100), `it is compressed by bzip2`},
 		{"lz4", "\x04\x22\x4d\x18" + strings.Repeat("x", 1000), `it is compressed by lz4`},
 		{"zip", zipped.String(), "it is a zip archive"},

@@ -33,7 +33,7 @@ type grouper struct {
 }
 
 func (s *stream) newGrouper(shard string, r *source) (*grouper, error) {
-	in, err := s.newEnded(shard, r)
+	in, err := newEnded(r)
 	return &grouper{of: s, shard: shard, in: in, tar: tar.NewReader(in), seen: map[uint64]struct{}{}}, err
 }
 

@@ -35,7 +35,7 @@ func Locate[T any](ctx context.Context, fsys fs.FS, shards, read []string, f fun
 				return err
 			}
 			r := opened.(*shardReader)
-			r.source.use(ctx)
+			r.source.ctx = ctx
 			if err = r.begin(); err == nil && r.in.packed != nil {
 				err = fmt.Errorf("%s: is compressed: its samples can't be loaded by number", s.shards[i])
 			}

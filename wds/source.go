@@ -22,8 +22,7 @@ type source struct {
 	fsys fs.FS
 	name string
 
-	mu      sync.Mutex
-	ctx     context.Context // guarded by mu; for the call under way: when it ends, waiting ends
+	ctx     context.Context // for the call under way: when it ends, waiting ends
 	file    fs.File
 	info    fs.FileInfo // of the file when it was first opened; may be nil
 	at      int64       // where in the file the next read begins
@@ -72,7 +71,7 @@ func (s *source) open() error {
 	at, before := s.at, s.info
 	var file fs.File // belongs to the call if that is abandoned
 	var info fs.FileInfo
-	_, err := await(s.context(), func() (err error) {
+	_, err := await(s.ctx, func() (err error) {
 		if file, err = openRegular(s.fsys, s.name); err != nil {
 			if before != nil && errors.Is(err, fs.ErrNotExist) { // a program's file system over a bucket also returns this if it can't find out
 				err = retry.As(err, true)
@@ -108,7 +107,7 @@ func (s *source) open() error {
 // again reports whether reading continues after a temporary error. The file is then opened again at the
 // place that reading had reached, so the code that unpacks it notices nothing.
 func (s *source) again() bool {
-	ctx := s.context()
+	ctx := s.ctx
 	policy := retry.Of(ctx)
 	if s.err == io.EOF || s.left != nil || policy.Times == 0 {
 		return false
@@ -129,19 +128,6 @@ func (s *source) judged(err error) error {
 		return retry.As(err, false)
 	}
 	return err
-}
-
-// use sets the context that ends the following calls. A decompressor may be reading ahead meanwhile.
-func (s *source) use(ctx context.Context) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ctx = ctx
-}
-
-func (s *source) context() context.Context {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ctx
 }
 
 // skipping sets whether only headers are read from now on.
@@ -329,7 +315,7 @@ func (s *source) call(f func() error) error {
 		return fs.ErrClosed
 	}
 	file := s.file
-	left, err := await(s.context(), f, func(error) { file.Close() })
+	left, err := await(s.ctx, f, func(error) { file.Close() })
 	if left != nil {
 		s.left = left
 	}

@@ -7,29 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"strings"
-	"sync"
 
 	"github.com/klauspost/compress/zstd"
 )
-
-// WithDecompressor makes the stream unpack shards whose names end with suffix, such as ".bz2", by a call
-// of open. If several suffixes match, the longest decides. WithDecompressor takes precedence over gzip
-// and Zstandard, which need no option. The shard's file is passed to open; what open returns is closed
-// before the file. The memory that the function takes isn't bounded.
-//
-//	wds.WithDecompressor(".bz2", func(r io.Reader) (io.ReadCloser, error) {
-//		return io.NopCloser(bzip2.NewReader(r)), nil
-//	})
-func WithDecompressor(suffix string, open func(r io.Reader) (io.ReadCloser, error)) Option {
-	return func(s *stream) { s.unpack = append(s.unpack, decompressor{suffix, open}) }
-}
-
-type decompressor struct {
-	suffix string
-	open   func(io.Reader) (io.ReadCloser, error)
-}
 
 // maxWindow is how far back a Zstandard frame may refer, and so how much memory a shard takes: zstd's own
 // tool allows the same.
@@ -97,24 +77,19 @@ type ended struct {
 	r      io.Reader
 	packed *source // what r unpacks; nil: nothing is unpacked
 	close  func() error
-	file   []byte // the beginning of the file
 	head   []byte // the beginning of what it unpacks to
 	n      int64  // bytes read
 	over   bool
 }
 
-func (s *stream) newEnded(shard string, r *source) (*ended, error) {
+func newEnded(r *source) (*ended, error) {
 	e := &ended{r: r, close: func() error { return nil }}
 	head, err := r.peek(shown)
 	if err != nil {
 		return e, noEnd(err)
 	}
-	e.file = bytes.Clone(head)
-	from, open := io.Reader(r), s.decompressor(shard)
-	gate := &gate{r: r}
+	var open func(io.Reader) (io.ReadCloser, error)
 	switch {
-	case open != nil:
-		from = gate
 	case bytes.HasPrefix(head, []byte("\x1f\x8b")):
 		open = unpackGzip
 	case bytes.HasPrefix(head, []byte("\x28\xb5\x2f\xfd")), len(head) > 4 && head[0]>>4 == 5 && string(head[1:4]) == "\x2a\x4d\x18": // a frame, or one that is skipped
@@ -123,32 +98,17 @@ func (s *stream) newEnded(shard string, r *source) (*ended, error) {
 		return e, nil
 	}
 	e.packed = r
-	unpacked, err := open(from)
+	unpacked, err := open(r)
 	if err != nil {
-		gate.Close()
-		return e, e.explain(err)
+		return e, noEnd(err)
 	}
-	e.r, e.close = unpacked, func() error {
-		defer gate.Close()
-		return unpacked.Close()
-	}
+	e.r, e.close = unpacked, unpacked.Close
 	return e, nil
-}
-
-// decompressor returns the option for a shard, or nil if it needs none.
-func (s *stream) decompressor(shard string) (open func(io.Reader) (io.ReadCloser, error)) {
-	longest := 0
-	for _, d := range s.unpack {
-		if len(d.suffix) >= longest && strings.HasSuffix(shard, d.suffix) {
-			longest, open = len(d.suffix), d.open
-		}
-	}
-	return open
 }
 
 func (e *ended) Read(p []byte) (int, error) {
 	if e.packed != nil { // its buffered data may unpack to a thousand times as much
-		if err := e.packed.context().Err(); err != nil {
+		if err := e.packed.ctx.Err(); err != nil {
 			return 0, err
 		}
 	}
@@ -180,68 +140,39 @@ func (e *ended) Close() error { return e.close() }
 // explain adds to an error before the first header what kind of file it is instead.
 func (e *ended) explain(err error) error {
 	err = noEnd(err)
-	it, head := "it", e.head
-	unpacks := e.packed == nil || len(head) > 0
-	if !unpacks {
-		head = e.file
-	} else if e.packed != nil {
+	if e.packed != nil && len(e.head) == 0 || !errors.Is(err, tar.ErrHeader) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	it := "it"
+	if e.packed != nil {
 		it = "what it unpacks to"
 	}
-	what, packed := kind(head)
-	switch {
-	case !unpacks && (what == "" || packed),
-		unpacks && !errors.Is(err, tar.ErrHeader) && !errors.Is(err, io.ErrUnexpectedEOF):
-		return err
-	case what != "":
+	if what := kind(e.head); what != "" {
 		return fmt.Errorf("%s is %s: %w", it, what, err)
 	}
-	return fmt.Errorf("%s isn't a tar file, or its first header is damaged: it begins with %q: %w", it, bytes.Trim(head, around+"\x00"), err)
+	return fmt.Errorf("%s isn't a tar file, or its first header is damaged: it begins with %q: %w", it, bytes.Trim(e.head, around+"\x00"), err)
 }
 
 const around = "\ufeff \t\r\n" // what may precede a page
 
-// kind says what a file that isn't a tar file is, judging by its beginning, and whether it is compressed.
-// It returns "" if that isn't known.
-func kind(head []byte) (what string, packed bool) {
-	for _, k := range []struct{ magic, name, suffix string }{
-		{"\x1f\x8b", "gzip", ".gz"}, {"\x28\xb5\x2f\xfd", "Zstandard", ".zst"}, {"\xfd7zXZ\x00", "xz", ".xz"},
-		{"BZh", "bzip2", ".bz2"}, {"\x04\x22\x4d\x18", "lz4", ".lz4"},
+// kind says what a file that isn't a tar file is, judging by its beginning. It returns "" if that isn't
+// known.
+func kind(head []byte) string {
+	for _, k := range []struct{ magic, name string }{
+		{"\x1f\x8b", "gzip"}, {"\x28\xb5\x2f\xfd", "Zstandard"}, {"\xfd7zXZ\x00", "xz"}, {"BZh", "bzip2"}, {"\x04\x22\x4d\x18", "lz4"},
 	} {
 		if bytes.HasPrefix(head, []byte(k.magic)) {
-			return fmt.Sprintf("compressed by %s, which WithDecompressor(%q, …) could unpack", k.name, k.suffix), true
+			return fmt.Sprintf("compressed by %s: a shard may be compressed once, by gzip or Zstandard", k.name)
 		}
 	}
 	text := bytes.TrimLeft(head, around)
 	switch {
 	case bytes.HasPrefix(head, []byte("PK\x03\x04")), bytes.HasPrefix(head, []byte("PK\x05\x06")):
-		return "a zip archive", false
+		return "a zip archive"
 	case bytes.HasPrefix(head, []byte("version https://git-lfs")):
-		return "a Git LFS pointer, not the file: fetch the file by git lfs pull", false
+		return "a Git LFS pointer, not the file: fetch the file by git lfs pull"
 	case bytes.HasPrefix(text, []byte("<")):
-		return fmt.Sprintf("an HTML or XML page, perhaps an error message of a server: it begins with %q", text), false
+		return fmt.Sprintf("an HTML or XML page, perhaps an error message of a server: it begins with %q", text)
 	}
-	return "", false
-}
-
-// A gate lets a decompressor read a source until the shard is closed. A decompressor that reads ahead may
-// continue after that, when the source's buffer belongs to another shard.
-type gate struct {
-	mu     sync.Mutex
-	r      *source
-	closed bool // guarded by mu
-}
-
-func (g *gate) Read(p []byte) (int, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return 0, fs.ErrClosed
-	}
-	return g.r.Read(p)
-}
-
-func (g *gate) Close() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.closed = true
+	return ""
 }

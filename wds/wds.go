@@ -9,8 +9,7 @@
 // A key is the path up to the first dot of its last element; the part after that dot is the extension, in
 // lower case. Files without a key or an extension belong to no sample. Neither do files named __…__ at
 // the top level, or files that systems leave behind: files and folders whose names begin with a dot,
-// __MACOSX, @eaDir, Thumbs.db and the like. Shards may be compressed by gzip or Zstandard;
-// [WithDecompressor] adds other compressions.
+// __MACOSX, @eaDir, Thumbs.db and the like. Shards may be compressed by gzip or Zstandard.
 //
 // Shards are checked as far as the format allows. A shard must have tar's end marker, with nothing but
 // zeros after it. A compressed shard must also be complete and have the right checksum, unless Zstandard
@@ -79,11 +78,6 @@ func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.
 	if l := s.limits; l.Bytes < 1 || l.Bytes > math.MaxInt || l.Files < 1 || l.Name < 1 {
 		errs = append(errs, &nwt.ArgumentError{Name: "wds.WithLimits", Value: l, Reason: "must not be negative"})
 	}
-	for _, d := range s.unpack {
-		if d.suffix == "" || d.open == nil {
-			errs = append(errs, &nwt.ArgumentError{Name: "wds.WithDecompressor", Value: d.suffix, Reason: "the suffix must not be empty, nor the function nil"})
-		}
-	}
 	if s.index != "" && !fs.ValidPath(s.index) {
 		errs = append(errs, &nwt.ArgumentError{Name: "wds.WithIndex", Value: s.index, Reason: "must be " + validPath})
 	}
@@ -125,7 +119,6 @@ type stream struct {
 	fields []nwt.Field
 	load   func(ctx context.Context, r *Record, dst *nwt.Sample) error
 	limits Limits
-	unpack []decompressor
 	bufs   sync.Pool // of *[bufferSize]byte: one for each shard that is open
 	seed   maphash.Seed
 	index  string
@@ -197,7 +190,7 @@ func (r *shardReader) Next(ctx context.Context, nr *nwt.Record) error {
 		rec = &Record{}
 		nr.Value = rec
 	}
-	r.source.use(ctx)
+	r.source.ctx = ctx
 	err := r.begin()
 	if err == nil {
 		rec.data = nr.Data
@@ -210,7 +203,7 @@ func (r *shardReader) Next(ctx context.Context, nr *nwt.Record) error {
 // Skip passes over records without keeping the contents of their files. It seeks over large files of a
 // local tar file.
 func (r *shardReader) Skip(ctx context.Context, n int) (skipped int, err error) {
-	r.source.use(ctx)
+	r.source.ctx = ctx
 	if err := r.begin(); err != nil {
 		return 0, r.source.judged(err)
 	}
