@@ -21,6 +21,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -41,18 +42,15 @@ OBJECTS = "__objects__"  # the field of what is neither an array nor a number
 
 RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")  # nwt-serve has others of these than the program
 
-_open: list[socket.socket] = []  # of this process, until it ends
-reading_main = False  # the training program is executed up to its first loader
-
-
-class MainEnds(BaseException):
-    """Ends the execution of the training program in the template, at its first loader."""
+_rest: Callable[[], NoReturn] | None = None  # what the template does once the training program is at its first loader
 
 
 def begin() -> None:
-    """Called by each loader before anything else."""
-    if reading_main:
-        raise MainEnds
+    """Called by each loader before anything else. In the template the training program gets no further, and what it would do at its end isn't done."""
+    if _rest:
+        if threading.current_thread() is threading.main_thread():
+            _rest()
+        raise SystemExit  # of a thread of the program
 
 
 # What is sent
@@ -92,11 +90,12 @@ def setup(made: Mapping[str, Any]) -> bytes:
 
     found = spawn.get_preparation_data("nwt")
     main = {key: found[key] for key in ("init_main_from_name", "init_main_from_path") if key in found}
-    inside = getattr(sys.modules["__main__"], "__file__", None) is None and "init_main_from_name" not in main  # a notebook
+    if not os.path.exists(main.get("init_main_from_path", "/")) or main.get("init_main_from_name", "").endswith("__main__"):
+        main = {}
     header = json.dumps(
         {"path": found["sys_path"], "argv": found["sys_argv"], "dir": os.getcwd(), "ranks": {name: os.environ.get(name) for name in RANKS}, **main}
     ).encode()
-    return b"".join(struct.pack("<Q", len(part)) + part for part in (header, _pickled(dict(made), inside)))
+    return b"".join(struct.pack("<Q", len(part)) + part for part in (header, _pickled(dict(made), not main)))
 
 
 def _pickled(made: dict[str, Any], inside: bool) -> bytes:
@@ -106,9 +105,11 @@ def _pickled(made: dict[str, Any], inside: bool) -> bytes:
         data = pickle.dumps(made, protocol=5)
         if not (inside and b"__main__" in data):
             return data
-        problem = "is defined in a notebook or at a prompt"
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        problem = "is defined at a prompt, in a notebook or in a __main__.py"
+    except Exception as error:
         problem = f"can't be copied to other processes: {error}"
+        if not isinstance(error, (pickle.PicklingError, AttributeError)):  # cloudpickle can't help
+            raise TypeError(f"the {what} {problem}: let __getitem__ open files, connections and locks, and __getstate__ leave them out") from None
     try:
         import cloudpickle  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
@@ -129,21 +130,24 @@ def _exactly(conn: socket.socket, n: int) -> bytes:
 
 
 def run(number: int = -1) -> NoReturn:
+    conn = socket.socket(fileno=SOCKET)
+    if number >= 0:
+        _end_after(lambda: _read_setup(open(SETUP, "rb").read, lambda made: _Child(made, conn, MEMORY, number).serve()))
+    template = _Template(conn)
+    _end_after(lambda: _read_setup(template.read, template.serve, template.tell), template.tell)
+
+
+def _end_after(job: Callable[[], None], tell: Callable[..., None] | None = None) -> NoReturn:
+    """Ends this process after a job, wherever it is on the stack. What goes wrong is told, or printed."""
     status = 1
     try:
-        conn = socket.socket(fileno=SOCKET)
-        _open.append(conn)
-        if number >= 0:
-            with open(SETUP, "rb") as file:
-                made = _read_setup(file.read)
-            _Child(made, conn, MEMORY, number).serve()
-        else:
-            _Template(conn).serve()
+        job()
         status = 0
-    except (EOFError, ConnectionError):
-        status = 0  # nwt-serve has ended, or needs this process no more
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        if tell:
+            tell(failed=_text(error))
+        elif not isinstance(error, (EOFError, ConnectionError)):  # else nwt-serve has ended, or needs this process no more
+            traceback.print_exc()
     finally:
         _leave(status)
 
@@ -155,8 +159,9 @@ def _leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _read_setup(read: Callable[[int], bytes]) -> dict[str, Any]:
-    global reading_main
+def _read_setup(read: Callable[[int], bytes], serve: Callable[[dict[str, Any]], None], tell: Callable[..., None] | None = None) -> None:
+    """Executes the training program up to its first loader, and there serves."""
+    global _rest
     header, payload = (read(struct.unpack("<Q", read(8))[0]) for _ in range(2))
     told = json.loads(header)
     sys.path[:], sys.argv[:] = told["path"], told["argv"]
@@ -168,23 +173,28 @@ def _read_setup(read: Callable[[int], bytes]) -> dict[str, Any]:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    reading_main = True
-    try:
-        _read_main(told.get("init_main_from_name"), told.get("init_main_from_path"))
-    finally:
-        reading_main = False
+
+    def rest() -> NoReturn:
+        global _rest
+        _rest = None
+        _end_after(lambda: serve(_unpickled(payload)), tell)
+
+    _rest = rest
+    _read_main(told.get("init_main_from_name"), told.get("init_main_from_path"))
+    rest()
+
+
+def _unpickled(payload: bytes) -> dict[str, Any]:
     try:
         return dict(pickle.loads(payload))
     except AttributeError as error:
         if "__mp_main__" not in str(error):
             raise
-        raise AttributeError(f"{error}: define it above the first loader of the program, or in a module") from None
+        raise AttributeError(f"{error}: define it above the first loader of the program, outside if __name__ == '__main__', or in a module") from None
 
 
 def _read_main(name: str | None, path: str | None) -> None:
     """Executes the training program up to its first loader, under the name __mp_main__."""
-    if name is None and path is None or name is not None and name.endswith("__main__"):
-        return  # a package's __main__.py is no module that a dataset is defined in, such as that of unittest
     module = types.ModuleType("__mp_main__")
     if name is not None:
         import importlib.util
@@ -193,19 +203,16 @@ def _read_main(name: str | None, path: str | None) -> None:
         assert spec and spec.loader
         code, module.__file__ = spec.loader.get_code(name), spec.origin  # type: ignore[attr-defined]
         module.__package__ = spec.parent
-    else:
-        assert path
-        if os.path.splitext(os.path.basename(path))[0] == "ipython":
-            return
+    elif path is not None:
         with open(path, "rb") as file:
             code = compile(file.read(), path, "exec")
         module.__file__ = path
+    else:
+        return
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
     try:
         exec(code, module.__dict__)  # noqa: S102  # the program itself
-    except MainEnds:
-        pass
-    except Exception as error:  # it may have looked for a GPU, or for other ranks
+    except (Exception, SystemExit) as error:  # it may have looked for a GPU, or for other ranks
         print(
             f"nwt: {path or name} was executed once more for the workers, and failed above its first loader. They know only what stands before that: {_text(error)}",
             file=sys.stderr,
@@ -218,7 +225,6 @@ class _Template:
         self.children: dict[int, int] = {}  # pid to number
         self.spawned: list[subprocess.Popen[bytes]] = []
         self.wake, awake = socket.socketpair()
-        _open.extend((self.wake, awake))
         self.wake.setblocking(False)
         awake.setblocking(False)
         self.awake = awake
@@ -234,38 +240,32 @@ class _Template:
         self.kept += part
         return part
 
-    def serve(self) -> None:
-        try:
-            self.made = _read_setup(self.read)
-        except (EOFError, ConnectionError):
-            raise
-        except BaseException as error:
-            self.tell(failed=_text(error))
-            return
+    def serve(self, made: dict[str, Any]) -> None:
+        self.made = made
         self.forks = sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
         if self.forks:
             self.kept = b""  # only spawn needs it
             gc.collect()
             gc.freeze()  # else a collection in a child writes to every page
-        self.tell(ready=True, forks=self.forks)
-        try:
-            self.answer()
-        finally:
-            for pid in self.children:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        self.tell(ready=True)
+        _end_after(self.answer)
 
     def answer(self) -> None:
         import select
 
-        while True:
-            ready = select.select([self.conn, self.wake], [], [])[0]
-            if self.wake in ready:
-                with contextlib.suppress(BlockingIOError):
-                    self.wake.recv(4096)
-                self.reap()
-            if self.conn in ready:
-                self.obey()
+        try:
+            while True:
+                ready = select.select([self.conn, self.wake], [], [])[0]
+                if self.wake in ready:
+                    with contextlib.suppress(BlockingIOError):
+                        self.wake.recv(4096)
+                    self.reap()
+                if self.conn in ready:
+                    self.obey()
+        finally:
+            for pid in self.children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def obey(self) -> None:
         head, fds, _, _ = socket.recv_fds(self.conn, 8, 2)
@@ -290,23 +290,14 @@ class _Template:
                 os.close(fd)
 
     def fork(self, number: int, conn: int, memory: int) -> int:
-        if pid := os.fork():
-            return pid
-        status = 1
-        try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for one in (self.conn, self.wake, self.awake):
-                one.close()
-            _open.append(socket.socket(fileno=conn))
-            _Child(self.made, _open[-1], memory, number).serve()
-            status = 0
-        except (EOFError, ConnectionError):
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            _leave(status)
+        return os.fork() or _end_after(lambda: self.child(number, conn, memory))
+
+    def child(self, number: int, conn: int, memory: int) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for one in (self.conn, self.wake, self.awake):
+            one.close()
+        _Child(self.made, socket.socket(fileno=conn), memory, number).serve()
 
     def spawn(self, number: int, conn: int, memory: int) -> int:
         with tempfile.TemporaryFile() as file:

@@ -70,6 +70,11 @@ class Empty(Birds):
         return {}
 
 
+class Opened(Birds):
+    def __init__(self):
+        self.lock = threading.Lock()
+
+
 class Slow(Birds):
     def __getitem__(self, i):
         if i == 13:
@@ -227,16 +232,18 @@ class TestOwn(unittest.TestCase):
             (r"field 'box' .* without elements: say ragged=", Named(), {}),
             ("Dataset has no argument 'shufle': did you mean 'shuffle'", Birds(), {"shufle": True}),
             ("batch_tokens for lengths", Birds(), {"batch_tokens": 5}),
+            ("cannot pickle '_thread.lock' object: let __getitem__ open files, connections and locks", Opened(), {}),
         ):
             with self.assertRaisesRegex(Exception, error):
                 own(of, **options)
 
-    def run_script(self, text, **environ):
+    def run_script(self, text, typed=False, **environ):
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "train.py"), "w") as file:
                 file.write(text)
             env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environ}
-            return subprocess.run([sys.executable, file.name], check=False, capture_output=True, text=True, timeout=120, env=env)
+            how = {"input": text} if typed else {}
+            return subprocess.run([sys.executable, *([] if typed else [file.name])], check=False, capture_output=True, text=True, timeout=120, env=env, **how)
 
     @unittest.skipUnless(sys.platform == "linux", "looks for processes in /proc")
     def test_a_script_without_a_guard_runs_and_leaves_no_process(self):
@@ -249,6 +256,16 @@ class TestOwn(unittest.TestCase):
         self.assertEqual(said.stdout.count("above"), 3)  # in the template of each loader too
         self.assertIn("define it above the first loader", said.stderr)
         self.assertTrue(no_more_children())
+
+    def test_what_a_program_does_at_its_end_isnt_done_when_it_is_executed_once_more(self):
+        text = (
+            "import nwt\nclass Birds:\n    def __len__(self): return 4\n    def __getitem__(self, i): return i\n"
+            f"try: print(nwt.Dataset(Birds(), batch_size=4, program={program.program()!r}).num_samples)\nfinally: print('cleanup')\n"
+        )
+        said = self.run_script(text)
+        self.assertEqual(said.stdout, "4\ncleanup\n", said.stderr)
+        if not importlib.util.find_spec("cloudpickle"):
+            self.assertIn("is defined at a prompt", self.run_script(text, typed=True).stderr)
 
     def test_workers_load_though_the_program_finds_no_gpu_and_no_ranks_when_it_is_executed_once_more(self):
         said = self.run_script(
