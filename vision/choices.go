@@ -139,7 +139,7 @@ func (d *Choices) worker(ctx context.Context, p *Pipeline, field, n int) (*worke
 	case n == 0:
 		return nil, fmt.Errorf("vision: no picture for field %d", field)
 	}
-	if got := len(d.dst.Bytes(field)); got != n*p.bytes {
+	if !p.fits(d.dst, field, n) {
 		is := d.dst.Fields()[field]
 		want, says := p.Field(is.Name), "Field"
 		if n > 1 {

@@ -117,7 +117,7 @@ func TestOneLongRowIsRefused(t *testing.T) {
 
 func TestAFieldOfAnotherSizeIsRefused(t *testing.T) {
 	p := small(t)
-	for _, shape := range [][]int{{3, 5, 5}, {3, 2, 2}, {1, 4, 4}} {
+	for _, shape := range [][]int{{3, 5, 5}, {3, 2, 2}, {1, 4, 4}, {4, 4, 3}, {1, 4, 4, 3}} {
 		_, err := loadOf(t, nwt.Field{Name: "x", Type: nwt.Uint8, Shape: shape}, func(dst *nwt.Sample) error {
 			return p.Load(dst, 0, read(t, "420.jpg"))
 		})

@@ -247,6 +247,17 @@ func (p *Pipeline) Field(name string) nwt.Field {
 	return nwt.Field{Name: name, Type: p.dtype, Shape: shape}
 }
 
+// fits reports whether n results fill a field. Its dimensions may be fewer than theirs, but not in another
+// order.
+func (p *Pipeline) fits(dst *nwt.Sample, field, n int) bool {
+	shape, colours := dst.Shape(field), [3]int{3, p.size.Height, p.size.Width}
+	if p.layout == HWC {
+		colours = [3]int{p.size.Height, p.size.Width, 3}
+	}
+	ordered := p.grey || p.mask != nil || len(shape) < 3 || [3]int(shape[len(shape)-3:]) == colours
+	return ordered && len(dst.Bytes(field)) == n*p.bytes
+}
+
 // Load decodes the picture in data, applies the transforms with random numbers from dst.Rand, and writes
 // the result to a field of dst. The field must have the layout of [Pipeline.Field]. Load neither keeps
 // nor changes data. Its errors don't name the picture: the caller adds the name.
