@@ -116,6 +116,7 @@ func TestWhatCannotBeMadeSaysWhy(t *testing.T) {
 		{"can't follow a crop that pads", []vision.Transform{vision.RandomCrop{Size: vision.Square(8), Padding: 4}, crop}, nil},
 		{"must come once", []vision.Transform{crop, vision.ImageNetNormalize, vision.ImageNetNormalize}, nil},
 		{"deviations finite and more than 0", []vision.Transform{crop, vision.Normalize{}}, nil},
+		{"divide them by 255", []vision.Transform{crop, vision.Normalize{Mean: [3]float64{123.7, 116.3, 103.5}, Std: [3]float64{58.4, 57.1, 57.4}}}, nil},
 		{"must be 0 < from ≤ to ≤ 1", []vision.Transform{vision.RandomResizedCrop{Size: vision.Square(8), Scale: [2]float64{.5, 2}}}, nil},
 		{"set one of them", []vision.Transform{vision.Resize{Shorter: 3, Size: vision.Square(3)}}, nil},
 		{"before Normalize", []vision.Transform{crop, vision.ImageNetNormalize, vision.Grayscale{}}, nil},

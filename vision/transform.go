@@ -310,6 +310,9 @@ func (t Normalize) check(p *plan) error {
 		if !(t.Std[c] > 0) || math.IsInf(t.Std[c], 0) || math.IsNaN(t.Mean[c]) || math.IsInf(t.Mean[c], 0) {
 			return optionError("Normalize", t, "means must be finite, deviations finite and more than 0")
 		}
+		if t.Mean[c] > 1 && t.Std[c] > 1 {
+			return optionError("Normalize", t, "Mean and Std seem to be of levels 0 … 255: divide them by 255, since Normalize gets 0 … 1")
+		}
 	}
 	if len(p.erasures) > 0 {
 		return optionError("Normalize", t, "must come before RandomErasing")
