@@ -378,7 +378,7 @@ type streamFill struct {
 	epoch, last int
 	number      int         // of the next batch in its epoch
 	whole       int         // batches of a whole epoch; 0: not known
-	skip        int         // records to leave out before the first one
+	before      int         // of a resumed epoch: records that this rank has had, and now passes over; lanes begin after them
 	started     bool        // the epoch has begun
 	done        bool        // no epoch comes after this one
 	ended       atomic.Bool // a batch was the end: the batches opened after it are empty
@@ -392,7 +392,7 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 	}
 	q := &streamFill{
 		run: r, l: r.l, ahead: ahead, queue: queue, epoch: c.First, last: c.Last,
-		skip: c.Base / o.world, number: c.Skipped, most: (math.MaxInt - o.rank) / o.world,
+		before: c.Base / o.world, number: c.Skipped, most: (math.MaxInt - o.rank) / o.world,
 	}
 	if r.l.setup.counted {
 		q.readLanes()
@@ -402,7 +402,7 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 	if q.epochs.Quota > 0 {
 		perRank := o.perRank()
 		q.whole = perRank.Steps(0)
-		q.number = q.whole - perRank.Steps(q.skip)
+		q.number = q.whole - perRank.Steps(q.before)
 	}
 	first := 0
 	for k, n := range r.l.setup.shards {
@@ -545,10 +545,10 @@ func (q *streamFill) fill(b *batch) {
 	b.failure = nil
 	for n == 0 && b.failure == nil && !q.done && !q.l.ring.Stopped() {
 		if !q.started {
-			if b.failure = q.epochs.Begin(q.epoch, q.skip); b.failure != nil {
+			if b.failure = q.epochs.Begin(q.epoch, q.before); b.failure != nil {
 				b.failure = fmt.Errorf("nwt: %w", b.failure)
 			}
-			q.started, q.skip = true, 0
+			q.started, q.before = true, 0
 		}
 		b.span.epoch, b.number, b.span.key, b.span.from = q.epoch, q.number, q.l.seedKey, q.epochs.Delivered()*o.world+o.rank
 		if b.failure == nil {
@@ -713,7 +713,7 @@ func (q *streamFill) fillStep(b *batch) {
 	horizon := start + 2*int64(q.run.schedule.N) // the end of the next epoch
 	if !q.begun {
 		q.begun = true
-		q.lanes.Begin(q.l.setup.opts.aheadBytes, horizon)
+		q.lanes.Start(q.l.setup.opts.aheadBytes, horizon)
 	}
 	q.lanes.Turn(int(b.seq-q.run.first), horizon)
 	n := 0

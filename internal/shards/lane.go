@@ -39,9 +39,9 @@ func NewLanes[R any](g *Group, part int, p *lanes.Plan, s *lanes.Steps, c Config
 	return l
 }
 
-// Begin begins to read. It reads ahead at most bound bytes, and only records that are needed before the
+// Start starts to read where the plan begins. It reads ahead at most bound bytes, and only records that are needed before the
 // position horizon.
-func (l *Lanes[R]) Begin(bound, horizon int64) {
+func (l *Lanes[R]) Start(bound, horizon int64) {
 	var used []*lane[R]
 	for k, ln := range l.lanes {
 		if l.plan.Next(k, l.plan.FirstOffset(k)) >= 0 {
@@ -156,7 +156,7 @@ func (d *Draws[R]) begin(draw uint64, n int, bound int64) {
 	d.draw = draw
 	d.near, _, _, _ = d.lanes.steps.Span(int((draw+2*uint64(n))/uint64(d.Each) + 1 - d.first))
 	if opens {
-		d.lanes.Begin(bound, d.near)
+		d.lanes.Start(bound, d.near)
 	}
 }
 

@@ -383,7 +383,8 @@ func (c *shardReader[R]) attempt(record int, r *R) (err error) {
 	}
 }
 
-// reach opens the shard if it isn't open, and passes over the records before one.
+// reach opens the shard if it isn't open, and passes over the records before one: those that a picked one
+// leaves out, and those that were read before the shard was opened again.
 func (c *shardReader[R]) reach(record int) error {
 	c.begins()
 	if err := c.open(); err != nil {
@@ -395,6 +396,27 @@ func (c *shardReader[R]) reach(record int) error {
 		}
 	}
 	return c.ctx.Err()
+}
+
+// passOver passes over up to n records of the shard, and over at least one if there is no error.
+func (c *shardReader[R]) passOver(n int) (skipped int, err error) {
+	if c.timed() {
+		n = min(n, 1) // so that it is known at which record a call hangs
+	}
+	if s, ok := c.reader.(skipper); ok {
+		c.begins()
+		if skipped, err = s.Skip(c.ctx, n); skipped < 0 || skipped > n {
+			skipped, err = 0, fmt.Errorf("Skip(%d) says that it has skipped %d", n, skipped)
+		}
+	}
+	if err == nil && skipped == 0 {
+		c.begins()
+		if err = c.reader.Next(c.ctx, &c.dropped); err == nil {
+			skipped = 1
+		}
+	}
+	c.given += skipped
+	return skipped, err
 }
 
 // again reports whether to repeat a call of the stream or its reader that has failed with *err, and

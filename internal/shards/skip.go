@@ -1,5 +1,9 @@
 package shards
 
+// What is here resumes a stream whose records aren't counted: it reads what the shuffle window held, and
+// passes over all else. Lanes need none of it: their plan begins at the state, and says which record comes
+// next, which shardReader.reach goes to.
+
 import (
 	"fmt"
 	"math"
@@ -224,25 +228,4 @@ func (c *shardReader[R]) attemptSkip(n int) (skipped int, err error) {
 			return skipped, err
 		}
 	}
-}
-
-// passOver passes over up to n records of the shard, and over at least one if there is no error.
-func (c *shardReader[R]) passOver(n int) (skipped int, err error) {
-	if c.timed() {
-		n = min(n, 1) // so that it is known at which record a call hangs
-	}
-	if s, ok := c.reader.(skipper); ok {
-		c.begins()
-		if skipped, err = s.Skip(c.ctx, n); skipped < 0 || skipped > n {
-			skipped, err = 0, fmt.Errorf("Skip(%d) says that it has skipped %d", n, skipped)
-		}
-	}
-	if err == nil && skipped == 0 {
-		c.begins()
-		if err = c.reader.Next(c.ctx, &c.dropped); err == nil {
-			skipped = 1
-		}
-	}
-	c.given += skipped
-	return skipped, err
 }
