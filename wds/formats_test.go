@@ -117,6 +117,23 @@ func TestWhatIsNoTarFileIsToldWhatItIs(t *testing.T) {
 	require.Equal(t, []int64{1, 2}, got)
 }
 
+func TestACompressedShardThatIsCutIsToldToBeOnceAndIsNoOtherKindOfFile(t *testing.T) {
+	for _, packed := range [][]byte{compressed(t, shard(t, 0, 5)), zstandard(t, shard(t, 0, 5))} {
+		for n := 12; n < len(packed); n++ {
+			s, err := wds.New(fstest.MapFS{"a.tar": {Data: packed[:n]}}, []string{"a.tar"}, fields, load)
+			require.NoError(t, err)
+			r, err := s.Open(t.Context(), 0)
+			require.NoError(t, err)
+			for err == nil {
+				err = r.Next(t.Context(), &nwt.Record{})
+			}
+			require.ErrorContains(t, err, "unexpected EOF", n)
+			require.NotContains(t, err.Error(), "isn't a tar file", n)
+			require.NoError(t, r.Close(), n)
+		}
+	}
+}
+
 func TestAKeyThatComesBackInAShardIsToldOnce(t *testing.T) {
 	var log bytes.Buffer
 	before := slog.Default()

@@ -60,6 +60,9 @@ func (m members) next() error {
 	return fmt.Errorf("gzip: more than %d zeros follow a member", maxPadding)
 }
 
+// Close has nothing to close. That of gzip would return the error of Read again.
+func (m members) Close() error { return nil }
+
 func unpackZstd(r io.Reader) (io.ReadCloser, error) {
 	d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 	if err != nil {
@@ -140,7 +143,8 @@ func (e *ended) Close() error { return e.close() }
 // explain adds to an error before the first header what kind of file it is instead.
 func (e *ended) explain(err error) error {
 	err = noEnd(err)
-	if e.packed != nil && len(e.head) == 0 || !errors.Is(err, tar.ErrHeader) && !errors.Is(err, io.ErrUnexpectedEOF) {
+	cut := errors.Is(err, io.ErrUnexpectedEOF)
+	if e.packed != nil && (len(e.head) == 0 || cut && !e.over) || !cut && !errors.Is(err, tar.ErrHeader) {
 		return err
 	}
 	it := "it"
