@@ -652,13 +652,13 @@ func (q *streamFill) planOf(k, first int) *lanes.Plan {
 	if o.shuffle {
 		p.Block = (o.window-1)/p.Lanes + 1
 	}
-	if o.world > p.Lanes && q.l.setup.once.First("lanes") {
+	if sharing, better := lanes.Sharing(p.Lanes, o.world, o.batchSize, len(counts.all)); sharing > 1 && (o.world > p.Lanes || o.interleave > 0) && q.l.setup.once.First("lanes") {
 		mends := "more shards"
-		if most := min(o.world, len(counts.all)); most > p.Lanes {
-			mends = fmt.Sprintf("WithInterleave(%d)", most)
+		if better != p.Lanes {
+			mends = fmt.Sprintf("WithInterleave(%d)", better)
 		}
-		o.log.Info("nwt: there are more ranks than shards that are read at once, so about as many ranks as the factor says read each record, and all but one of them drop it, unless the shards' readers can Skip",
-			"stream", k, "ranks", o.world, "at once", p.Lanes, "factor", (o.world+p.Lanes/2)/p.Lanes, "less with", mends)
+		o.log.Info("nwt: ranks share the shards that are read at once: up to as many ranks as the factor says read each record, and all but one of them drop it, unless the shards' readers can Skip",
+			"stream", k, "ranks", o.world, "at once", p.Lanes, "factor", sharing, "less with", mends)
 	}
 	return p
 }

@@ -234,7 +234,7 @@ func TestAnEpochThatEndsBeforeItsShardsIsToldOnce(t *testing.T) {
 	}
 }
 
-func TestMoreRanksThanLanesAreToldWhatThatCosts(t *testing.T) {
+func TestRanksThatShareLanesAreToldWhatThatCosts(t *testing.T) {
 	lines := func(world int, lengths []int, opts ...nwt.Option) string {
 		var log kit.Journal
 		l := kit.NewLoader(t, nwt.Streamed(kit.NewCounted(lengths...)), append(opts, nwt.WithRank(1, world), nwt.WithBatchSize(2), nwt.WithWorkers(1), log.Option())...)
@@ -247,9 +247,14 @@ func TestMoreRanksThanLanesAreToldWhatThatCosts(t *testing.T) {
 		return line
 	}
 	many := slices.Repeat([]int{20}, 97)
-	require.Equal(t, ` stream=0 ranks=256 "at once"=32 factor=8 "less with"=WithInterleave(97)`, lines(256, many))
+	require.Equal(t, ` stream=0 ranks=256 "at once"=32 factor=8 "less with"=WithInterleave(64)`, lines(256, many))
 	require.Equal(t, ` stream=0 ranks=64 "at once"=32 factor=2 "less with"=WithInterleave(64)`, lines(64, many))
 	require.Equal(t, ` stream=0 ranks=194 "at once"=97 factor=2 "less with"="more shards"`, lines(194, many, nwt.WithInterleave(97)))
+	require.Equal(t, ` stream=0 ranks=101 "at once"=32 factor=101 "less with"="more shards"`, lines(101, many), "no number of lanes is better")
+	require.Equal(t, ` stream=0 ranks=64 "at once"=97 factor=64 "less with"=WithInterleave(64)`, lines(64, many, nwt.WithInterleave(97)), "fewer are better")
+	require.Equal(t, ` stream=0 ranks=10 "at once"=97 factor=10 "less with"=WithInterleave(20)`, lines(10, many, nwt.WithInterleave(97)), "a step has 20 records")
+	require.Empty(t, lines(10, many, nwt.WithInterleave(20)))
+	require.Empty(t, lines(10, many), "the default")
 	require.Empty(t, lines(32, many))
 	require.Empty(t, lines(64, many, nwt.WithInterleave(64)))
 }
