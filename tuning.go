@@ -105,7 +105,7 @@ func (t *tuning) resume() {
 func (t *tuning) ended() {
 	l := t.l
 	if n := t.delivered - t.before; n < leastRun && t.looked == nil && t.tuner.Measures() && l.setup.once.First("WithAutoWorkers") {
-		l.setup.opts.log.Info("nwt: so short a run can't be tuned while training: the worker count stays; Tune measures it, and Epochs makes one run of many epochs", "batches", n, "at least", leastRun)
+		l.setup.opts.log.Info("nwt: so short a run may not be enough to tune while training: Epochs makes one run of many epochs, and Tune measures before training", "batches", n, "at least", leastRun)
 	}
 }
 

@@ -29,8 +29,9 @@ import (
 //	}
 //
 // So an epoch is what one Draw draws: a few batches. Longer epochs wait less for their first batches, and
-// draw by older weights. Only the latest epoch can be loaded, so use Epoch and Resume, not Epochs. What
-// Draw draws depends on the seed, the epoch's number and the weights alone.
+// draw by older weights. Only the latest epoch can be loaded, so use Epoch and Resume, not Epochs; Tune
+// loads epoch after epoch, so tune with [Weighted] instead. What Draw draws depends on the seed, the
+// epoch's number and the weights alone.
 //
 // MarshalBinary returns the weights and the latest draws, for a checkpoint. After UnmarshalBinary, Resume
 // continues within the epoch, and Draw draws what it would have drawn.
@@ -174,7 +175,7 @@ func (s *Prioritized) At(epoch, i int) int {
 		if d != nil {
 			latest = fmt.Sprintf("the latest is epoch %d", d.epoch)
 		}
-		panic(fmt.Sprintf("sampler: Prioritized: epoch %d isn't drawn: %s. Call Draw, and train on the epoch that it returns", epoch, latest))
+		panic(fmt.Sprintf("sampler: Prioritized: epoch %d isn't drawn: %s. Call Draw, and load the epoch that it returns, by Epoch or Resume (tune with Weighted)", epoch, latest))
 	}
 	return int(d.indices[i])
 }

@@ -147,7 +147,7 @@ func TestWhatPrioritizedCannotDoIsAnErrorAndChangesNothing(t *testing.T) {
 	s := newPrioritized(t, 10, 4)
 	_, err = s.Draw()
 	require.ErrorContains(t, err, "all weights are 0")
-	require.PanicsWithValue(t, "sampler: Prioritized: epoch 0 isn't drawn: nothing is drawn yet. Call Draw, and train on the epoch that it returns", func() { s.At(0, 0) })
+	require.PanicsWithValue(t, "sampler: Prioritized: epoch 0 isn't drawn: nothing is drawn yet. Call Draw, and load the epoch that it returns, by Epoch or Resume (tune with Weighted)", func() { s.At(0, 0) })
 	require.NoError(t, s.Set(4, 2))
 	for _, w := range []float64{math.NaN(), -1, math.Inf(1), math.MaxFloat64} {
 		require.ErrorContains(t, s.Set(4, w), "the weight of index 4: "+fmt.Sprint(w))
@@ -155,7 +155,7 @@ func TestWhatPrioritizedCannotDoIsAnErrorAndChangesNothing(t *testing.T) {
 	require.ErrorContains(t, s.Set(10, 1), "must be 0 … 9")
 	require.Equal(t, []int{4, 4, 4, 4}, drawnBy(t, s))
 	require.Equal(t, 1.0, s.Probability(4))
-	require.PanicsWithValue(t, "sampler: Prioritized: epoch 1 isn't drawn: the latest is epoch 0. Call Draw, and train on the epoch that it returns", func() { s.At(1, 0) })
+	require.PanicsWithValue(t, "sampler: Prioritized: epoch 1 isn't drawn: the latest is epoch 0. Call Draw, and load the epoch that it returns, by Epoch or Resume (tune with Weighted)", func() { s.At(1, 0) })
 
 	saved, err := s.MarshalBinary()
 	require.NoError(t, err)
