@@ -141,7 +141,8 @@ func TestAFolderAboveTheFoldersOfTrainingAndValidationIsToldOnce(t *testing.T) {
 
 func TestAClassWhoseAccentsAreWrittenOtherwiseIsToldSo(t *testing.T) {
 	const nfc, nfd = "caf\u00e9", "cafe\u0301"
-	for _, c := range [][2]string{{nfc, nfd}, {nfd, nfc}} {
+	const hangul, jamo = "\uac1c", "\u1100\u1162" // a dog
+	for _, c := range [][2]string{{nfc, nfd}, {nfd, nfc}, {hangul, jamo}, {jamo, hangul}} {
 		_, err := folder.Open(t.Context(), tree(t, "tea/1.wav", c[0]+"/1.wav"), nil, nil, nil, folder.WithClasses([]string{"tea", c[1]}))
 		require.ErrorContains(t, err, fmt.Sprintf("has the class %+q, and the class given is %+q", c[0], c[1]))
 		require.ErrorContains(t, err, "NFD")
@@ -177,7 +178,7 @@ func TestFoldersWhoseClassesDifferAreNotPutTogether(t *testing.T) {
 	_, err := nwt.Concat(paired(open(farm)), paired(open(house)))
 	require.ErrorContains(t, err, `class 0 is "cat", not "cow"`)
 	_, err = nwt.Concat(open(tree(t, "caf\u00e9/1.wav")), open(tree(t, "cafe\u0301/1.wav")))
-	require.ErrorContains(t, err, `class 0 is "cafe\u0301", not "caf\u00e9": both look like café, but one has accents as characters of their own (NFD, as on macOS)`)
+	require.ErrorContains(t, err, `class 0 is "cafe\u0301", not "caf\u00e9": both look like café, but one has accents and the like as characters of their own (NFD, as on macOS)`)
 	classes := folder.WithClasses([]string{"cat", "cow", "dog", "lion"})
 	renumbered := nwt.Map(open(house), open(house).Fields(), func(_ context.Context, src, dst *nwt.Sample) error { return nil })
 	for _, parts := range [][]nwt.Dataset{

@@ -136,18 +136,19 @@ func Difference(got, want []string) string {
 	return ""
 }
 
-const lookAlike = "both look like %s, but one has accents as characters of their own (NFD, as on macOS)"
+const lookAlike = "both look like %s, but one has accents and the like as characters of their own (NFD, as on macOS)"
 
-// alike reports whether names differ only in how accents are written.
+// alike reports whether names differ only in how accents and syllables are written.
 func alike(a, b string) bool { return composed(a, b) || composed(b, a) }
 
 // composed reports whether nfc may be nfd with accents and their letters composed: one character that isn't
-// ASCII stands for each letter that is followed by combining marks.
+// ASCII stands for each letter that is followed by combining marks, or by the other letters of its Hangul
+// syllable.
 func composed(nfc, nfd string) bool {
 	rest, marks := []rune(nfd), false
 	for _, c := range nfc {
 		n := 1
-		for n < len(rest) && unicode.Is(unicode.Mn, rest[n]) {
+		for n < len(rest) && (unicode.Is(unicode.Mn, rest[n]) || rest[n] > '\u1160' && rest[n] < '\u1200') {
 			n++
 		}
 		if len(rest) == 0 || n == 1 && c != rest[0] || n > 1 && c < utf8.RuneSelf {
