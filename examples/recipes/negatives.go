@@ -54,6 +54,9 @@ func (p *pairing) Load(_ context.Context, i int, dst *nwt.Sample) error {
 	if len(q.by) == 0 {
 		return errors.New("no passage answers it")
 	}
+	if len(p.passages)-len(q.by) < negativesPer {
+		return errors.New("too many passages answer it")
+	}
 	question.Set(dst, q.question...)
 	chosen := [1 + negativesPer]int{q.by[rng.IntN(len(q.by))]}
 	for k := 1; k <= negativesPer; {

@@ -103,6 +103,10 @@ func TestNoNegativeAnswersItsQuestionAndMinedOnesAreHard(t *testing.T) {
 		}
 		p.mine(overlap)
 	}
+	for _, by := range [][]int{nil, {0, 1}} {
+		_, err = nwt.LoadSample(t.Context(), &pairing{questions: []answered{{question: make([]int32, questionLen), by: by}}, passages: p.passages[:4], hard: [][]int{nil}}, 0)
+		require.ErrorContains(t, err, "answer")
+	}
 	start := nwt.State{Epoch: 4}
 	opts := []nwt.Option{nwt.WithShuffle(1)}
 	whole, _ := rest(t, p, opts, start, 1, 7, 0, -1)
