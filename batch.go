@@ -585,7 +585,7 @@ func (s *slots) close() {
 // driver.
 func (b *batch) drop() {
 	b.giveUp(b.slot)
-	b.slot = nil
+	b.slot, b.request = nil, nil // the ring's item keeps the batch for a while, but not what a client was sent
 }
 
 // leaveSpare gives up the batch's spare and its content.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -180,6 +181,23 @@ func TestClientsThatReadNothingLockNoOtherOut(t *testing.T) {
 		t.Log(time.Since(began))
 		require.LessOrEqual(t, time.Since(began), time.Minute)
 		cancel()
+	})
+}
+
+func TestTheMemoryOfABatchThatItsClientDoesNotTakeIsFreed(t *testing.T) {
+	ds, opt := large(nothing)
+	inBubble(t, ds, []serve.ServerOption{opt}, func(b *bubble) {
+		for range 30 {
+			client, conn := b.client()
+			b.get(client, b.t.Context())
+			synctest.Wait()
+			require.NoError(b.t, conn.Close())
+			synctest.Wait()
+		}
+		var now runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&now)
+		require.Less(b.t, now.HeapAlloc, uint64(10*4<<20), "bytes")
 	})
 }
 
