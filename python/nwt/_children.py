@@ -369,17 +369,18 @@ class _Child:
     def serve(self) -> None:
         while head := self.read(8):
             what, n = struct.unpack("<II", head)
-            answer: Any
             if what == LOAD:
-                pairs = struct.unpack(f"<{2 * n}Q", self.read(16 * n))
-                answer = self.load(pairs)
+                self.load(struct.unpack(f"<{2 * n}Q", self.read(16 * n)))
             elif what == LAYOUT:
                 self.lay_out(json.loads(self.read(n)))
                 continue
             else:
-                answer = self.describe()
-            text = json.dumps(answer).encode() if answer else b""
-            self.conn.sendall(struct.pack("<I", len(text)) + text)
+                self.say(self.describe())
+            self.conn.sendall(bytes(4))  # that is all
+
+    def say(self, answer: Any) -> None:
+        text = json.dumps(answer).encode()
+        self.conn.sendall(struct.pack("<I", len(text)) + text)
 
     def make(self, index: int, place: int, seed: int) -> Any:
         if self.init is not None:
@@ -392,8 +393,7 @@ class _Child:
         drawn = (np.random.default_rng(seed),) if self.draws else ()
         return self.transform(self.input["view"][place], *drawn)
 
-    def load(self, pairs: tuple[int, ...]) -> list[Any]:
-        bad: list[Any] = []
+    def load(self, pairs: tuple[int, ...]) -> None:
         memory = self.memory
         assert memory is not None
         for place in range(len(pairs) // 2):
@@ -401,9 +401,8 @@ class _Child:
                 self.put(place, self.make(pairs[2 * place], place, pairs[2 * place + 1]))
                 memory[place] = MADE  # nwt-serve watches it
             except BaseException as error:
-                bad.append([place, isinstance(error, self.temporary), _text(error)])
+                self.say([place, isinstance(error, self.temporary), _text(error)])
                 memory[place] = BAD
-        return bad
 
     # How a sample is divided: ("array", field), ("object", name), ("items", type, [[key, part], …]) or ("parts", type, [part, …])
 
@@ -501,8 +500,8 @@ class _Child:
         array, shape = _array(value), field["shape"]
         if array is None:
             raise ValueError(f"field {field['name']!r}: {_shortly(value)}, and sample 0 has an array of {field['dtype']}")
-        if array.dtype != field["kind"]:
-            raise ValueError(f"field {field['name']!r} is {array.dtype}, and in sample 0 it is {field['dtype']}: samples must have one type")
+        if array.dtype != field["kind"] and (field["dtype"] == "bfloat16" or not np.can_cast(array.dtype, field["kind"])):
+            raise ValueError(f"field {field['name']!r} is {array.dtype}, and in sample 0 it is {field['dtype']}: samples must have one type, so convert it")
         if field["ragged"]:
             if array.ndim != len(shape) or array.shape[1:] != shape[1:] or len(array) > shape[0]:
                 raise ValueError(
@@ -547,16 +546,16 @@ def objects(tree: Any) -> Iterator[str]:
 def _array(value: Any) -> npt.NDArray[Any] | None:
     """The value as an array, if it is an array, a tensor or a number, else None."""
     if isinstance(value, np.ndarray):
-        return value if value.dtype.kind in "biuf" and value.dtype.itemsize <= 8 else None
+        return value if value.dtype.kind in "biufc" else None
     if isinstance(value, (int, float, np.generic)):  # bool is an int
         array = np.asarray(value)
-        return array if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8 else None
+        return array if array.dtype.kind in "biufc" else None
     torch = sys.modules.get("torch")
     if torch and isinstance(value, torch.Tensor):
         value = value.detach()
         if value.dtype == torch.bfloat16:
             return value.view(torch.int16).numpy().view(np.uint16)  # type: ignore[no-any-return]
-        return None if value.is_complex() else value.numpy()
+        return value.numpy()  # type: ignore[no-any-return]
     return None
 
 

@@ -167,7 +167,7 @@ class Dataset(Local):
             return [batch[key] for key in (name, f"{name}.len0") if key in batch]
         _, kind, parts = tree
         if kind is None:
-            return [{f"{key}{more}": value for key, part in parts for more, value in zip(("", ".len0"), self._values(batch, part))}]
+            return [{name: value for key, part in parts for name, value in zip((key, f"{key}.len0"), self._values(batch, part))}]
         values = [value for part in parts for value in self._values(batch, part)]
         return [kind(*values) if hasattr(kind, "_fields") and len(values) == len(parts) else values]
 

@@ -75,6 +75,11 @@ class Opened(Birds):
         self.lock = threading.Lock()
 
 
+class Spectra(Birds):
+    def __getitem__(self, i):
+        return np.ones(3, complex)
+
+
 class Slow(Birds):
     def __getitem__(self, i):
         if i == 13:
@@ -233,6 +238,7 @@ class TestOwn(unittest.TestCase):
             ("Dataset has no argument 'shufle': did you mean 'shuffle'", Birds(), {"shufle": True}),
             ("batch_tokens for lengths", Birds(), {"batch_tokens": 5}),
             ("cannot pickle '_thread.lock' object: let __getitem__ open files, connections and locks", Opened(), {}),
+            ("arrays of complex128 can't be in a batch: convert them", Spectra(), {}),
         ):
             with self.assertRaisesRegex(Exception, error):
                 own(of, **options)

@@ -201,7 +201,7 @@ class Nested(torch.utils.data.Dataset):
         return 8
 
     def __getitem__(self, i):
-        return {"pair": (torch.full((2,), i), np.float32(i)), "point": Point(i / 2, np.ones(2)), "list": [i, True], "name": f"bird {i}"}
+        return {"pair": (torch.full((2,), i), np.float32(i)), "point": Point(i / 2, np.ones(2)), "list": [i, True], "name": f"bird {i}", 7: 1 if i % 2 else 0.5}
 
 
 class Varying(Nested):

@@ -191,7 +191,7 @@ func typeOf(name string) (nwt.DType, error) {
 			return kind, nil
 		}
 	}
-	return 0, fmt.Errorf("arrays of %s can't be in a batch", name)
+	return 0, fmt.Errorf("arrays of %s can't be in a batch: convert them (complex ones by torch.view_as_real), or give collate_fn", name)
 }
 
 func (c *child) layOut(l layout) error {

@@ -136,18 +136,23 @@ made = {"dataset": Birds()}
 	}
 }
 
-func TestASampleThatHangsIsBadAloneAndItsChildIsReplaced(t *testing.T) {
+func TestASampleThatHangsIsBadAloneAndNoSampleIsMadeTwice(t *testing.T) {
+	dir := t.TempDir()
 	c := config(t, `
 class Birds:
-    def __len__(self): return 100
+    def __len__(self): return 50
     def __getitem__(self, i):
-        if i == 41: time.sleep(1e6)
+        with open(`+"'"+dir+`/%d' % i, "a") as f: f.write("x")
+        if i in (22, 46): raise ValueError("no such bird")
+        if i == 23: time.sleep(1e6)
+        if i == 47: os._exit(3)
         return i
 made = {"dataset": Birds()}
 `)
 	c.Timeout = 300 * time.Millisecond
 	d := open(t, c)
-	l, err := nwt.NewLoader(d, nwt.WithBatchSize(50), nwt.WithWorkers(2), nwt.WithErrorBudget(5))
+	require.NoError(t, os.Remove(filepath.Join(dir, "0"))) // the first sample was made for its fields
+	l, err := nwt.NewLoader(d, nwt.WithBatchSize(50), nwt.WithWorkers(1), nwt.WithErrorBudget(5), nwt.WithRetry(0, 0))
 	require.NoError(t, err)
 	defer l.Close()
 	n := 0
@@ -155,9 +160,17 @@ made = {"dataset": Birds()}
 		require.NoError(t, err)
 		n += b.Len()
 	}
-	require.Equal(t, 99, n)
-	require.ErrorContains(t, l.BadSamples()[0], "no sample within 300ms")
-	require.Equal(t, 41, l.BadSamples()[0].Index)
+	require.Equal(t, 46, n)
+	said := map[int]string{22: "no such bird", 23: "no sample within 300ms", 46: "no such bird", 47: "has ended, with status 3"}
+	for _, bad := range l.BadSamples() {
+		require.ErrorContains(t, bad, said[bad.Index])
+	}
+	require.Len(t, l.BadSamples(), len(said))
+	for i := range 50 {
+		text, err := os.ReadFile(filepath.Join(dir, strconv.Itoa(i)))
+		require.NoError(t, err)
+		require.Equal(t, "x", string(text), i)
+	}
 }
 
 func TestAChildThatIsKilledLosesNoSample(t *testing.T) {
@@ -232,7 +245,7 @@ func TestSamplesThatDifferFromTheFirstSayWhatToWrite(t *testing.T) {
 class Birds:
     def __len__(self): return 6
     def __getitem__(self, i):
-        return {"x": [np.zeros(3), np.zeros(4), np.zeros(3, np.float32), "text", np.zeros(3), np.zeros(3)][i], **({"y": 1} if i == 4 else {})}
+        return {"x": [np.zeros(3), np.zeros(4), np.zeros(3, complex), "text", np.zeros(3), np.zeros(3, ">f4")][i], **({"y": 1} if i == 4 else {})}
 made = {"dataset": Birds()}
 `))
 	l, err := nwt.NewLoader(d, nwt.WithWorkers(1), nwt.WithErrorBudget(10))
@@ -246,7 +259,7 @@ made = {"dataset": Birds()}
 	for _, bad := range l.BadSamples() {
 		said.WriteString(bad.Error() + "\n")
 	}
-	for _, want := range []string{"shape (4,), and in sample 0 (3,)", `ragged={'x': 512}`, "is float32, and in sample 0 it is float64", "str 'text', and sample 0 has an array", "a dict of x"} {
+	for _, want := range []string{"shape (4,), and in sample 0 (3,)", `ragged={'x': 512}`, "is complex128, and in sample 0 it is float64", "str 'text', and sample 0 has an array", "a dict of x"} {
 		require.Contains(t, said.String(), want)
 	}
 }

@@ -29,7 +29,7 @@ type template struct {
 
 	mu       sync.Mutex
 	children map[uint32]int         // guarded by mu; the pid of each child that lives
-	asked    map[uint32]chan answer // guarded by mu; who waits for a child
+	asked    map[uint32]chan answer // guarded by mu; who is told that a child has begun, and that it has ended
 	next     uint32                 // guarded by mu; the number of the next child
 	ended    error                  // guarded by mu; why no child will come any more
 }
@@ -103,9 +103,10 @@ func (t *template) read(lines *json.Decoder) {
 		}
 		t.mu.Lock()
 		wait := t.asked[*a.Child]
-		delete(t.asked, *a.Child)
 		if a.PID != 0 {
 			t.children[*a.Child] = a.PID
+		} else {
+			delete(t.asked, *a.Child)
 		}
 		if a.Ended != nil {
 			delete(t.children, *a.Child)
@@ -128,20 +129,21 @@ func (t *template) read(lines *json.Decoder) {
 	clear(t.asked)
 }
 
-// fork asks for a child, which gets one end of a connection and the memory.
-func (t *template) fork(ctx context.Context, conn, memory *os.File) (number uint32, err error) {
-	wait := make(chan answer, 1)
+// fork asks for a child, which gets one end of a connection and the memory. What it returns tells how the child
+// has ended.
+func (t *template) fork(ctx context.Context, conn, memory *os.File) (number uint32, end <-chan answer, err error) {
+	wait := make(chan answer, 2)
 	t.mu.Lock()
 	if err := t.ended; err != nil {
 		t.mu.Unlock()
-		return 0, err
+		return 0, nil, err
 	}
 	number = t.next
 	t.next++
 	t.asked[number] = wait
 	t.mu.Unlock()
 	if err := t.send(forks, number, int(conn.Fd()), int(memory.Fd())); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	var a answer
 	var ok bool
@@ -149,15 +151,15 @@ func (t *template) fork(ctx context.Context, conn, memory *os.File) (number uint
 	case a, ok = <-wait:
 	case <-ctx.Done():
 		t.kill(number)
-		return 0, context.Cause(ctx)
+		return 0, nil, context.Cause(ctx)
 	}
 	switch {
 	case !ok:
-		return 0, errors.New("the template has ended")
+		return 0, nil, errors.New("the template has ended")
 	case a.Failed != "":
-		return 0, errors.New(a.Failed)
+		return 0, nil, errors.New(a.Failed)
 	}
-	return number, nil
+	return number, wait, nil
 }
 
 func (t *template) send(what, number uint32, descriptors ...int) error {

@@ -130,30 +130,28 @@ func (w *worker) make(ctx context.Context, todo []job) (bad error) {
 	if err := w.ask(todo); err != nil {
 		return err
 	}
-	text, err := w.child.await(ctx, w.d.config.Timeout)
+	err := w.child.await(ctx, w.d.config.Timeout)
 	if err != nil && ctx.Err() != nil {
 		return err // the answer is still to come: see ready
 	}
-	var faults []fault
-	if err == nil && len(text) > 0 {
-		err = json.Unmarshal(text, &faults)
-	}
 	n, mem := len(todo), w.child.mem
 	if err != nil {
-		w.child.pending = n
 		n = w.child.made()
 	}
-	for slot, j := range todo[:n] {
-		if mem[slot] == made {
-			w.d.giveFrom(mem, slot, j.dst, j.index)
-			todo[slot].done = true
-		} else if err != nil { // nobody has said why
-			keep(j, kept{err: nwt.Retryable(err), again: true})
+	for _, text := range w.child.told {
+		var f fault
+		if json.Unmarshal(text, &f) == nil && f.place >= 0 && f.place < n {
+			keep(todo[f.place], kept{err: f.err(), again: f.temporary})
+			mem[f.place] = unmade
 		}
 	}
-	for _, f := range faults {
-		if f.place >= 0 && f.place < n {
-			keep(todo[f.place], kept{err: f.err(), again: f.temporary})
+	for slot, j := range todo[:n] {
+		switch mem[slot] {
+		case made:
+			w.d.giveFrom(mem, slot, j.dst, j.index)
+			todo[slot].done = true
+		case failed: // the child was ended before what it said was read
+			keep(j, kept{err: nwt.Retryable(errors.New("the process that makes it hasn't said why it failed")), again: true})
 		}
 	}
 	if err != nil {
@@ -172,7 +170,7 @@ func (w *worker) make(ctx context.Context, todo []job) (bad error) {
 // ready gets a child that has nothing to do. What was asked for before, for a run that has ended, is waited for.
 func (w *worker) ready(ctx context.Context) (err error) {
 	if w.child != nil && w.child.pending > 0 {
-		if _, err := w.child.await(ctx, w.d.config.Timeout); err != nil {
+		if err := w.child.await(ctx, w.d.config.Timeout); err != nil {
 			if ctx.Err() != nil {
 				return err
 			}
