@@ -32,7 +32,8 @@ type evidence struct {
 // weigh removes the drift that all counts of a round share, and computes means and their errors from what
 // is left. A mean is total time over iterations, which is what training would pay, including a count's
 // own stalls: see [stat.Totals]. What changes between windows changes their parts alike. So if windows
-// differ by more than their parts tell, by more than chance, the errors are those of whole windows.
+// differ by more than their parts tell, by more than chance, the errors are those of whole windows. Where few
+// iterations take far longer than others, which windows have them is chance.
 func weigh(sp Space, seen []Series) evidence {
 	var rows []Series
 	for _, s := range slices.SortedFunc(slices.Values(seen), byWorkers) {
@@ -46,9 +47,11 @@ func weigh(sp Space, seen []Series) evidence {
 	for r, s := range rows {
 		parts[r], windows[r] = e.add(s, drift, company)
 	}
-	e.mean, e.se = stat.Totals(parts)
-	_, between := stat.Totals(windows)
-	chance := math.Sqrt(1 + byChance*math.Sqrt(2/max(e.df, 1)))
+	var rare float64
+	e.mean, e.se, rare = stat.Totals(parts)
+	_, between, _ := stat.Totals(windows)
+	perWindow := float64(max(1, len(slices.Concat(parts...)))) / float64(max(1, len(slices.Concat(windows...))))
+	chance := math.Sqrt(1 + byChance*math.Sqrt((2+rare/perWindow)/max(e.df, 1)))
 	for i := range e.se {
 		e.se[i] = max(e.se[i], between[i]/chance)
 	}

@@ -578,11 +578,12 @@ func TestTheSearchIsRightAsOftenAsItSays(t *testing.T) {
 			percentOf(meanOf(os, same)), percentOf(meanOf(os, sure)),
 			percentOf(meanOf(os, func(o outcome) float64 { return o.ranges })))
 	}
-	// What is reached, the two groups of stalls apart.
+	// What is reached, the groups of stalls apart.
 	require.LessOrEqual(t, stat.Median(all(every, cost)), 0.065)
 	require.LessOrEqual(t, quantile(all(every, cost), 1), 0.4)
 	require.LessOrEqual(t, quantile(all(every, regret), 0.95), 0.06)
 	require.LessOrEqual(t, quantile(all(every, regret), 1), 0.85)
+	require.LessOrEqual(t, quantile(all(by["stalls"], regret), 0.95), 0.4)
 	require.GreaterOrEqual(t, meanOf(every, same), 0.85)
 	require.InDelta(t, meanOf(every, same), meanOf(every, sure), 0.03, "what is claimed is seen")
 	require.InDelta(t, meanOf(by["one answer"], same), meanOf(by["one answer"], sure), 0.03)

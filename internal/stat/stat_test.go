@@ -147,7 +147,7 @@ func TestNoiseIsNoDrift(t *testing.T) {
 }
 
 func TestAMeanIsThatOfAllValues(t *testing.T) {
-	means, _ := Totals([][]Part{{{1, 10}, {4, 5}}, {{3, 1}}})
+	means, _, _ := Totals([][]Part{{{1, 10}, {4, 5}}, {{3, 1}}})
 	require.Equal(t, []float64{2, 3}, means)
 }
 
@@ -163,7 +163,7 @@ func TestStandardErrorsAreHowFarMeansLieFromTheTruth(t *testing.T) {
 				rows[r] = append(rows[r], Part{usual * (1 + 0.1*rng.NormFloat64()/math.Sqrt(weight)), weight})
 			}
 		}
-		means, se := Totals(rows)
+		means, se, _ := Totals(rows)
 		off, said = off+math.Pow(means[2]/0.2-1, 2), said+se[2]*se[2]
 	}
 	require.InEpsilon(t, off, said, 0.1)
@@ -171,15 +171,33 @@ func TestStandardErrorsAreHowFarMeansLieFromTheTruth(t *testing.T) {
 
 func TestARowWithoutALargeValueIsNoSurerThanOneWithIt(t *testing.T) {
 	usual := []Part{{1, 25}, {1.01, 25}, {0.99, 25}, {1.02, 25}}
-	_, se := Totals([][]Part{append(usual[:3:3], Part{3, 25}), usual})
+	_, se, _ := Totals([][]Part{append(usual[:3:3], Part{3, 25}), usual})
 	require.Equal(t, se[0], se[1])
 	require.Greater(t, se[1], 0.1)
 }
 
+func TestValuesOfWhichFewAreFarOffHaveAnExcess(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	normal, few := make([]Part, 4000), make([]Part, 4000)
+	for i := range normal {
+		normal[i], few[i] = Part{1 + 0.1*rng.NormFloat64(), 1}, Part{1, 1}
+		if i%100 == 0 {
+			few[i].Mean = 2
+		}
+	}
+	for _, c := range []struct {
+		parts  []Part
+		excess float64
+	}{{normal, 0}, {few, 95}, {[]Part{{1, 1}, {2, 1}}, 0}, {[]Part{{1, 1}}, 0}} {
+		_, _, rare := Totals([][]Part{c.parts})
+		require.InDelta(t, c.excess, rare, 0.3)
+	}
+}
+
 func TestWithoutRepetitionNothingIsKnownOfTheError(t *testing.T) {
-	means, se := Totals([][]Part{{{3, 5}}, {{4, 5}}})
+	means, se, _ := Totals([][]Part{{{3, 5}}, {{4, 5}}})
 	require.Equal(t, []float64{3, 4}, means)
 	require.Equal(t, []float64{0, 0}, se)
-	means, _ = Totals(nil)
+	means, _, _ = Totals(nil)
 	require.Empty(t, means)
 }

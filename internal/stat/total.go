@@ -7,9 +7,10 @@ type Part struct{ Mean, Weight float64 }
 
 // Totals returns the means of rows of parts, and their standard errors as shares of the means. It assumes
 // that values vary by the same share in all rows, so a row that happened to have few large values doesn't
-// get a smaller error than the others.
-func Totals(rows [][]Part) (means, se []float64) {
-	var squares, df float64
+// get a smaller error than the others. rare is the excess kurtosis of parts: it is large if few of them are
+// far off, and 0 if they vary as in a normal distribution, or less.
+func Totals(rows [][]Part) (means, se []float64, rare float64) {
+	var squares, fourths, n, df float64
 	for _, parts := range rows {
 		sum, weight := 0.0, 0.0
 		for _, p := range parts {
@@ -18,7 +19,8 @@ func Totals(rows [][]Part) (means, se []float64) {
 		mean := sum / weight
 		for _, p := range parts {
 			off := p.Mean/mean - 1
-			squares += p.Weight * off * off
+			square := p.Weight * off * off
+			squares, fourths, n = squares+square, fourths+square*square, n+1
 		}
 		df += float64(len(parts) - 1)
 		means, se = append(means, mean), append(se, 1/weight)
@@ -26,5 +28,8 @@ func Totals(rows [][]Part) (means, se []float64) {
 	for r := range se {
 		se[r] = math.Sqrt(se[r] * squares / max(df, 1))
 	}
-	return means, se
+	if squares > 0 {
+		rare = max(0, n*fourths/(squares*squares)-3)
+	}
+	return means, se, rare
 }
