@@ -70,7 +70,7 @@ func (e *ShardError) Unwrap() error { return e.Err }
 
 // An ArgumentError says which argument can't be used, and why.
 type ArgumentError struct {
-	Name   string // e.g. "WithBatchSize"; "Split: shares[0]" if a part of the value can't be used; "wds.New" in another package
+	Name   string // "WithBatchSize"; "wds.New" for another package than nwt; "Split: shares[0]" for a part of the value
 	Value  any    // the value given, or the part of it that can't be used; nil if Reason contains it
 	Reason string // what is wrong, and the bounds
 	Code   string // what is wrong, for programs with texts of their own: see below; else ""

@@ -49,11 +49,11 @@ type Result struct {
 	Workers       int           `json:"workers"`       // the choice: the fewest workers within Alpha of the fastest, as far as could be measured
 	Fastest       int           `json:"fastest"`       // the fastest count that may be chosen. Counts that were measured only once, or not to ± 50 %, are left out if there are others
 	Trials        []Trial       `json:"trials"`        // one per worker count measured, ascending, except counts that memory rules out
-	Alpha         time.Duration `json:"alpha_ns"`      // how much longer Iterations iterations may take at the choice than at the fastest count
+	Alpha         time.Duration `json:"alpha_ns"`      // how much longer the choice may take than the fastest count, over as many iterations as Iterations says
 	Iterations    int           `json:"iterations"`    // the number of iterations over which Alpha and Trial.Total accumulate
 	Repeatability float64       `json:"repeatability"` // the share of runs that would choose the same, 0 … 1; 0: not known. It doesn't say whether the choice is right
 
-	Floor    time.Duration `json:"floor_ns"`            // time of an iteration at which training hardly waits; 0: not known
+	Floor    time.Duration `json:"floor_ns"`            // what an iteration would take if training never waited; known from counts at which it hardly waits; 0: not known
 	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // ascending: counts that take too much memory, or that are faster only because they take CPUs from other programs; for a stream and with WithTimeout, count 0 too
 
 	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" if a loader tuned itself
@@ -115,7 +115,7 @@ type Trial struct {
 	High       time.Duration `json:"high_ns"`
 	Median     time.Duration `json:"median_ns"` // time of an iteration
 	P99        time.Duration `json:"p99_ns"`    // time of an iteration
-	Total      time.Duration `json:"total_ns"`  // time of Result.Iterations iterations
+	Total      time.Duration `json:"total_ns"`  // time of as many iterations as Result.Iterations says
 
 	Wait     time.Duration `json:"wait_ns"`           // mean time blocked for a batch
 	Transfer time.Duration `json:"transfer_ns"`       // mean time of the copy to the device, except the part that other work hid
@@ -135,7 +135,7 @@ type Trial struct {
 	// Shares of the CPUs, 0 … 1. If the host has several ranks, the shares are of this rank's CPUs.
 	CPU          float64 `json:"cpu"`           // used by this process, its garbage collector included
 	CollectorCPU float64 `json:"collector_cpu"` // used by its garbage collector
-	OtherCPU     float64 `json:"other_cpu"`     // used by other processes; if this count was measured too briefly, the mean over all of Tune; −1: not known
+	OtherCPU     float64 `json:"other_cpu"`     // used by other processes: during this trial or, if it was too short to tell, during all of Tune; −1: not known
 }
 
 // Progress says how far tuning or precomputing has come.

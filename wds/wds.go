@@ -253,8 +253,8 @@ type file struct {
 	at, size int64 // in the shard, for Locate
 }
 
-// File returns the content of one of the record's files: the file with the first of these extensions that
-// the record has. If it has none of them, the error lists the extensions that it has.
+// File looks for these extensions in turn, and returns the content of the first file that it finds. If the
+// record has none of them, the error lists the extensions that it has.
 func (r *Record) File(exts ...string) ([]byte, error) {
 	f, from, err := r.find(exts)
 	switch {
@@ -266,7 +266,7 @@ func (r *Record) File(exts ...string) ([]byte, error) {
 	return r.data[from:f.end:f.end], nil
 }
 
-// find returns the file with the first of these extensions that the record has, and its beginning in data.
+// find looks for these extensions in turn, and returns the first file that it finds, and its beginning in data.
 func (r *Record) find(exts []string) (_ file, from int, _ error) {
 	for _, ext := range exts {
 		from := 0

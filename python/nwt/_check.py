@@ -56,7 +56,7 @@ HINTS = {
 
 
 def unknown(where: str, names: Iterable[str], known: Iterable[str] = ()) -> None:
-    """Raises TypeError if there are `names`, which are arguments that `where` doesn't have; it has those that are known."""
+    """Raises TypeError if `names` has any: they are no arguments of `where`. Those in `known` are."""
     for name in names:
         alike = difflib.get_close_matches(name, known, 1)
         hint = HINTS.get(name) or (f"did you mean {alike[0]!r}?" if alike else "")
@@ -64,7 +64,7 @@ def unknown(where: str, names: Iterable[str], known: Iterable[str] = ()) -> None
 
 
 def dtype(value: Any, names: Iterable[str]) -> str:
-    """Returns the name of an element type, of which `value` is the name, NumPy's type or torch's."""
+    """Returns the name of an element type. `value` is this name, NumPy's type or torch's."""
     name = (getattr(value, "__name__", None) or str(value)).removeprefix("torch.")
     if name not in names:
         raise ValueError(f"dtype={value!r}: must be one of {', '.join(names)}")

@@ -44,7 +44,7 @@ class Written:
             self.write(0, 0)
 
     def write(self, part: int, epoch: int) -> None:
-        """Makes sure that an epoch is in the file: in part 0, or, if it may be in either, in part 1."""
+        """Makes sure that an epoch is in part 0 or, for part 1, in either part. If it isn't, writes it to `part`."""
         with self._lock:
             if all(of != epoch for of, _ in self._parts[: part + 1]):
                 if part and not self._order.again:

@@ -59,7 +59,7 @@ LAUNCHERS = (
 
 
 def find(environ: Environ, pid: int) -> tuple[int, int, str]:
-    """The rank, the number of ranks, and who has set them: "" if nobody has. What is wrong is a ValueError."""
+    """The rank, the number of ranks, and who has set them: "" if nobody has. Raises ValueError if they are set wrongly."""
     for one in LAUNCHERS:
         if environ.get(one.started or one.rank) and not one.unless(environ, pid):
             try:

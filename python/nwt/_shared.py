@@ -75,7 +75,7 @@ class Shared:
         return about
 
     def more(self, name: str) -> bytes:
-        """A longer text that the server has."""
+        """What the server has by this name and doesn't send unasked, such as the list of files."""
         text: bytes = self._answer(MORE, name.encode())
         return text
 
