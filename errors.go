@@ -320,6 +320,10 @@ func (l *engine) leftOut(err *LoadError, bad int) {
 	if err.origin != "" {
 		log = log.With("origin", strings.TrimSuffix(err.origin, ", "))
 	}
+	budget := any(l.setup.opts.maxBad)
+	if l.setup.opts.drawn != nil { // Precompute tries all
+		budget = "counted at the end"
+	}
 	log.Warn("nwt: a bad sample is left out", "during", l.setup.during(), "index", err.Index, "position", err.Position,
-		"epoch", err.Epoch, "worker", err.Worker, "bad", bad, "budget", l.setup.opts.maxBad, "error", err.Err)
+		"epoch", err.Epoch, "worker", err.Worker, "bad", bad, "budget", budget, "error", err.Err)
 }

@@ -164,8 +164,11 @@ func (s *setup) shardsOfRank() int {
 
 // during returns the activity of the setup's loaders, as a warning names it.
 func (s *setup) during() string {
-	if s.tunes {
+	switch {
+	case s.tunes:
 		return "tuning"
+	case s.opts.drawn != nil:
+		return "precomputing"
 	}
 	return "loading"
 }

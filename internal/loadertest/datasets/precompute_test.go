@@ -510,9 +510,12 @@ func (d oneCall) LoadMany(ctx context.Context, indices []int, dst []*nwt.Sample)
 func TestWhereNothingCanBePrecomputedNothingIsLeft(t *testing.T) {
 	ds, _ := spoilt(1000, func(int) error { return kit.ErrBad })
 	path := filepath.Join(t.TempDir(), "samples")
-	_, err := nwt.Precompute(t.Context(), ds, path, "v1", kit.Silent)
+	var log bytes.Buffer
+	_, err := nwt.Precompute(t.Context(), ds, path, "v1", nwt.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	require.ErrorIs(t, err, kit.ErrBad)
 	require.ErrorContains(t, err, "1000 samples can't be loaded, WithErrorBudget allows 0")
+	require.Contains(t, log.String(), "during=precomputing")
+	require.Contains(t, log.String(), `bad=1 budget="counted at the end"`)
 	require.NoFileExists(t, path+".partial")
 }
 
