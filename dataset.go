@@ -82,11 +82,7 @@ func (d *unusable) Load(context.Context, int, *Sample) error { return d.err }
 
 // lengthNow returns the current length of a dataset that was checked before.
 func lengthNow(ds Dataset) (n int, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = optionError("Dataset", fmt.Sprintf("%T", ds), "Len panicked: %v", p)
-		}
-	}()
+	defer panicked(&err, "Dataset", ds, "Len")
 	n = ds.Len()
 	return n, checkLen(n, 1)
 }
@@ -105,11 +101,7 @@ func checkDataset(ds Dataset, least int) (n int, l *fieldSet, err error) {
 	if ds == nil {
 		return 0, nil, optionError("Dataset", nil, "is nil")
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			err = optionError("Dataset", fmt.Sprintf("%T", ds), "Len or Fields panicked: %v", p)
-		}
-	}()
+	defer panicked(&err, "Dataset", ds, "Len or Fields")
 	var errs []error
 	if v, ok := ds.(validated); ok {
 		if err := v.invalid(); err != nil {

@@ -111,6 +111,14 @@ func optionError(option string, value any, format string, args ...any) error {
 	return &ArgumentError{Name: option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
+// panicked is deferred in a function that asks something of the program. If that panics, *err says so.
+func panicked(err *error, what string, of any, method string) {
+	if p := recover(); p != nil {
+		_, cause := usercall.Recovered(p)
+		*err = optionError(what, fmt.Sprintf("%T", of), "%s: %v", method, cause)
+	}
+}
+
 func withCode(err error, code string) error {
 	err.(*ArgumentError).Code = code
 	return err

@@ -335,9 +335,7 @@ func (l *Loader) Stats() Stats {
 }
 
 // Result returns what tuning found. It is nil until tuning has ended.
-func (l *Loader) Result() *Result {
-	return l.engine.found.Load()
-}
+func (l *Loader) Result() *Result { return l.engine.found.Load() }
 
 // Workers returns how many workers the loader has.
 func (l *Loader) Workers() int { return l.engine.Workers() }

@@ -45,11 +45,7 @@ func nameOfSampler(s Sampler) string {
 
 // ask returns the result of a sampler's method; the sampler may be the program's.
 func ask(option string, s Sampler, method string, asked func() int) (n int, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = optionError(option, nameOfSampler(s), "%s panicked: %v", method, p)
-		}
-	}()
+	defer panicked(&err, option, s, method)
 	return asked(), nil
 }
 

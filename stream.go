@@ -113,11 +113,7 @@ func (d *streamDataset) shards() (all []int, err error) {
 }
 
 func shardsOf(s Stream) (n int, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = optionError("Stream.Shards", fmt.Sprintf("%T", s), "panicked: %v", p)
-		}
-	}()
+	defer panicked(&err, "Stream", s, "Shards")
 	if n = s.Shards(); n < 1 {
 		err = optionError("Stream.Shards", n, "must be at least 1")
 	}
@@ -180,11 +176,10 @@ type Phase struct {
 
 // MixedStreams makes a dataset of several streams with the same fields, mixed by weights: in every block
 // of Mix.Block samples on a rank, each stream has its share. What is rounded off is carried to the next
-// block. It needs [WithEpochSamples]. A
-// [CountedStream] continues where its last epoch ended, if the number of ranks is the same. Any other
-// stream starts from its beginning in each epoch, and again if it ends within an epoch. If an epoch
-// takes only a part of a stream, the stream's end is never read. A [ShardError] numbers the shards of
-// all streams in turn.
+// block. It needs [WithEpochSamples]. A [CountedStream] continues where its last epoch ended, if the number
+// of ranks is the same. Any other stream starts from its beginning in each epoch, and again if it ends
+// within an epoch. If an epoch takes only a part of a stream, the stream's end is never read. A
+// [ShardError] numbers the shards of all streams in turn.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {
@@ -335,28 +330,23 @@ func newCounts(s Stream, n int, o *options) (c *recordCounts, err error) {
 	if !ok {
 		return nil, nil
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			_, cause := usercall.Recovered(p)
-			c, err = nil, optionError("CountedStream.Records", fmt.Sprintf("%T", s), "%v", cause)
-		}
-	}()
-	c = &recordCounts{}
+	defer panicked(&err, "CountedStream", s, "Records")
+	counts := &recordCounts{}
 	for shard := range n {
 		k := told.Records(shard)
 		if k < 0 {
 			return nil, nil
 		}
-		if k > lanes.MaxLen-c.n {
+		if k > lanes.MaxLen-counts.n {
 			return nil, optionError("CountedStream.Records", k, "shard %d: all shards together must have at most %d records", shard, lanes.MaxLen)
 		}
-		c.all, c.n = append(c.all, k), c.n+k
+		counts.all, counts.n = append(counts.all, k), counts.n+k
 	}
-	if c.n == 0 {
+	if counts.n == 0 {
 		return nil, nil // an epoch without a sample is an error anyway
 	}
-	c.lanes = min(cmp.Or(o.interleave, defaultLanes), n, c.n)
-	return c, nil
+	counts.lanes = min(cmp.Or(o.interleave, defaultLanes), n, counts.n)
+	return counts, nil
 }
 
 // A streamFill fills the batches of a run with the records of a stream. It belongs to one

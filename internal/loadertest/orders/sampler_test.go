@@ -349,9 +349,9 @@ func TestASamplerOfTheUsersMayTellItsLastIndex(t *testing.T) {
 	is := func(n int) func() int { return func() int { return n } }
 	order := nwt.Sequential(40)
 	for want, s := range map[string]nwt.Sampler{
-		"":                   bounded{order, is(39)},
-		"visits index 40":    bounded{order, is(40)},
-		"LastIndex panicked": bounded{order, func() int { panic("no idea") }},
+		"":                 bounded{order, is(39)},
+		"visits index 40":  bounded{order, is(40)},
+		"LastIndex: panic": bounded{order, func() int { panic("no idea") }},
 	} {
 		_, err := nwt.NewLoader(kit.Drawn(40), nwt.WithSampler(s))
 		if want == "" {
@@ -427,7 +427,7 @@ func TestABatchSamplerThatCantBeUsedIsRefused(t *testing.T) {
 	for _, n := range []int{0, 6} {
 		require.ErrorContains(t, l.SetSampler(so{kit.Sizes{2, 3}, func() int { return n }}), fmt.Sprintf("SetSampler: %d: an epoch of 5 samples must have 1 … 5 batches", n))
 	}
-	require.ErrorContains(t, l.SetSampler(so{kit.Sizes{2, 3}, func() int { panic("no batches") }}), "orders_test.so: Batches panicked: no batches")
+	require.ErrorContains(t, l.SetSampler(so{kit.Sizes{2, 3}, func() int { panic("no batches") }}), "orders_test.so: Batches: panic: no batches")
 	for _, all := range []kit.Sizes{{5}, {1, 1, 1, 1, 1}} {
 		require.NoError(t, l.SetSampler(all))
 		require.Equal(t, len(all), l.Len())

@@ -140,7 +140,7 @@ func TestAStreamThatChangesItsMindAboutShardsIsAskedOnce(t *testing.T) {
 	}
 	require.EqualValues(t, 1, asked.Load())
 	_, err := nwt.NewLoader(nwt.Streamed(&kit.Breaking{OnShards: func() int { panic("not mounted") }, Shelves: kit.NewShelves(1)}))
-	require.ErrorContains(t, err, "panicked: not mounted")
+	require.ErrorContains(t, err, "Shards: panic: not mounted")
 }
 
 func TestARankWithoutAShardIsRefused(t *testing.T) {
