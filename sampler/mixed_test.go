@@ -158,6 +158,7 @@ func TestAMixtureThatCanNotBeUsedIsNamed(t *testing.T) {
 		{1, nwt.Mix{Parts: []int{1}, Phases: []nwt.Phase{{Weights: []float64{0}}}}, "the sum of Mix.Phases[0].Weights must be more than 0"},
 		{1, nwt.Mix{Parts: []int{1, 1}, Phases: []nwt.Phase{{Weights: []float64{math.MaxFloat64, math.MaxFloat64}}}}, "the sum of Mix.Phases[0].Weights must be"},
 		{1, nwt.Mix{Parts: []int{1, 1}, Phases: []nwt.Phase{{Samples: 4000, Weights: []float64{1e-4, 1}}, {Weights: []float64{1, 1}}}}, "0.0001: Mix.Phases[0].Weights[0] gives part 0 no sample among 4000"},
+		{1, nwt.Mix{Parts: []int{1, 1}, Phases: []nwt.Phase{{Samples: 100, Weights: []float64{1e-3, 1}}, {Weights: []float64{1, 1}}}}, "0.001: Mix.Phases[0].Weights[0] gives part 0 no sample among 100"},
 		{1, nwt.Mix{Parts: []int{1, 1}, Phases: []nwt.Phase{{Weights: []float64{1, 1e-30}}}}, "1e-30: Mix.Phases[0].Weights[1] gives part 1 no sample among"},
 	} {
 		_, err := sampler.Mixed(c.n, c.mix, 1)

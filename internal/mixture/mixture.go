@@ -48,7 +48,7 @@ func (m *Mix) Check(parts int, bad func(value any, format string, args ...any)) 
 			bad(weights, "Mix.Phases[%d].Weights must be %d numbers, one for each part", i, parts)
 			continue
 		}
-		sum, valid := 0.0, true
+		sum, valid := 0.0, last || samples > 0
 		for k, w := range weights {
 			if !(w >= 0 && w <= math.MaxFloat64) { // written so that NaN fails too
 				bad(w, "Mix.Phases[%d].Weights[%d] must be 0 or more, and finite", i, k)
@@ -65,7 +65,7 @@ func (m *Mix) Check(parts int, bad func(value any, format string, args ...any)) 
 		}
 		n := MaxLen
 		if !last {
-			n = max(samples, m.Block) // a short phase may have fewer samples than parts
+			n = samples
 		}
 		shares := newShares(weights)
 		for k, w := range weights {
