@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"math/rand/v2"
 	"slices"
@@ -13,7 +14,8 @@ import (
 )
 
 // Pairs for retrieval: a question, a passage that answers it, and hard negatives: passages that the model
-// ranks high although they don't answer it. They are mined anew after each epoch, and saved with the model.
+// ranks high although they don't answer it. They are mined anew after each epoch. Save them with the model:
+// resuming in mid-epoch with others is an error.
 
 const (
 	questionLen  = 6
@@ -39,10 +41,15 @@ type pairing struct {
 	questions []answered
 	passages  [][]int32
 	hard      [][]int // of each question; changed only between epochs
+	mined     uint64  // hash of hard
 }
 
 func (p *pairing) Len() int            { return len(p.questions) }
 func (p *pairing) Fields() []nwt.Field { return pairSchema.Fields() }
+
+func (p *pairing) Fingerprint() string {
+	return fmt.Sprintf("%d questions, %d passages, negatives %x", len(p.questions), len(p.passages), p.mined)
+}
 
 func (p *pairing) answers(q, passage int) bool {
 	_, ok := slices.BinarySearch(p.questions[q].by, passage)
@@ -79,6 +86,7 @@ func (p *pairing) Load(_ context.Context, i int, dst *nwt.Sample) error {
 // mine finds the passages that score highest for each question, and don't answer it. Call it between epochs,
 // and load with Epoch, not Epochs: no batch may be loading.
 func (p *pairing) mine(score func(question, passage []int32) float64) {
+	sum := fnv.New64a()
 	for i := range p.questions {
 		type scored struct {
 			passage int
@@ -94,8 +102,10 @@ func (p *pairing) mine(score func(question, passage []int32) float64) {
 		p.hard[i] = p.hard[i][:0]
 		for _, s := range all[:min(candidates, len(all))] {
 			p.hard[i] = append(p.hard[i], s.passage)
+			fmt.Fprintln(sum, i, s.passage)
 		}
 	}
+	p.mined = sum.Sum64()
 }
 
 // overlap stands for a model: how many words of the question are in the passage.

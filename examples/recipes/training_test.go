@@ -115,6 +115,10 @@ func TestNoNegativeAnswersItsQuestionAndMinedOnesAreHard(t *testing.T) {
 	for position, sample := range tail {
 		require.Equal(t, whole[position], sample)
 	}
+	p.mine(func(_, passage []int32) float64 { return -float64(passage[0]) })
+	for _, err := range l.Resume(t.Context(), state) {
+		require.ErrorContains(t, err, "another fingerprint of the dataset", "other negatives were mined")
+	}
 }
 
 func TestPackedTextsAreCountedOnceUntilAFileChanges(t *testing.T) {
