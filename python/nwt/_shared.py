@@ -138,6 +138,9 @@ class Shared:
                 why = str(error)
                 self._hang_up()
                 time.sleep(0.01)
+            except Error:  # of the connection: those of requests are answers
+                self._hang_up()
+                raise
             now = time.monotonic()
             if not (self._start and self._line and not self._line.about):
                 left -= min(now - looked, 2 * tick)  # this process may have been stopped
@@ -170,7 +173,10 @@ class Shared:
         with _understood(self._where):
             answer: Any = body
             if isinstance(memory, Exception):
-                raise memory
+                try:
+                    raise memory
+                finally:
+                    del memory  # or its traceback would keep it, and the line
             if kind == ERROR:
                 said = json.loads(body)
                 answer = Error(reworded(said["error"]))

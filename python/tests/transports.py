@@ -231,6 +231,32 @@ class SharedMemory(unittest.TestCase):
             with FakeServer(lambda line, begin=begin: line.sendall(begin)) as server, self.assertRaisesRegex(Error, "no server has answered for 0.4 s"):
                 first(Shared(server.path, patience=0.4))
 
+    def test_after_what_cannot_be_taken_a_loop_goes_on_anew(self):
+        way = Shared(path("plain"), patience=10)
+        way.describe(0, 1)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            with self.assertRaisesRegex(Error, "this process may not open more files"):
+                way.asking(0, 1, 1).ask(START, 0)()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        self.assertEqual(len(way.asking(0, 1, 1).ask(START, 0)()[0]["where"]), 10)
+        way.close()
+
+    def test_the_memory_of_a_server_that_is_gone_is_freed(self):
+        gc.disable()
+        self.addCleanup(gc.enable)
+        way = Shared(path("plain"))
+        for _ in range(3):
+            way.describe(0, 1)
+            way.asking(0, 1, 1).ask(START, 0)()
+            way._line._link.end()
+        way.describe(0, 1)
+        with open("/proc/self/maps") as maps:
+            self.assertEqual([line for line in maps if "memfd:nwt" in line], [])
+        way.close()
+
     def test_it_goes_on_with_one_that_comes_after_it(self):
         with FakeServer(lambda line: line.sendall(BEGIN)) as server:
             way = Shared(server.path, patience=30)
