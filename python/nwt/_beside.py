@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypedDict
@@ -192,7 +193,7 @@ class Local(Loader):
         super().close()
         if os.getpid() == self._pid:
             self._program.said.pass_on()
-        self._program.close()
+            self._program.end()
 
 
 def _pictures(kind: str, options: dict[str, Any]) -> Flags:
@@ -445,11 +446,24 @@ class _Program:
         self._document = {**told, "data": {n: [os.fsencode(one).decode("latin-1") for one in v] if isinstance(v, list) else v for n, v in flags.items()}}
         self.process: Any = None
         self._again = False  # whether it has ended before
+        self._lock, self._over = threading.RLock(), False  # of start and end: one at a time
         self.said: Any = None  # a Said
         self.close: Callable[[], object] = lambda: None
 
     def start(self, came: int) -> tuple[Any, dict[str, Any]]:
         """Starts the program, at most three times without a batch in between. Returns the connection, and what the program is to do."""
+        with self._lock:
+            if self._over:
+                raise Error("it is closed")
+            return self._begin(came), self._document
+
+    def end(self) -> None:
+        """Ends the program for good. It inherits nothing from now on, so its files may be closed."""
+        with self._lock:
+            self._over = True
+            self.close()
+
+    def _begin(self, came: int) -> Any:
         if self.process:
             error = self._ended()
             if self.said.end:
@@ -477,7 +491,7 @@ class _Program:
         self.close = weakref.finalize(self, _stop, process, said, os.getpid())
         if theirs:
             theirs.close()
-        return Socket(ours) if ours else Pipes(process.stdin, process.stdout), self._document
+        return Socket(ours) if ours else Pipes(process.stdin, process.stdout)
 
     def _ended(self) -> Exception:
         """Ends the program, whose connection has ended. Returns why that is."""

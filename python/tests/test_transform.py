@@ -6,6 +6,7 @@ import pathlib
 import random
 import signal
 import sys
+import threading
 import time
 import unittest
 from unittest import mock
@@ -14,6 +15,7 @@ import numpy as np
 import program
 
 import nwt
+from nwt import _beside as beside
 
 
 def same(image):
@@ -123,6 +125,26 @@ class TestTransform(unittest.TestCase):
             "field 'image' has the shape (10,), and in sample 0 (11,)",
         ):
             self.assertIn(text, said)
+
+    def test_it_is_closed_while_another_thread_starts_the_program_again(self):
+        loader, closing, got = folder(transform=same), [], []
+        files, popen = loader._program._files, beside.subprocess.Popen
+
+        def start(*args, **kwargs):
+            closing.append(threading.Thread(target=loader.close))
+            closing[0].start()
+            closing[0].join(0.2)  # the time to close files, if that were possible now
+            got.extend(file.closed for file in files)
+            return popen(*args, **kwargs)
+
+        self.assertTrue(files)
+        loader._program.process.kill()
+        with mock.patch.object(beside.subprocess, "Popen", start), self.assertLogs("nwt"), self.assertRaisesRegex(RuntimeError, "the loader is closed"):
+            list(loader)
+        closing[0].join()
+        self.assertEqual(set(got), {False})
+        self.assertTrue(all(file.closed for file in files))
+        self.assertIsNotNone(loader._program.process.returncode)
 
     def test_a_dict_becomes_several_fields_and_the_number_of_processes_is_tuned(self):
         with folder(transform=views, tune=True) as loader:
