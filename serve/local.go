@@ -94,6 +94,7 @@ type local struct {
 	open    func(ctx context.Context, document []byte) (*Server, error) // of Own
 	ctx     context.Context                                             // ends with the client
 	under   sync.WaitGroup                                              // answering
+	sending sync.Mutex                                                  // a batch that the client waits for, as bytes
 	writing sync.Mutex
 
 	mu    sync.Mutex
@@ -281,6 +282,8 @@ func (l *local) batch(a *asked) error {
 	case s.held <- struct{}{}:
 		release, inFile = func() { <-s.held }, passesMemory(l.c)
 	case <-a.wanted:
+		l.sending.Lock() // one at a time, for however many it says to wait
+		defer l.sending.Unlock()
 	case <-a.ctx.Done():
 		return nil
 	}

@@ -17,6 +17,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/nwt-go/nwt"
 )
 
 // A guest is a client on this host that says what a test wants.
@@ -54,12 +56,17 @@ func (c *guest) begin(t testing.TB) *guest {
 
 func shares(f testing.TB, opts ...ServerOption) (s *Server, path string) {
 	s = served(f, opts...)
+	return s, share(f, s)
+}
+
+// share has a server answer clients of this host at a path.
+func share(t testing.TB, s *Server) (path string) {
 	ctx, cancel := context.WithCancel(context.Background())
-	path = filepath.Join(f.TempDir(), "socket")
+	path = filepath.Join(t.TempDir(), "socket")
 	wait, err := s.share(ctx, path)
-	require.NoError(f, err)
-	f.Cleanup(func() { cancel(); wait() })
-	return s, path
+	require.NoError(t, err)
+	t.Cleanup(func() { cancel(); wait() })
+	return path
 }
 
 // Whatever a client of this host says, the others are answered.
@@ -237,6 +244,27 @@ func TestClientsOfThisHostHoldAsManyBatchesAsThereAreSlots(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return s.Stats() == Stats{Batches: s.batches.Load(), Samples: s.samples.Load(), Bytes: s.bytes.Load()}
 	}, time.Minute, time.Millisecond)
+}
+
+func TestAClientThatWaitsForAllIsSentOneAtATime(t *testing.T) {
+	ds := nwt.NewDataset(4, []nwt.Field{{Name: "x", Type: nwt.Uint8, Shape: []int{1 << 20}}}, func(context.Context, int, *nwt.Sample) error { return nil })
+	s, err := New(t.Context(), ds, WithSlots(1), WithLoader(nwt.WithBatchSize(4)))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.source.Close()) })
+	s.held <- struct{}{} // others hold all
+	c := call(t, share(t, s)).begin(t)
+	for n := range uint32(40) {
+		c.say(t, kindAsk, n+1, `{"batch": 0}`)
+		c.say(t, kindWaiting, n+1, "")
+	}
+	require.Eventually(t, func() bool { return s.Stats().Batches == 1 }, time.Minute, time.Millisecond)
+	time.Sleep(100 * time.Millisecond) // the time for more of them
+	require.EqualValues(t, 1, s.Stats().Batches)
+	for range 40 {
+		require.EqualValues(t, kindBatch, c.hear(t).kind)
+		_, err = c.r.Discard(4 << 20)
+		require.NoError(t, err)
+	}
 }
 
 // Its answers are none any more, and its memory is the next iteration's.
