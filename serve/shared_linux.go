@@ -72,6 +72,7 @@ func listenShared(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // the path may have become another's, if somebody removed the lock
 	return lockedListener{l, lock}, nil
 }
 

@@ -189,6 +189,16 @@ func TestOneServerAtATimeHasASocket(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	_, err := listenShared(path)
 	require.Error(t, err, "it is a file")
+	path = filepath.Join(dir, "cleaned")
+	before, err := listenShared(path)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(path+".lock"))
+	after, err := listenShared(path)
+	require.NoError(t, err)
+	require.NoError(t, before.Close())
+	c, err := net.Dial("unix", path)
+	require.NoError(t, err, "the first server's end isn't the second's")
+	require.NoError(t, errors.Join(c.Close(), after.Close()))
 }
 
 func TestClientsAreAcceptedAgainOnceThereAreFiles(t *testing.T) {
