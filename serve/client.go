@@ -244,7 +244,7 @@ func (d *remote) patiently(ctx context.Context, f func(ctx context.Context) erro
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case d.about.Server == "" && strings.Contains(err.Error(), "failed to verify certificate"): // later other servers may answer
+		case d.about.Server == "" && (strings.Contains(err.Error(), "failed to verify certificate") || strings.Contains(err.Error(), "look like a TLS handshake")): // later other servers may answer
 			return serverError{fmt.Errorf("serve: Open: %w", err), false}
 		case within.Err() != nil:
 			d.late.Store(new(time.Now()))

@@ -284,13 +284,17 @@ func TestAWrongCertificateIsToldAtOnce(t *testing.T) {
 		served tls.Certificate
 		roots  string
 		why    string
-	}{"another root": {pair, its, "certificate signed by unknown authority"}, "expired": {expired, its, "expired"}} {
+	}{"another root": {pair, its, "certificate signed by unknown authority"}, "expired": {expired, its, "expired"}, "none": {roots: its, why: "look like a TLS handshake"}} {
 		t.Run(name, func(t *testing.T) {
 			trusted := x509.NewCertPool()
 			text, err := os.ReadFile(c.roots)
 			require.NoError(t, err)
 			require.True(t, trusted.AppendCertsFromPEM(text))
-			address := start(t, slow, 1, serve.WithTLS(&tls.Config{Certificates: []tls.Certificate{c.served}}))
+			var opts []serve.ServerOption
+			if c.served.Certificate != nil {
+				opts = append(opts, serve.WithTLS(&tls.Config{Certificates: []tls.Certificate{c.served}}))
+			}
+			address := start(t, slow, 1, opts...)
 			_, err = serve.Open(t.Context(), address, serve.WithTLS(&tls.Config{RootCAs: trusted}), serve.WithPatience(time.Hour))
 			require.ErrorContains(t, err, c.why)
 		})

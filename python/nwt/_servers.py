@@ -81,7 +81,7 @@ def location(address: str, tls: Any) -> str:
     if ":" in host and not host.startswith("["):
         raise ValueError(f"addresses: {address!r}: an IPv6 address must be in brackets: [host]:port, such as [::1]:7474")
     if not host or not port.isdigit():
-        raise ValueError(f"addresses: {address!r} has no port: host:port, such as {address.rstrip(':')}:7474")
+        raise ValueError(f"addresses: {address!r}: must be host:port, such as {host or 'host1'}:7474")
     return f"{'grpc+tls' if tls else 'grpc+tcp'}://{address}"
 
 
@@ -197,7 +197,7 @@ class Servers:
             except self._passing as error:
                 server.failed, server.pause = time.monotonic(), min(2 * pause or 0.05, LONGEST)
                 server.why = f"{server.address}: {reason(error)}"
-                if re.search("certificate.verify.failed", server.why, re.IGNORECASE) and not self.about:
+                if re.search("certificate.verify.failed|not in peer certificate|wrong.version.number", server.why, re.IGNORECASE) and not self.about:
                     raise Error(server.why) from error
             except self._wrong as error:
                 raise Error(f"{server.address}: {reason(error)}") from error

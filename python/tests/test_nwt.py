@@ -115,6 +115,10 @@ class Servers(unittest.TestCase):
         nwt.Loader([GIVEN["secret"]], token="secret").close()
         with self.assertRaisesRegex(nwt.Error, "(?i)certificate.verify.failed"):  # at once
             nwt.Loader([GIVEN["tls"]], tls=True, patience=600)
+        with self.assertRaisesRegex(nwt.Error, "(?i)not in peer certificate"):
+            nwt.Loader(["localhost:" + GIVEN["tls"].split(":")[1]], tls=GIVEN["roots"], patience=600)
+        with self.assertRaisesRegex(nwt.Error, "(?i)wrong.version.number"):  # it is sent no certificate
+            nwt.Loader([GIVEN["secret"]], token="secret", tls=GIVEN["roots"], patience=600)
         with nwt.Loader([GIVEN["tls"]], tls=GIVEN["roots"]) as loader:
             self.assertEqual(len(list(loader)), len(loader))
 
