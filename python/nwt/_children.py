@@ -415,7 +415,7 @@ class _Child:
             if n == 0:
                 return {"n": 0}
             self.fields: list[dict[str, Any]] = []
-            sample = self.make(0, 0, 0)
+            sample = self.first(n)
             tree = ("object", "sample") if self.whole else self.divide(sample, "")
             for name in self.ragged:
                 if not any(field["name"] == name for field in self.fields):
@@ -426,9 +426,19 @@ class _Child:
                 if self.transform is not None:
                     raise TypeError(f"transform returned no array as {next(objects(tree))!r}: it must return an array or a tensor, or a dict of them")
                 self.fields.append({"name": OBJECTS, "dtype": "uint8", "shape": [self.objects], "ragged": True})
+            names = [*objects(tree), *(field["name"] for field in self.fields), *(f"{name}.len0" for name in self.ragged)]
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise ValueError(f"two parts of a sample are named {twice[0]!r}: rename one")
             return {"n": n, "fields": self.fields, "tree": base64.b64encode(pickle.dumps(tree)).decode()}
         except BaseException as error:
             return {"failed": _text(error)}
+
+    def first(self, n: int) -> Any:
+        """A sample that isn't bad, if there is one among the first."""
+        for index in range(min(n, 10) - 1):
+            with contextlib.suppress(Exception):
+                return self.make(index, 0, 0)
+        return self.make(0, 0, 0)
 
     def divide(self, value: Any, name: str) -> Any:
         if isinstance(value, Mapping):
@@ -445,7 +455,7 @@ class _Child:
             shape[0] = int(longest)
         if 0 in shape:
             raise ValueError(
-                f"field {name!r} of sample 0 has the shape {tuple(array.shape)}, without elements: say ragged={{{name!r}: 512}} with the longest length allowed, or give collate_fn"
+                f"field {name!r} of the first sample has the shape {tuple(array.shape)}, without elements: say ragged={{{name!r}: 512}} with the longest length allowed, or give collate_fn"
             )
         self.fields.append({"name": name, "dtype": _dtype(value, array), "shape": shape, "ragged": bool(longest)})
         return "array", len(self.fields) - 1
@@ -486,22 +496,24 @@ class _Child:
         elif tree[0] == "items":
             if not isinstance(value, Mapping) or len(value) != len(tree[2]):
                 raise ValueError(
-                    f"the sample has {_shortly(value)}, and sample 0 a dict of {', '.join(str(key) for key, _ in tree[2])}: samples must be alike, or give collate_fn"
+                    f"the sample has {_shortly(value)}, and the first one a dict of {', '.join(str(key) for key, _ in tree[2])}: samples must be alike, or give collate_fn"
                 )
             for key, part in tree[2]:
                 self.put_part(place, value[key], part, objects)
         else:
             if not isinstance(value, (list, tuple)) or len(value) != len(tree[2]):
-                raise ValueError(f"the sample has {_shortly(value)}, and sample 0 has {len(tree[2])} parts: samples must be alike, or give collate_fn")
+                raise ValueError(f"the sample has {_shortly(value)}, and the first one has {len(tree[2])} parts: samples must be alike, or give collate_fn")
             for one, part in zip(value, tree[2]):
                 self.put_part(place, one, part, objects)
 
     def put_array(self, place: int, value: Any, field: dict[str, Any]) -> None:
         array, shape = _array(value), field["shape"]
         if array is None:
-            raise ValueError(f"field {field['name']!r}: {_shortly(value)}, and sample 0 has an array of {field['dtype']}")
+            raise ValueError(f"field {field['name']!r}: {_shortly(value)}, and the first one has an array of {field['dtype']}")
         if array.dtype != field["kind"] and (field["dtype"] == "bfloat16" or not np.can_cast(array.dtype, field["kind"])):
-            raise ValueError(f"field {field['name']!r} is {array.dtype}, and in sample 0 it is {field['dtype']}: samples must have one type, so convert it")
+            raise ValueError(
+                f"field {field['name']!r} is {array.dtype}, and in the first sample it is {field['dtype']}: samples must have one type, so convert it"
+            )
         if field["ragged"]:
             if array.ndim != len(shape) or array.shape[1:] != shape[1:] or len(array) > shape[0]:
                 raise ValueError(
@@ -512,7 +524,7 @@ class _Child:
         elif array.shape != shape:
             advice = f"if its length varies say ragged={{{field['name']!r}: 512}} with the longest allowed, or give collate_fn"
             raise ValueError(
-                f"field {field['name']!r} has the shape {array.shape}, and in sample 0 {shape}: {advice if self.transform is None else 'transform must always return one shape'}"
+                f"field {field['name']!r} has the shape {array.shape}, and in the first sample {shape}: {advice if self.transform is None else 'transform must always return one shape'}"
             )
         else:
             field["view"][place] = array

@@ -78,6 +78,8 @@ class Dataset(Local):
             )
         if not isinstance(retryable, tuple) or not all(isinstance(one, type) and issubclass(one, BaseException) for one in retryable):
             raise TypeError(f"retryable={retryable!r:.200}: must be a tuple of exceptions, such as (OSError,)")
+        if not isinstance(ragged, Mapping | None):
+            raise TypeError(f"ragged={ragged!r:.200}: must be a dict of names and the longest lengths allowed")
         for name, function in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn), ("order", order)):
             if function is not None and not callable(function):
                 raise TypeError(f"{name}={function!r:.200}: must be a function")

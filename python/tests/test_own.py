@@ -80,9 +80,14 @@ class Spectra(Birds):
         return np.ones(3, complex)
 
 
+class Twice(Birds):
+    def __getitem__(self, i):
+        return {"a": {"b": i}, "a.b": -i}
+
+
 class Slow(Birds):
     def __getitem__(self, i):
-        if i == 13:
+        if i in (0, 13):
             raise ValueError("no such bird")
         if i == 29:
             time.sleep(1e6)
@@ -162,8 +167,8 @@ class TestOwn(unittest.TestCase):
             self.assertEqual([batch["index"].tolist() for batch in loader], [[0, 1, 2]])
 
     def test_a_sample_that_is_bad_or_hangs_is_left_out_alone(self):
-        with self.assertLogs("nwt", "WARNING") as logged, own(Slow(), batch_size=50, errors=2, timeout=0.5, num_workers=2) as loader:
-            self.assertEqual(sum(len(batch["index"]) for batch in loader), 98)
+        with self.assertLogs("nwt", "WARNING") as logged, own(Slow(), batch_size=50, errors=3, timeout=0.5, num_workers=2) as loader:
+            self.assertEqual(sum(len(batch["index"]) for batch in loader), 97)
         self.assertIn("no such bird", "\n".join(logged.output))
 
     def test_weights_and_lengths_decide_the_order(self):
@@ -238,6 +243,8 @@ class TestOwn(unittest.TestCase):
             ("Dataset has no argument 'shufle': did you mean 'shuffle'", Birds(), {"shufle": True}),
             ("batch_tokens for lengths", Birds(), {"batch_tokens": 5}),
             ("cannot pickle '_thread.lock' object: let __getitem__ open files, connections and locks", Opened(), {}),
+            ("two parts of a sample are named 'a.b'", Twice(), {}),
+            (r"ragged=\['x'\]: must be a dict", Birds(), {"ragged": ["x"]}),
             ("arrays of complex128 can't be in a batch: convert them", Spectra(), {}),
         ):
             with self.assertRaisesRegex(Exception, error):

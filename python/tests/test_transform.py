@@ -122,7 +122,7 @@ class TestTransform(unittest.TestCase):
             "in faulty",
             "ValueError: no such bird",
             "no sample within 1s",
-            "field 'image' has the shape (10,), and in sample 0 (11,)",
+            "field 'image' has the shape (10,), and in the first sample (11,)",
         ):
             self.assertIn(text, said)
 
