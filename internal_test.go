@@ -29,7 +29,7 @@ func TestWhatIsReportedIsWhatATuningFound(t *testing.T) {
 		own             []string // what the report doesn't speak of
 	}{
 		{*filled, *filled.report(), []string{"Iterations", "waited"}},
-		{filled.Trials[0], filled.report().Trials[0], []string{"Iterations", "P99", "Step", "Copy", "Bandwidth", "Memory", "PeakRSS", "PeakExact", "SystemUsed"}},
+		{filled.Trials[0], filled.report().Trials[0], []string{"Iterations", "Median", "P99", "FirstBatch", "Step", "Copy", "Bandwidth", "Memory", "PeakRSS", "PeakExact", "SystemUsed"}},
 		{filled.RuledOut[0], filled.report().RuledOut[0], nil},
 	} {
 		found, reported := reflect.ValueOf(tt.found), reflect.ValueOf(tt.reported)

@@ -25,8 +25,8 @@ func (r *Result) report() *report.Result {
 	}
 	for _, t := range r.Trials {
 		p.Trials = append(p.Trials, report.Trial{
-			Workers: t.Workers, Prefetch: t.Prefetch, Mean: t.Mean, Low: t.Low, High: t.High, Median: t.Median, Total: t.Total,
-			Wait: t.Wait, Transfer: t.Transfer, FirstBatch: t.FirstBatch, Needs: t.needs(),
+			Workers: t.Workers, Prefetch: t.Prefetch, Mean: t.Mean, Low: t.Low, High: t.High, Total: t.Total,
+			Wait: t.Wait, Transfer: t.Transfer, Needs: t.needs(),
 			CPU: t.CPU, CollectorCPU: t.CollectorCPU, OtherCPU: t.OtherCPU, Reading: t.Reading,
 		})
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/memlimit"
 	"github.com/nwt-go/nwt/internal/oncelog"
-	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/resultfile"
 	"github.com/nwt-go/nwt/internal/search"
 	"github.com/nwt-go/nwt/internal/usercall"
@@ -57,7 +56,7 @@ func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, e
 func (s *setup) tune(ctx context.Context) (*Result, error) {
 	tuned := *s
 	tuned.once, tuned.tunes = &oncelog.Log{}, true
-	t := &tuneCall{setup: &tuned, began: time.Now(), limit: s.memoryLimit()}
+	t := &tuneCall{setup: &tuned, began: time.Now(), limit: s.memoryLimit(), shapes: map[string]bool{}}
 	if s.opts.results == "" {
 		return t.tune(ctx)
 	}
@@ -74,11 +73,11 @@ type tuneCall struct {
 	before uint64        // bytes that the process needed when tuning began
 	waited time.Duration // for another process that tuned
 
-	deadline *time.Timer    // fires when loading must end
-	shown    search.Request // for which progress was shown
-	told     time.Time      // when progress was last logged
-	done     float64        // share done, as last shown
-	shapes   shapes         // shapes that the step has been called with
+	deadline *time.Timer     // fires when loading must end
+	shown    search.Request  // for which progress was shown
+	told     time.Time       // when progress was last logged
+	done     float64         // share done, as last shown
+	shapes   map[string]bool // that the step has been called with
 }
 
 // space is that of a search for which the program waits: it has a shortest and a longest time.
@@ -288,36 +287,17 @@ func (t *tuneCall) train(ctx context.Context, m *tuning, b *Batch) error {
 	if err != nil && ctx.Err() != nil {
 		return contextError(ctx) // rather than the error that the step returned because of it
 	}
-	if t.shapes.isNew(b) {
+	if shapes := fmt.Sprint(b.of.slot.places.Shapes); !t.shapes[shapes] && len(t.shapes) < maxShapes {
+		t.shapes[shapes] = true
 		m.tuner.LeaveOut(time.Since(began))
 		t.bound(m)
 	}
 	return err
 }
 
-// shapes is a set of batch shapes, by their hash.
-type shapes map[uint64]bool
-
 // maxShapes bounds how many first steps aren't measured. If nearly every batch has another shape, all
 // further steps are measured, compiling included.
 const maxShapes = 32
-
-func (s *shapes) isNew(b *Batch) bool {
-	hash := uint64(0)
-	for _, shape := range b.of.slot.places.Shapes {
-		for _, n := range shape {
-			hash = permute.Mix64(hash + uint64(n))
-		}
-	}
-	if (*s)[hash] || len(*s) == maxShapes {
-		return false
-	}
-	if *s == nil {
-		*s = make(shapes)
-	}
-	(*s)[hash] = true
-	return true
-}
 
 // runStep runs the user's step, and turns its panic into an error.
 func runStep(ctx context.Context, step func(context.Context, *Batch) error, b *Batch) (err error) {

@@ -40,7 +40,6 @@ type tuning struct {
 	first   time.Duration           // until the very first batch
 	again   bool                    // samples have been loaded a second time
 	pass    []search.Series         // what seen was when the last window that began before that had ended
-	noted   string                  // why peaks aren't exact
 
 	// What a run shows, in addition to the loader's counters.
 	asked, delivered int
@@ -287,9 +286,7 @@ func (t *tuning) end(w tune.Window) {
 	b.CPU, b.Queued = tr.used(use, took, l.setup.opts, float64(l.counters.reading.Shown()-t.read)/float64(max(1, took)))
 	rss, exact := host.Memory().RSS, false
 	if t.peak != nil {
-		if rss, exact = t.peak.Stop(); !exact {
-			t.noted = t.peak.Note()
-		}
+		rss, exact = t.peak.Stop()
 		t.peak = nil
 	}
 	if tr.n == 0 { // reading it again in each window would take too long
@@ -367,7 +364,7 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 	about := report.Circumstances{
 		CPUs: cpus, Mine: cpus.Mine(o.ranks(), o.cpus()), Limit: t.limit, Most: o.most, Timeout: o.timeout > 0,
 		Others: others, Queued: chosen.queue / max(chosen.measured, 1), Unseen: unseen, Late: t.sp.Time > 0 && t.sp.Left == 0,
-		First: report.FirstPass(t.pass, t.seen), Drift: report.Drift(t.seen), Peaks: t.noted,
+		First: report.FirstPass(t.pass, t.seen), Drift: report.Drift(t.seen),
 	}
 	if t.l.setup.streams() {
 		about.Shards, about.AtOnce = t.l.setup.shardsOfRank(), o.shardsAtOnce()

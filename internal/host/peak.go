@@ -2,7 +2,6 @@ package host
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -22,7 +21,6 @@ type Peak struct {
 	life    func() uint64 // peak of the process's whole life; 0: unknown
 	before  uint64        // value of life at Start
 	err     error         // why the mark isn't known
-	note    string
 }
 
 // StartPeak begins an interval.
@@ -32,8 +30,7 @@ func (m machine) startPeak(life func() uint64) *Peak {
 	return &Peak{machine: m, life: life, before: life(), err: m.resetMark()}
 }
 
-// Stop ends the interval and returns its peak in bytes, and whether that is exact; if not,
-// Note says why.
+// Stop ends the interval and returns its peak in bytes, and whether that is exact.
 func (p *Peak) Stop() (bytes uint64, exact bool) {
 	if p.err == nil {
 		if bytes, p.err = p.machine.highWater(); p.err == nil {
@@ -43,13 +40,9 @@ func (p *Peak) Stop() (bytes uint64, exact bool) {
 	if life := p.life(); p.before != 0 && life > p.before {
 		return life, true
 	}
-	bytes, note := residentSet()
-	p.note = joinNotes(fmt.Sprintf("peak memory is that at the end of each measurement: %v", p.err), note)
+	bytes, _ = residentSet()
 	return bytes, false
 }
-
-// Note says why the peak isn't exact. It is empty if the peak is exact. Call it after Stop.
-func (p *Peak) Note() string { return p.note }
 
 func (m machine) resetMark() error {
 	if _, err := m.highWater(); err != nil {

@@ -45,7 +45,6 @@ func TestThePeakIsTheMarkOfTheKernel(t *testing.T) {
 	bytes, exact := peak.Stop()
 	require.Equal(t, uint64(300<<10), bytes)
 	require.True(t, exact)
-	require.Empty(t, peak.Note())
 }
 
 func TestWithoutAMarkToResetThePeakIsThatOfTheWholeLifeOrOfTheEnd(t *testing.T) {
@@ -65,14 +64,12 @@ func TestWithoutAMarkToResetThePeakIsThatOfTheWholeLifeOrOfTheEnd(t *testing.T) 
 			require.NotEqual(t, uint64(5000), bytes, "it was reached before")
 			require.Positive(t, bytes)
 			require.False(t, exact)
-			require.Contains(t, peak.Note(), "peak memory is that at the end of each measurement: ")
 
 			peak = p.start(func() uint64 { return life })
 			life = 8000
 			bytes, exact = peak.Stop()
 			require.Equal(t, uint64(8000), bytes)
 			require.True(t, exact)
-			require.Empty(t, peak.Note())
 		})
 	}
 }
@@ -86,9 +83,7 @@ func TestWithoutLinuxsFilesNoPeakCallsItselfExact(t *testing.T) {
 	require.Positive(t, bytes)
 	if exact { // the peak of the whole life fell into the interval
 		require.NotZero(t, lifePeak())
-		return
 	}
-	require.Contains(t, p.Note(), "no /proc")
 }
 
 func FuzzStatus(f *testing.F) {

@@ -21,11 +21,8 @@ const (
 	farSlower   = 0.50 // share by which a count takes longer than another, so that their CPU time can be compared
 	readingSets = 0.80 // share of the time in which a stream is read
 	muchCopy    = 0.20 // share of an iteration spent copying to the device
-	slowFirst   = 20   // the first batch takes this many times the median …
-	firstNotice = 1e9  // … and at least this many nanoseconds
 	nearLimit   = 0.80 // share of the memory limit
 	mostAdvice  = 3    // lines
-	manyWorkers = 64
 	muchDrift   = 1.25 // ratio of the times early and late, or its inverse
 )
 
@@ -45,7 +42,6 @@ type Circumstances struct {
 	Late    bool    // the time for tuning was over before the search was
 	First   float64 // how many times as long batches took while the dataset was loaded for the first time, at the same counts; 0: not known
 	Drift   float64 // see [Drift]
-	Peaks   string  // why peaks of memory aren't exact
 }
 
 // Warn sets Warnings: reasons to trust the result less.
@@ -91,9 +87,6 @@ func (r *Result) Warn(c Circumstances) {
 		add("batches took %s longer at the end than at the beginning: the machine or its storage slowed down", human.Share(d-1))
 	case d > 0 && d < 1/muchDrift:
 		add("batches took %s less at the end than at the beginning: caches filled, or a neighbour left", human.Share(1-d))
-	}
-	if c.Peaks != "" {
-		add("%s; it may have been higher", c.Peaks)
 	}
 }
 
@@ -178,13 +171,6 @@ func (r *Result) Advise(c Circumstances) {
 	}
 	if copying := float64(t.Transfer) / float64(t.Mean); copying > muchCopy {
 		say("The copy to the device takes %s of an iteration: a smaller element type (Uint8, converted on the device) or a longer step hides it.", human.Share(copying))
-	}
-	first := slices.MaxFunc(r.Trials, func(a, b Trial) int { return cmp.Compare(a.FirstBatch, b.FirstBatch) }).FirstBatch
-	if first >= firstNotice && first > slowFirst*t.Median {
-		say("The first batch took %s, the median one %s: expect that pause at the start of training.", human.Duration(first), human.Duration(t.Median))
-	}
-	if r.Workers > manyWorkers {
-		say("A store sees up to %d connections at a time: ask whether it minds.", r.Workers)
 	}
 	if waits {
 		say("Loading waits more than it computes, so more workers than CPUs pay off. Data on a faster disk, or Cached, would need fewer.")

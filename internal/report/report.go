@@ -40,12 +40,12 @@ type Result struct {
 
 // A Trial is what was measured at one worker count. The fields are those of nwt.Trial, but for Needs.
 type Trial struct {
-	Workers, Prefetch              int
-	Mean, Low, High, Median, Total time.Duration
-	Wait, Transfer, FirstBatch     time.Duration
-	Needs                          uint64 // bytes of memory
-	CPU, CollectorCPU, OtherCPU    float64
-	Reading                        float64
+	Workers, Prefetch           int
+	Mean, Low, High, Total      time.Duration
+	Wait, Transfer              time.Duration
+	Needs                       uint64 // bytes of memory
+	CPU, CollectorCPU, OtherCPU float64
+	Reading                     float64
 }
 
 // A RuledOut is a worker count that may not be chosen.

@@ -71,7 +71,7 @@ func TestEachRowSaysHowSureItsTimeIs(t *testing.T) {
 
 func TestAtMostThreeLinesOfAdviceStandInTheOrderOfTheirUse(t *testing.T) {
 	const ms = time.Millisecond
-	t8 := Trial{Workers: 80, Mean: 50 * ms, Total: 50 * ms, Median: 50 * ms, Transfer: 20 * ms, Wait: 20 * ms, FirstBatch: 10 * time.Second, CollectorCPU: 0.2, CPU: 0.3}
+	t8 := Trial{Workers: 80, Mean: 50 * ms, Total: 50 * ms, Transfer: 20 * ms, Wait: 20 * ms, CollectorCPU: 0.2, CPU: 0.3}
 	r := Result{Workers: 80, Fastest: 80, Step: true, Trials: []Trial{t8, {Workers: 96, Mean: 50 * ms}}}
 	r.Advise(Circumstances{Mine: 4, Most: -1, Limit: memlimit.Limit{Bytes: math.MaxUint64}})
 	require.Len(t, r.Advice, 3)

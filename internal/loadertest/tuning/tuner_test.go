@@ -327,7 +327,6 @@ func TestTheFirstBatchTakesWhatWorkersNeedToBegin(t *testing.T) {
 		r := tune(t, kit.Sleeping(1_000_000, time.Millisecond), nwt.WithMaxWorkers(8),
 			nwt.WithWorkerInit(func(ctx context.Context, _ int) error { return kit.Heed(ctx, begins) }))
 		require.GreaterOrEqual(t, trialOf(t, r, virtualCPUs).FirstBatch, begins, "%v", r)
-		require.Contains(t, r.String(), "The first batch took 2", "%v", r)
 	})
 }
 
