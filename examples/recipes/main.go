@@ -21,7 +21,6 @@ var recipes = map[string]func(ctx context.Context, dir string, out io.Writer) er
 	"metric":       metric,
 	"forecasting":  forecasting,
 	"audio":        audio,
-	"rowgroups":    rowGroups,
 	"text":         text,
 	"detection":    detection,
 	"segmentation": segmentation,

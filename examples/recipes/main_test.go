@@ -2,11 +2,9 @@ package main
 
 import (
 	"bytes"
-	"io"
 	"iter"
 	"maps"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -101,16 +99,11 @@ var made = map[string]func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, err
 		ds, err := segmented(photos, masks, segmentationTransforms...)
 		return ds, []nwt.Option{nwt.WithShuffle(42), nwt.WithBatchSize(8)}, err
 	},
-	"rowgroups": func(tb testing.TB, n int) (nwt.Dataset, []nwt.Option, error) {
-		table, opts, err := openTable(tb.TempDir(), n)
-		tb.Cleanup(func() { table.file.Close() })
-		return table, opts, err
-	},
 }
 
 func TestEachRecipeGoesOnInTheMiddleOfAnEpochOnOtherRanks(t *testing.T) {
 	for name, n := range map[string]int{
-		"pretrain": 400, "pictures": 24, "audio": 200, "text": 200, "detection": 100, "segmentation": 24, "shapes": 100, "rowgroups": 680,
+		"pretrain": 400, "pictures": 24, "audio": 200, "text": 200, "detection": 100, "segmentation": 24, "shapes": 100,
 	} {
 		t.Run(name, func(t *testing.T) {
 			ds, opts, err := made[name](t, n)
@@ -191,8 +184,7 @@ func TestTheRecipesRun(t *testing.T) {
 	require.Contains(t, out.String(), "900 transitions, 300 kept; 120 batches")
 	require.Contains(t, out.String(), "epoch 1: negatives share 2.")
 	require.Contains(t, out.String(), "11 batches, known before the first one; 10664 tokens in 10816 places")
-	require.Contains(t, out.String(), "680 rows of 14 groups; groups decoded: 14")
-	require.ErrorContains(t, run(t.Context(), []string{"cake"}, &out), `"cake": must be one of ["audio" "checkpoint" "detection" "forecasting" "jsonl" "metric" "negatives" "pictures" "pretrain" "replay" "rowgroups" "segmentation" "shapes" "text" "tfrecord" "tokenise" "tokens"]`)
+	require.ErrorContains(t, run(t.Context(), []string{"cake"}, &out), `"cake": must be one of ["audio" "checkpoint" "detection" "forecasting" "jsonl" "metric" "negatives" "pictures" "pretrain" "replay" "segmentation" "shapes" "text" "tfrecord" "tokenise" "tokens"]`)
 }
 
 // Repeated augmentation makes a list for each epoch, before its first batch.
@@ -210,42 +202,6 @@ func TestRecipesAllocateNothingPerBatch(t *testing.T) {
 	}
 }
 
-func TestRowGroupsAllocateOnlyWhatDecodingTakes(t *testing.T) {
-	ds, opts, err := made["rowgroups"](t, 680)
-	require.NoError(t, err)
-	l, err := nwt.NewLoader(ds, append(opts, nwt.WithWorkers(0), nwt.WithBatchSize(1))...)
-	require.NoError(t, err)
-	defer l.Close()
-	epoch := 0
-	allocations := testing.AllocsPerRun(3, func() {
-		for _, err := range l.Epoch(t.Context(), epoch) {
-			require.NoError(t, err)
-		}
-		epoch++
-	})
-	require.Less(t, allocations, 20.0*14, "of 680 batches in 14 groups")
-}
-
-func TestATableThatWasCutIsAnErrorUntilItIsWholeAgain(t *testing.T) {
-	tab, _, err := openTable(t.TempDir(), 680)
-	require.NoError(t, err)
-	defer tab.file.Close()
-	whole, err := os.ReadFile(tab.file.Name())
-	require.NoError(t, err)
-	for _, left := range []int64{8 * 120, 8*120 + 4, 8*120 + 5} { // at a row's beginning or within it
-		require.NoError(t, os.Truncate(tab.file.Name(), left))
-		_, err = nwt.LoadSample(t.Context(), tab, 120)
-		require.ErrorIs(t, err, io.EOF)
-	}
-	require.NoError(t, os.WriteFile(tab.file.Name(), whole, 0o600))
-	for _, i := range []int{120, 679} {
-		s, err := nwt.LoadSample(t.Context(), tab, i)
-		require.NoError(t, err)
-		require.Equal(t, []uint32{uint32(i), uint32(i * i)}, row.Of(s))
-	}
-}
-
-// A tone of a frequency is loudest in the band of that frequency, wherever its clip begins.
 func TestALogMelSpectrumIsLoudestAtItsTone(t *testing.T) {
 	ds, _, err := made["audio"](t, 30)
 	require.NoError(t, err)
