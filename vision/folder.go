@@ -60,19 +60,7 @@ func (f *Folder) With(p *Pipeline) (*Folder, error) {
 		return nil, err
 	}
 	other := *f
-	other.pipeline, other.fields = p, []nwt.Field{p.Field(f.fields[0].Name), f.fields[1]}
-	return &other, nil
-}
-
-// Named returns a dataset of the same files whose fields have these names, not "image" and "label". If two
-// folders have different names for their fields, [nwt.Zip] can put them side by side. Each folder then
-// makes its own random choices; to crop pictures alike, use [Pipeline.Choose].
-func (f *Folder) Named(image, label string) (*Folder, error) {
-	if image == "" || label == "" || image == label {
-		return nil, optionError("Folder.Named", fmt.Sprintf("%q, %q", image, label), "needs two different names")
-	}
-	other := *f
-	other.fields = []nwt.Field{f.pipeline.Field(image), {Name: label, Type: nwt.Int64}}
+	other.pipeline, other.fields = p, []nwt.Field{p.Field("image"), f.fields[1]}
 	return &other, nil
 }
 
@@ -102,8 +90,7 @@ func (f *Folder) Path(index int) string { return f.files.Path(index) }
 // Len returns the number of files.
 func (f *Folder) Len() int { return f.files.Len() }
 
-// Fields returns two fields: "image", with the pipeline's type, and "label", an Int64. [Folder.Named]
-// changes the names. See [nwt.ColumnOf].
+// Fields returns two fields: "image", with the pipeline's type, and "label", an Int64. See [nwt.ColumnOf].
 func (f *Folder) Fields() []nwt.Field { return f.fields }
 
 // Fingerprint depends on what the samples depend on: the pipeline, and the names, sizes, times and

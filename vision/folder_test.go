@@ -202,37 +202,6 @@ func TestAClassWithoutPicturesIsNamedOrKeptButNeverLeftOut(t *testing.T) {
 	require.ErrorContains(t, err, "nil")
 }
 
-func TestFoldersWhoseFieldsHaveDifferentNamesCanBeZipped(t *testing.T) {
-	left, err := vision.OpenFolder(t.Context(), tree(t, "a/1.png", "b/2.png"), small(t))
-	require.NoError(t, err)
-	right, err := vision.OpenFolder(t.Context(), tree(t, "x/1.png", "y/2.png"), small(t))
-	require.NoError(t, err)
-	right, err = right.Named("right", "of")
-	require.NoError(t, err)
-	_, err = nwt.Zip(left, left)
-	require.Error(t, err)
-	for _, other := range []*vision.Folder{right, with(t, right, small(t))} {
-		both, err := nwt.Zip(left, other)
-		require.NoError(t, err)
-		var names []string
-		for _, f := range both.Fields() {
-			names = append(names, f.Name)
-		}
-		require.Equal(t, []string{"image", "label", "right", "of"}, names)
-	}
-	for _, names := range [][2]string{{"", "label"}, {"image", ""}, {"same", "same"}} {
-		_, err = left.Named(names[0], names[1])
-		require.ErrorContains(t, err, "Folder.Named")
-	}
-}
-
-func with(t *testing.T, f *vision.Folder, p *vision.Pipeline) *vision.Folder {
-	t.Helper()
-	f, err := f.With(p)
-	require.NoError(t, err)
-	return f
-}
-
 func TestPicturesThatAreInNoClassAreNamed(t *testing.T) {
 	dir := tree(t, "a/1.png", "top.gif")
 	_, err := vision.OpenFolder(t.Context(), dir, small(t))
