@@ -144,7 +144,7 @@ func (b *Batch) State() State {
 type State struct { // beginning, in run.go, reads it
 	Epoch   int `json:"epoch"`
 	Samples int `json:"samples"`         // samples of the epoch delivered so far, over all ranks; −1 with WithUnordered
-	World   int `json:"world,omitempty"` // how many ranks have read the stream, as many as may resume; −1: any number, for a CountedStream; 0: not checked
+	World   int `json:"world,omitempty"` // how many ranks have read the stream; as many must resume it. −1: any number may, for a CountedStream; 0: not checked
 
 	// Order identifies the order of the epoch: its length, seed and sampler, or a stream's shards and
 	// options. If it is 0, Resume doesn't check it.
@@ -203,7 +203,7 @@ func (b *Batch) Retain() {
 	}
 }
 
-// Release undoes one Retain, and panics if there was none. Any goroutine may.
+// Release undoes a Retain, and panics without one. Any goroutine may call it.
 func (b *Batch) Release() {
 	switch n := b.refs.Add(-1); {
 	case n == 0:

@@ -11,8 +11,8 @@ import (
 // Cached keeps the samples of ds in memory, outside the Go heap: at most maxBytes, plus 8 bytes per
 // sample. A sample that doesn't fit is loaded anew each time. A kept sample is what [LoadSample]
 // returns, the same in every epoch, so augment it in a [Map] over the cache. The cache calls Load
-// of ds, not LoadMany. [Stats] counts the memory. If a dataset of your own wraps the cache, it
-// needs a method Unwrap() []Dataset that returns the cache.
+// of ds, not LoadMany. [Stats] counts the memory. In a dataset of your own it finds
+// the cache by a method Unwrap() []Dataset that returns it.
 func Cached(ds Dataset, maxBytes int64) *Cache {
 	n, l, err := checkIndexed(ds)
 	switch {

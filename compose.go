@@ -92,9 +92,10 @@ func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 }
 
 // Concat returns the samples of several datasets, one after the other. Their fields, names included, must be
-// the same; otherwise the error names the first difference. The classes of folders (by their method Classes()
-// []string) must be the same too, except under a [Map], which may number them anew. Some of the datasets may
-// be empty, but not all. If a dataset grows later, Concat still uses its earlier length.
+// the same; otherwise the error names the first difference. Datasets with a method
+// Classes() []string, such as folders, must number their classes alike, except under a [Map], which may number
+// them anew. Some of the datasets may be empty, but not all. If a dataset grows later, Concat still uses its
+// earlier length.
 func Concat(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Concat", nil, "needs at least one dataset")
@@ -306,11 +307,11 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	return d.f(ctx, src, src.outer)
 }
 
-// LoadPart loads a sample of ds, for a Load that makes dst of several, as packing, mixup or a mosaic
-// does. The part has dst's Rand, Position and Epoch. It is valid until the next call for the same ds,
+// LoadPart loads a sample of ds, for a Load that makes dst of several samples, as packing, mixup or a
+// mosaic does. The part has dst's Rand, Position and Epoch. It is valid until the next call for the same ds,
 // which reuses the part's memory. Dataset ds must be comparable, as pointers are. As with [Scratch],
-// only the goroutine that was called to load dst may call LoadPart. Make ds before Load, not in it. Up
-// to 64 datasets give parts.
+// only the goroutine that was called to load dst may call LoadPart. Make each ds before Load, not
+// in it; there may be up to 64.
 func LoadPart(ctx context.Context, ds Dataset, index int, dst *Sample) (*Sample, error) {
 	kept, err := Scratch(dst, func() (*parts, error) { return &parts{}, nil })
 	if err != nil {
@@ -369,9 +370,9 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 // length), so that the loader needn't clear the place first. If the promise is broken, elements that
 // aren't written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's
 // Folder make this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets
-// do. A dataset of yours makes it by a method WritesAll(used Dataset) bool, which gets the dataset that is
-// loaded from. Return whether that is the receiver: otherwise another type embeds yours, and its Load may
-// write less.
+// do. A dataset of yours makes it by a method WritesAll(used Dataset) bool, where used is the dataset to
+// load from. Return whether it is the receiver: if not, another type embeds yours, and its Load may write
+// less.
 func WritesAll(ds Dataset) Dataset {
 	if ds == nil || overwrites(ds) {
 		return ds
@@ -449,8 +450,8 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 }
 
 // Zip puts datasets of the same length side by side: sample i has the fields of each dataset's sample i.
-// No two fields may have the same name. All datasets draw from one [Sample.Rand]. A [Schema] of all
-// fields, in order, reads the result.
+// No two fields may have the same name. All datasets draw from one [Sample.Rand]. To read the result,
+// add all fields to a [Schema], in order.
 func Zip(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Zip", nil, "needs at least one dataset")

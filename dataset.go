@@ -14,8 +14,8 @@ import (
 // doesn't write are zero; see [WritesAll].
 type Dataset interface {
 	// Len returns the number of samples, the same on all ranks. The loader calls it at the beginning of
-	// each epoch. Until the epoch is over, even if it is resumed later, neither Len nor the sample of an
-	// index may change.
+	// each epoch. Neither Len nor the sample of an index may change before the epoch is over; an epoch
+	// that will be resumed isn't over.
 	Len() int
 	Fields() []Field                                        // the layout of one sample, which must not change
 	Load(ctx context.Context, index int, dst *Sample) error // 0 ≤ index < Len; ctx ends when the epoch does

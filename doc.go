@@ -10,8 +10,8 @@
 //		return decode(files[i], image.Of(dst))
 //	})
 //
-// [Tune] finds the fewest workers that load this dataset on this machine as fast as more workers would,
-// with or without your training step. A [Loader] yields the batches. [NewTunedLoader] does both:
+// [Tune] finds the fewest workers that load this dataset on this machine as fast as more workers would.
+// [WithStep] includes your training step. A [Loader] yields the batches. [NewTunedLoader] does both:
 //
 //	loader, err := nwt.NewTunedLoader(ctx, ds, nwt.WithBatchSize(128), nwt.WithShuffle(42))
 //	…
@@ -36,7 +36,8 @@
 //
 // Order, augmentation and resume points depend only on (seed, epoch, position in the epoch), never on
 // the worker count or on timing. Memory depends on how many batches are loaded ahead. A [Batch]
-// takes 32 bytes of the heap, and loading it allocates nothing else; only a stream's reader may, and a
-// [Subset], [Split], [Zip] or [Concat] of BatchDatasets makes a few small slices. A bad sample, a panic in Load or a call that hangs becomes an
-// error that names the sample; all batches before it come first.
+// takes 32 bytes of the heap, and loading it allocates nothing else, except that a stream's reader may
+// allocate, and a [Subset], [Split], [Zip] or [Concat] of BatchDatasets makes a few small slices. A bad
+// sample, a panic in Load or a call that hangs becomes an error that names the sample; all batches before
+// it come first.
 package nwt

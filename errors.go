@@ -73,7 +73,7 @@ type ArgumentError struct {
 	Name   string // "WithBatchSize"; "wds.New" for another package than nwt; "Split: shares[0]" for a part of the value
 	Value  any    // the value given, or the part of it that can't be used; nil if Reason contains it
 	Reason string // what is wrong, and the bounds
-	Code   string // what is wrong, for programs with texts of their own: see below; else ""
+	Code   string // what is wrong, for programs with texts of their own: "few-samples": no batch in an epoch; "state-length", "state-seed", "state-sampler" or "state-data": the state is of another order; "state-beyond": it is beyond its epoch; else ""
 }
 
 // Codes of an ArgumentError: an order without a batch; a state of another order, by what differs first; a

@@ -330,8 +330,8 @@ func (h *loadLoop) gather(end int) (ok bool) {
 	return true
 }
 
-// LoadSample loads the sample with this index, as if this were also its position in epoch 0, with seed
-// 0. It retries temporary errors as [WithRetry] does by default. The sample stays valid. The errors are
+// LoadSample loads the sample with this index. Its position is the index too; epoch and seed are 0.
+// LoadSample retries temporary errors as [WithRetry] does by default. The sample stays valid. The errors are
 // *[LoadError] and those of [NewLoader].
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	n, l, err := checkIndexed(ds)

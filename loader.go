@@ -280,8 +280,8 @@ func (l *Loader) Len() int {
 // Indices returns the dataset indices of a batch of an epoch on this rank, without loading it: say, of the
 // batch at which the loss jumped. Step s of a training that began with epoch 0 is batch s % Len of epoch
 // s / Len. Bad samples that were left out of the batch are among the indices. The order is that of
-// [Loader.Epoch] now: for an epoch that was resumed, count with the batch size and the ranks that the
-// batch had. The errors are *[ArgumentError] and *[LoadError]. A stream has no indices.
+// [Loader.Epoch] now: if an epoch was resumed with another batch size or other ranks, use a loader with those
+// of the batch. The errors are *[ArgumentError] and *[LoadError]. A stream has no indices.
 func (l *Loader) Indices(epoch, number int) (indices []int, err error) {
 	defer runtime.KeepAlive(l)
 	if l.engine.setup.streams() {

@@ -291,8 +291,8 @@ func WithRankFromEnv() Option {
 	}
 }
 
-// WithUnordered delivers each batch as soon as it is loaded, so the order may differ from run to run,
-// except on a GPU. Epochs then can't be resumed.
+// WithUnordered delivers each batch as soon as it is loaded, so the order may differ from run to run;
+// on a GPU it doesn't. Such epochs can't be resumed.
 func WithUnordered() Option {
 	return option("WithUnordered", everywhere, nil, func(o *options) { o.unordered = true }, true)
 }
@@ -317,7 +317,7 @@ func WithShuffleWindow(samples int) Option {
 // has the same number of batches. By default an epoch is all that the shards hold. A [CountedStream] goes
 // on where the last epoch ended. Any other stream starts its shards from the beginning. If every epoch
 // stops before the shards end, their ends are never read, and a log line says so. A rank whose shards
-// hold fewer samples reads them again.
+// hold too few samples reads them again.
 func WithEpochSamples(n int) Option {
 	return number("WithEpochSamples", everywhere|ofStreams, n, 1, math.MaxInt32, func(o *options) { o.epochSamples = n })
 }
@@ -335,11 +335,10 @@ func WithErrorBudget(maxBad int) Option {
 	return number("WithErrorBudget", everywhere|inPrecompute, maxBad, 0, math.MaxInt32, func(o *options) { o.maxBad = maxBad })
 }
 
-// WithTimeout gives up a call of Load that takes longer than perSample, or a call of LoadMany that takes
-// longer than perSample × its samples: 2 s for 500 rows are 1000 s. It must be at least 1 ms. The
-// sample is then bad, with [context.DeadlineExceeded]. The time includes the repetitions of [WithRetry].
-// When a LoadMany is given up, its samples are loaded one by one; each Open, Next, Skip and Close of a shard gets
-// perSample. By default there is no bound.
+// WithTimeout gives up a call of Load that takes longer than perSample, which must be at least 1 ms. The
+// sample is then bad, with [context.DeadlineExceeded]. A LoadMany gets perSample × its samples: 1000 s for
+// 500 rows of 2 s. If it is given up, its samples are loaded one by one. The time includes the repetitions
+// of [WithRetry]. Each Open, Next, Skip and Close of a shard gets perSample. By default there is no bound.
 //
 // A call that was given up keeps its goroutine and memory until it returns; once 1024 such calls are
 // outstanding, the epoch ends with an error. With 0 workers the loader waits for every call, so tuning
@@ -359,9 +358,9 @@ func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 		func(o *options) { o.init = f }, true)
 }
 
-// WithBatchTransform makes a worker run f, such as mixup or masking, on each loaded batch before it is
-// copied to the device. It may change elements and lengths, and should draw random numbers from
-// [Batch.Rand]. Several workers may run f at once, for different batches. If f fails or panics, or sets a
+// WithBatchTransform makes a worker run f, such as mixup or masking, on each loaded batch before the
+// copy to the device. Function f may change elements and lengths, and should draw random numbers
+// from [Batch.Rand]. Several workers may run f at once, for different batches. If f fails or panics, or sets a
 // length beyond [Batch.Shape], the epoch ends with a *[LoadError]. A [SizedDataset] should therefore
 // leave room for what f adds. After f, the elements beyond each length are cleared. [WithTimeout] doesn't
 // bound f.
@@ -372,7 +371,7 @@ func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 }
 
 // WithLogger sets where log lines go. The default is [slog.Default]. While [Tune] or [Precompute] logs, a
-// handler must not call it with the same file.
+// handler must not call it again with the same file.
 func WithLogger(l *slog.Logger) Option {
 	return option("WithLogger", everywhere|inPrecompute,
 		errorIf(l == nil, "WithLogger", nil, "the logger is nil: slog.New(slog.DiscardHandler) logs nothing"),
@@ -438,11 +437,11 @@ func WithProgress(f func(Progress)) Option {
 
 // WithResultCache keeps the result of [Tune] in the file at path, under a name for the dataset. The next
 // Tune uses the result if hardware, device, fields and options are the same, and if a few batches are as
-// large and as slow as the file says, within a factor of two. Tune measures anew after one day if the
-// repeatability was below 90 % or memory was short. If it was below 80 %, or other programs kept CPUs
-// busy, the result is kept for ten minutes, which is enough for the processes of one job. If processes
-// call Tune at once, one tunes and the others wait. If the file is unusable, Tune logs that and tunes.
-// Functions that Tune calls must not call it with the same file.
+// large and as slow as the file says, within a factor of two. If repeatability was below
+// 90 % or memory was short, the result is kept for one day; if repeatability was below 80 % or other
+// programs kept CPUs busy, for ten minutes, enough for the processes of one job. If processes call Tune
+// at once, one tunes and the others wait. If the file is unusable, Tune logs that and tunes. Functions
+// that Tune calls must not call it with the same file.
 func WithResultCache(path, name string) Option {
 	return option("WithResultCache", inTune,
 		errorIf(path == "" || name == "", "WithResultCache", fmt.Sprintf("%q, %q", path, name), "needs the path of a file and a name for the dataset"),
@@ -484,7 +483,7 @@ var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 // method HTTPStatusCode() int is temporary if the method returns 408, 429 or 5xx, or if the error's
 // method ErrorCode() string returns an S3 code for a passing condition, such as ExpiredToken. An error of
 // a database is temporary if its method SQLState() string returns a state of class 08, 40, 53 or 57P, or
-// if it is database/sql's driver.ErrBadConn. The package objects retries after other errors too.
+// if it is database/sql's driver.ErrBadConn. In package objects, other errors are temporary too.
 func WithRetry(times int, wait time.Duration) Option {
 	return option("WithRetry", everywhere|inPrecompute,
 		errors.Join(between("WithRetry", times, 0, 100), errorIf(wait < 0, "WithRetry", wait, "the wait must be at least 0")),

@@ -47,7 +47,7 @@ func (r *Result) trial(workers int) Trial {
 // A Result is what [Tune] found. In JSON, durations are whole nanoseconds.
 type Result struct {
 	Workers       int           `json:"workers"`       // the choice: the fewest workers within Alpha of the fastest, as far as could be measured
-	Fastest       int           `json:"fastest"`       // the fastest count that may be chosen. Counts that were measured only once, or not to ± 50 %, are left out if there are others
+	Fastest       int           `json:"fastest"`       // the fastest count that may be chosen. Counts that were measured only once, or less precisely than ± 50 %, are left out if there are others
 	Trials        []Trial       `json:"trials"`        // one per worker count measured, ascending, except counts that memory rules out
 	Alpha         time.Duration `json:"alpha_ns"`      // how much longer the choice may take than the fastest count, over as many iterations as Iterations says
 	Iterations    int           `json:"iterations"`    // the number of iterations over which Alpha and Trial.Total accumulate
@@ -109,7 +109,7 @@ func (h Hardware) String() string {
 // A Trial holds what was measured at one worker count.
 type Trial struct {
 	Workers    int           `json:"workers"`
-	Iterations int           `json:"iterations"` // how many iterations were measured: those after the workers have warmed up, if that doesn't take too long
+	Iterations int           `json:"iterations"` // how many iterations were measured; those before workers are warm are left out, unless warming up takes too long
 	Mean       time.Duration `json:"mean_ns"`    // mean time of an iteration: wait + transfer (+ step, if there is one)
 	Low        time.Duration `json:"low_ns"`     // Low … High is the 95 % interval of Mean, after removing drift that all counts share
 	High       time.Duration `json:"high_ns"`
@@ -127,7 +127,7 @@ type Trial struct {
 
 	FirstBatch time.Duration `json:"first_batch_ns"` // time until the first batch came, WithWorkerInit included; set only for the count that was measured first
 	Prefetch   int           `json:"prefetch"`       // the largest prefetch during the trial, in batches
-	Memory     int64         `json:"memory"`         // bytes that the process needs, and those that load for it, without file pages and idle heap; 0: not known
+	Memory     int64         `json:"memory"`         // bytes that this process and the processes that load for it need, without file pages and idle heap; 0: not known
 	PeakRSS    int64         `json:"peak_rss"`       // of the process, in bytes, file pages included
 	PeakExact  bool          `json:"peak_exact"`     // the kernel reported PeakRSS
 	SystemUsed int64         `json:"system_used"`    // bytes in use on the machine when the trial ended

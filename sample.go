@@ -256,7 +256,7 @@ func (s *Sample) Epoch() int {
 // only the sample. With [WithTimeout] the context ends when the call is given up.
 func (s *Sample) Context() context.Context { return s.common.scratch.ctx }
 
-// Worker returns the number of the worker, from 0. If the caller loads, it returns 0.
+// Worker returns the number of the worker, from 0. It returns 0 if no worker loads the sample.
 func (s *Sample) Worker() int { return s.common.worker }
 
 // begin makes s another sample of its batch.

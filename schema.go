@@ -21,8 +21,8 @@ type View interface {
 	bytesOf(field int) ([]byte, *layout.Column)
 }
 
-// Values returns the elements of a field, row-major, without a copy. It is for generic code; other code
-// uses a [Column]. It panics if T is another type.
+// Values returns the elements of a field, row-major, not copied. Generic code needs it; other code
+// uses a [Column]. It panics if T isn't the field's type.
 func Values[T Element](v View, field int) []T {
 	b, c := v.bytesOf(field)
 	if dtype := DType(c.Type); !sees[T](dtype) {

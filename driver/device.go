@@ -1,5 +1,5 @@
-// Package driver has what a writer of a device, of a server or of a store implements or uses; a program that only
-// trains doesn't need it. Nothing in it is promised to stay as it is.
+// Package driver has what a device, a server or a store implements or uses; a program that only trains doesn't
+// need it. Anything in it may change.
 //
 // An implementation of [nwt.Device] makes a [Session], which copies batches to the device.
 //
@@ -7,8 +7,8 @@
 // Loader.Serving of package nwt. For each batch that a client asks for, the server asks the Source which
 // samples the batch has, lets the Source load them, and sends the result.
 //
-// A dataset over a store, as module objects has, makes its errors [Temporary] or not, and gives up its
-// requests within [TimeoutOf].
+// A dataset over a store, such as those of module objects, asks [Temporary] which errors are temporary, and
+// [TimeoutOf] how long its requests may take.
 //
 // [nwt.Device]: https://pkg.go.dev/github.com/nwt-go/nwt#Device
 package driver

@@ -11,8 +11,8 @@ type Place struct {
 	Key      uint64 // seeds Sample.Rand; derived from the loader's seed
 }
 
-// A State says how far an epoch has come. nwt.State has the same fields, and describes them: each type
-// converts to the other. There are two because package nwt imports this one, for Session and Source.
+// A State says how far an epoch has come. It has the same fields as nwt.State, which describes them. Each
+// type converts to the other. Package driver can't import package nwt, which imports it.
 type State struct {
 	Epoch   int
 	Samples int

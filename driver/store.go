@@ -15,7 +15,8 @@ func TimeoutOf(ctx context.Context) time.Duration { return callctx.Timeout(ctx) 
 
 // Temporary reports whether an error is temporary, as nwt.WithRetry judges it. If err doesn't show that,
 // Temporary returns false, false: then only code that knows err's origin can decide. For nil it returns
-// false, true. A store that wraps its errors needs it, and so does a server, which sends the answer along.
+// false, true. A store that wraps its errors needs Temporary, and so does a server, which tells the client
+// whether an error is temporary.
 func Temporary(err error) (temporary, known bool) {
 	if err == nil {
 		return false, true

@@ -14,8 +14,8 @@ import (
 )
 
 // A Folder is a dataset of files: those in dir/cat, or in folders below it, have class "cat". Its fields
-// are those that [Open] was given and, last, "label" of type Int64, which is an index in Classes and which
-// [nwt.ColumnOf] can read.
+// are those that [Open] was given and, last, "label" of type Int64, an index in Classes. [nwt.ColumnOf]
+// returns its column.
 type Folder struct {
 	files  *classfolder.Files
 	fields []nwt.Field
@@ -30,8 +30,8 @@ type Option func(*classfolder.Options)
 func WithEmptyClasses() Option { return func(o *classfolder.Options) { o.KeepEmpty = true } }
 
 // WithClasses gives classes their numbers: names[0] is class 0. For validation, pass the Classes of the
-// training folder: otherwise, in a folder that lacks a class, all later classes have other numbers. It
-// is an error if a folder has none of these names; a name without a folder or without files is fine.
+// training folder: otherwise, in a folder that lacks a class, all later classes have other numbers. A
+// class's folder must have one of these names; a name without a folder or without files is fine.
 func WithClasses(names []string) Option {
 	return func(o *classfolder.Options) { o.Classes = append([]string{}, names...) }
 }
@@ -48,7 +48,7 @@ func WithoutStrayFiles() Option { return func(o *classfolder.Options) { o.SkipSt
 func WithContentFingerprint() Option { return func(o *classfolder.Options) { o.Content = true } }
 
 // Open lists the files of a folder that have one of the extensions, such as ".wav", in lower or upper
-// case. Without extensions it lists all files. It doesn't open the files. These are the same as in
+// case. Without extensions it lists all files. It doesn't open the files. All else is as in
 // vision.OpenFolder: the order, the classes, the treatment of links, the names that are skipped, and the
 // log line about files that are passed over. If ctx ends, so does the listing.
 //

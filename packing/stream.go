@@ -14,11 +14,11 @@ import (
 // rows of [New]. Documents come one after the other, so all rows are full except the last of each shard.
 // A document that doesn't fit continues in the next row.
 //
-// size returns how long a document is, from its record. With [nwt.NewStream], the record has the document
-// in Data or, as a *R, in Value. Load may set a smaller length, which leaves room in the row; a log line
-// says so if that leaves rows mostly or wholly empty. So if size can't know the number of tokens, a bound
-// such as the number of bytes isn't enough: tokenise in size, as the recipe tokenise.go does. Function
-// total returns the sum of the lengths of a shard's documents, or −1 if that isn't known. If total isn't
+// size returns the length of the document in a record. A record of [nwt.NewStream] has the document in Data
+// if it is a []byte; otherwise Value is a pointer to it. If Load of docs sets a smaller length, the row is not
+// full; a log line says so if rows are mostly or wholly empty. So size should return the number of tokens,
+// not a bound such as the number of bytes: tokenise in size, as the recipe tokenise.go does. Function total
+// returns the sum of the lengths of a shard's documents, or −1 if that isn't known. If total isn't
 // nil, the rows are a [nwt.CountedStream]. If total is nil, the rows aren't counted, even if docs is a
 // [nwt.CountedStream]: the number of documents doesn't say how many rows there are. Resume reads the
 // records that it passes over, but doesn't load them.

@@ -27,10 +27,10 @@ type ClassBatch struct {
 }
 
 // PerClass makes batches for metric learning, of some classes and some samples of each. No class comes
-// twice in a batch. No sample does either, unless its class has too few; a log line of [slog.Default]
-// counts such classes. The class of index i is labels[i], 0 or more. An epoch has about as many samples
-// as the dataset. Each time that a class comes, it brings samples that haven't come yet, until too few are
-// left; then its samples are shuffled again.
+// twice in a batch. A sample comes twice in a batch only if its class has too few; a log line of
+// [slog.Default] counts such classes. The class of index i is labels[i], 0 or more. An epoch has about as
+// many samples as the dataset. Each time that a class comes, it brings samples that haven't come yet, until
+// too few are left; then its samples are shuffled again.
 //
 // The sampler is a [nwt.BatchSampler]: WithBatchSize must be at least Classes × Samples. If the last step has fewer
 // batches than there are ranks, several ranks share a batch; [nwt.WithDropLast] leaves such a step out.

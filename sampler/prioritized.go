@@ -28,10 +28,10 @@ import (
 //		}
 //	}
 //
-// So an epoch is what one Draw draws: a few batches. Longer epochs wait less for their first batches, and
-// draw by older weights. Only the latest epoch can be loaded, so use Epoch and Resume, not Epochs; Tune
-// loads epoch after epoch, so tune with [Weighted] instead. What Draw draws depends on the seed, the
-// epoch's number and the weights alone.
+// So an epoch is what one Draw draws: a few batches. If epochs are longer, training waits less for
+// their first batches, but samples are drawn by older weights. Only the latest epoch can be loaded, so use
+// Epoch and Resume, not Epochs; Tune loads epoch after epoch, so tune with [Weighted] instead. What Draw
+// draws depends on the seed, the epoch's number and the weights alone.
 //
 // MarshalBinary returns the weights and the latest draws, for a checkpoint. After UnmarshalBinary, Resume
 // continues within the epoch, and Draw draws what it would have drawn.
@@ -148,8 +148,8 @@ func (s *Prioritized) find(at float64) (leaf int) {
 }
 
 // Probability returns how probable an index was in each draw of the latest Draw: its weight then, as a
-// share of all weights. The usual correction of its loss is (n × probability)^−β. For an index that wasn't
-// drawn, it returns 0.
+// share of all weights. The usual correction of its loss is (n × probability)^−β, where n is how many
+// indices have a weight above 0. For an index that wasn't drawn, Probability returns 0.
 func (s *Prioritized) Probability(index int) float64 {
 	d := s.latest.Load()
 	if d == nil || index < 0 || index >= s.capacity {
@@ -212,8 +212,8 @@ type prioritizedHeader struct {
 
 var prioritizedMagic = [8]byte([]byte("nwtprio1"))
 
-// UnmarshalBinary sets the weights and the latest draws to those that MarshalBinary has returned. It must
-// have been made with the same capacity, draws and seed. If there is an error, nothing has changed.
+// UnmarshalBinary sets the weights and the latest draws to those that MarshalBinary has returned. Capacity,
+// draws and seed must be those of the Prioritized that was saved. If there is an error, nothing has changed.
 func (s *Prioritized) UnmarshalBinary(data []byte) error {
 	r := bytes.NewReader(data)
 	read := func(to any) error {

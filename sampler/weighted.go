@@ -140,7 +140,7 @@ func newAliasTable(weights []float64, heaviest int) []aliasColumn {
 // WeightedWithoutReplacement draws n samples per epoch, none of them twice. The first is index i with
 // probability weights[i] / Σ weights. The next one is drawn in the same way from the remaining indices,
 // and so on. So indices with large weights are likely to come, and to come early. An index of weight 0 is
-// never drawn, so at least n weights must be above 0. Otherwise the same rules hold for weights as in
+// never drawn, so at least n weights must be above 0. The other rules for weights are those of
 // [Weighted].
 //
 // Each index gets the key −ln(u) / weight, where u is a hash of (seed, epoch, index). The epoch consists
