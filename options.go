@@ -21,7 +21,7 @@ import (
 )
 
 // An Option configures [NewLoader] and [Tune]. If an option is repeated, the last one counts. One log
-// line names the options that have no effect because they concern only the other function, or only
+// line names the options that have no effect because they concern only another function, or only
 // streams.
 type Option func(*options) error
 
@@ -33,6 +33,7 @@ const (
 	inAuto              // in a loader WithAutoWorkers
 	inTune              // in Tune and NewTunedLoader
 	inPrecompute        // in the loading that fills the file
+	ofProgress          // in Precompute itself
 	ofStreams           // only if the dataset is a stream
 
 	everywhere = inLoader | inAuto | inTune
@@ -432,7 +433,7 @@ func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 // WithProgress makes [Tune] and [Precompute] call f whenever there is something new to show. Without
 // it they log a line every 10 s, and Tune also at its beginning and end.
 func WithProgress(f func(Progress)) Option {
-	return option("WithProgress", inTune, errorIf(f == nil, "WithProgress", nil, "the function is nil"), func(o *options) { o.progress = f })
+	return option("WithProgress", inTune|ofProgress, errorIf(f == nil, "WithProgress", nil, "the function is nil"), func(o *options) { o.progress = f })
 }
 
 // WithResultCache keeps the result of [Tune] in the file at path, under a name for the dataset. The next

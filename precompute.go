@@ -41,6 +41,7 @@ func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...O
 	if err := errors.Join(err, dsErr); err != nil {
 		return nil, err
 	}
+	(&setup{opts: o}).logIgnored("Precompute", inPrecompute|ofProgress)
 	made := precomputedFor{Version: version, ByteOrder: nativeOrder(), Samples: n, Fields: l.fields}
 	if usercall.Call(func() error { made.Fingerprint = fingerprintOf("", ds); return nil }, func(_ []byte, cause error) { err = within("Dataset.Fingerprint", cause) }); err != nil {
 		return nil, err

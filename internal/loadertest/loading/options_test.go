@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -236,6 +237,11 @@ func TestOptionsWithoutEffectAreNamedInOneLine(t *testing.T) {
 			_, err := nwt.Tune(t.Context(), kit.EmptyDataset(8), append(opts, nwt.WithMaxWorkers(0))...)
 			require.NoError(t, err)
 		}, []nwt.Option{nwt.WithWorkers(1), nwt.WithIterations(1)}, "WithWorkers"},
+		{"Precompute", func(opts ...nwt.Option) {
+			p, err := nwt.Precompute(t.Context(), kit.EmptyDataset(8), filepath.Join(t.TempDir(), "samples"), "v1", opts...)
+			require.NoError(t, err)
+			require.NoError(t, p.Close())
+		}, []nwt.Option{nwt.WithWorkers(1), nwt.WithShuffle(1), nwt.WithDropLast(), nwt.WithProgress(func(nwt.Progress) {})}, "WithDropLast, WithShuffle"},
 	} {
 		var log kit.Journal
 		c.call(append([]nwt.Option{log.Option()}, c.opts...)...)
