@@ -134,7 +134,8 @@ func (s *setup) logIgnored(called string, in effect) {
 	}
 	var names []string
 	for _, of := range s.opts.given {
-		if of.in&in == 0 || of.in&ofStreams != 0 && !s.streams() {
+		unbounded := of.name == "WithTimeout" && in == inLoader && s.opts.workers == 0
+		if of.in&in == 0 || of.in&ofStreams != 0 && !s.streams() || unbounded {
 			names = append(names, of.name)
 		}
 	}

@@ -227,6 +227,8 @@ func TestOptionsWithoutEffectAreNamedInOneLine(t *testing.T) {
 		{"NewLoader", load, append(forTune, nwt.WithAutoWorkers()), "WithProgress, WithStep, WithStrategy, WithTuningTime"},
 		{"NewLoader", load, forStreams, "WithEpochSamples, WithInterleave, WithShuffleWindow"},
 		{"NewLoader", load, nil, ""},
+		{"NewLoader", load, []nwt.Option{nwt.WithTimeout(time.Second)}, ""},
+		{"NewLoader", load, []nwt.Option{nwt.WithTimeout(time.Second), nwt.WithWorkers(0)}, "WithTimeout"},
 		{"NewLoader", func(opts ...nwt.Option) { kit.NewLoader(t, stream, opts...) }, forStreams, ""},
 		{"NewTunedLoader", func(opts ...nwt.Option) {
 			l, err := nwt.NewTunedLoader(t.Context(), kit.EmptyDataset(8), append(opts, nwt.WithMaxWorkers(0))...)
