@@ -165,14 +165,16 @@ func (t *trial) randomStreams(rng *rand.Rand) {
 	}
 }
 
-// randomMix mixes parts in any phases, of which none leaves out what has a weight.
+// randomMix mixes parts in any phases, of which none leaves out what has a weight: short ones have one part.
 func randomMix(rng *rand.Rand, parts int) *nwt.Mix {
 	m := &nwt.Mix{Block: 36 + rng.IntN(20)} // enough for a quarter in nine
 	for range 1 + rng.IntN(4) {
 		p := nwt.Phase{Samples: 1 + rng.IntN(250), Weights: make([]float64, parts)}
 		p.Weights[rng.IntN(parts)] = 1
 		for k := range p.Weights {
-			p.Weights[k] += float64(rng.IntN(9)) / 4
+			if p.Samples >= 36 {
+				p.Weights[k] += float64(rng.IntN(9)) / 4
+			}
 		}
 		m.Phases = append(m.Phases, p)
 	}
