@@ -64,6 +64,9 @@ func Mixed(n int, m nwt.Mix, seed uint64) (nwt.Sampler, error) {
 			}
 		}
 	}
+	if more := len(errs) - 10; more > 0 {
+		errs = append(errs[:10], optionError("Mixed", nil, "%d more such numbers can't be used", more))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}

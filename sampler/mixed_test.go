@@ -168,6 +168,12 @@ func TestAMixtureThatCanNotBeUsedIsNamed(t *testing.T) {
 	}
 }
 
+func TestAnErrorOfManyPartsIsShort(t *testing.T) {
+	_, err := sampler.Mixed(1, nwt.Mix{Parts: make([]int, 3000), Phases: []nwt.Phase{{Weights: slices.Repeat([]float64{1}, 3000)}}}, 1)
+	require.ErrorContains(t, err, "part 9 has no samples\nsampler: Mixed: 2990 more such numbers can't be used")
+	require.Less(t, len(err.Error()), 1000)
+}
+
 func TestMixedOrdersStayWhatTheyWere(t *testing.T) {
 	mix := nwt.Mix{Parts: []int{4, 9}, Phases: []nwt.Phase{{Samples: 13, Weights: []float64{1, 3}}, {Weights: []float64{1, 1}}}, Block: 8}
 	s, err := sampler.Mixed(12, mix, 42)
