@@ -15,8 +15,9 @@ import (
 // order; window is how many successive blocks are mixed with each other, sample by sample.
 //
 // A dataset reads each block once per epoch if its workers share a cache of the last 2 × window blocks:
-// while some workers still load the end of one window, others load the start of the next. Blocks kept
-// with [nwt.Scratch] belong to one worker, so other workers would read them again.
+// while some workers still load the end of one window, others load the start of the next. If a window has
+// fewer samples than are loaded ahead on all ranks, the cache must keep more. Blocks kept with [nwt.Scratch]
+// belong to one worker, so other workers would read them again.
 //
 // sizes is the number of samples in each block, in the order of the dataset: the first block is samples 0
 // … sizes[0]−1, and so on. A wider window costs memory and mixes better.
