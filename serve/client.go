@@ -99,10 +99,7 @@ func Open(ctx context.Context, addresses []string, opts ...ClientOption) (Datase
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(2 * window), grpc.WithReadBufferSize(window / 16),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}, MinConnectTimeout: ping}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: ping, Timeout: ping, PermitWithoutStream: false}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<31 - 1)),
-	}
-	if !o.proxy {
-		dial = append(dial, grpc.WithNoProxy())
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<31 - 1)), grpc.WithNoProxy(),
 	}
 	target := addresses[0]
 	if !strings.HasPrefix(target, "dns:///") {

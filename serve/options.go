@@ -38,7 +38,6 @@ type options struct {
 
 	// Of clients.
 	patience time.Duration
-	proxy    bool
 }
 
 type (
@@ -79,28 +78,6 @@ func WithSlots(n int) ServerOption {
 	})
 }
 
-// WithGrace sets how long a server whose context has ended may take to finish what it has begun, before
-// it hangs up: 0 … 1 h, 10 s by default.
-func WithGrace(d time.Duration) ServerOption {
-	return serverOption(func(o *options) error {
-		if o.grace = d; d < 0 || d > time.Hour {
-			return optionError("WithGrace", d, "must be 0 … 1h")
-		}
-		return nil
-	})
-}
-
-// WithName names the server in errors, by up to 200 printable characters of ASCII. By default it is
-// the host's name and the process number.
-func WithName(name string) ServerOption {
-	return serverOption(func(o *options) error {
-		if o.name = name; !printable(name) || len(name) > 200 {
-			return optionError("WithName", name, "must be 1 … 200 printable characters of ASCII")
-		}
-		return nil
-	})
-}
-
 // WithShared also answers clients of this host through shared memory, at the path of a Unix socket: those of
 // the server's user, and root's. It needs Linux.
 func WithShared(path string) ServerOption {
@@ -126,16 +103,11 @@ func WithMore(name string, text func() []byte) ServerOption {
 	})
 }
 
-// WithAbout adds facts, such as the names of classes, to the description that each client gets: at
-// most 8 MB of JSON.
+// WithAbout adds facts, such as the names of classes, to the description that each client gets.
 func WithAbout(about map[string]any) ServerOption {
 	return serverOption(func(o *options) (err error) {
-		o.about, err = json.Marshal(about)
-		switch n := len(o.about); {
-		case err != nil:
+		if o.about, err = json.Marshal(about); err != nil {
 			return optionError("WithAbout", nil, "must be what JSON can hold: %v", err)
-		case n > 1<<23:
-			return optionError("WithAbout", nil, "must be at most %d bytes of JSON; it has %d", 1<<23, n)
 		}
 		return nil
 	})
@@ -154,16 +126,12 @@ func WithPatience(d time.Duration) ClientOption {
 	})
 }
 
-// WithProxy makes a client use the proxy that the environment names. By default it uses none.
-func WithProxy() ClientOption {
-	return clientOption(func(o *options) error { o.proxy = true; return nil })
-}
-
 // WithToken sets what clients must know: 1 … 1024 printable characters of ASCII, without a space at
 // either end. Over Flight it is sent as it is, so encrypt with [WithTLS] where others can listen.
 func WithToken(token string) Option {
 	return option(func(o *options) error {
-		if o.token = token; !printable(token) || len(token) > 1024 || strings.TrimSpace(token) != token {
+		unprintable := func(r rune) bool { return r < ' ' || r > '~' } // in a header of HTTP
+		if o.token = token; token == "" || strings.ContainsFunc(token, unprintable) || len(token) > 1024 || strings.TrimSpace(token) != token {
 			return optionError("WithToken", nil, "the token must be 1 … 1024 printable characters of ASCII without a space at either end; it has %d bytes", len(token))
 		}
 		return nil
@@ -180,9 +148,4 @@ func WithTLS(c *tls.Config) Option {
 		}
 		return nil
 	})
-}
-
-// printable reports whether s is text that a header of HTTP may have.
-func printable(s string) bool {
-	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }

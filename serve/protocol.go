@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/nwt-go/nwt"
@@ -56,9 +55,6 @@ func parseTicket(b []byte) (t ticket, err error) {
 	d.DisallowUnknownFields()
 	if err = d.Decode(&t); err != nil {
 		return t, fmt.Errorf("a ticket is JSON such as {\"epoch\": 0, \"batch\": 0, \"rank\": 0, \"world\": 1}: %w", err)
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return t, errors.New("something follows the ticket")
 	}
 	t.World = cmp.Or(t.World, 1)
 	return t, nil

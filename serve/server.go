@@ -54,8 +54,6 @@ type Server struct {
 	held    chan struct{} // has one for each batch that a client on this host has, but not for those it waited for
 
 	spare sync.Pool // of *[]byte: memory for batches that are sent
-
-	batches, samples, bad, bytes atomic.Int64 // of Stats
 }
 
 // New makes a server of a dataset; ctx bounds tuning. The errors are those of nwt.NewLoader and, with
@@ -121,23 +119,8 @@ func (s *Server) Result() *nwt.Result { return s.result }
 // Workers returns how many samples are loaded at a time.
 func (s *Server) Workers() int { return s.work }
 
-// Stats is what a server has done since it was made.
-type Stats struct {
-	Batches int64 // requests answered, each with a batch or a part of one
-	Samples int64 // of the batches, bad samples included
-	Bad     int64 // samples that could not be loaded
-	Bytes   int64 // of the batches
-	Loading int   // batches that are being loaded or sent
-	Held    int   // batches that clients on this host have, or are about to get
-}
-
-// Stats returns what the server has done.
-func (s *Server) Stats() Stats {
-	return Stats{s.batches.Load(), s.samples.Load(), s.bad.Load(), s.bytes.Load(), len(s.loading), len(s.held)}
-}
-
 // Serve answers requests until ctx ends. It then takes no new ones, finishes those that it has begun if
-// WithGrace leaves the time, and hangs up. It closes the listener, which may be nil for a server that has
+// that takes at most 10 s, and hangs up. It closes the listener, which may be nil for a server that has
 // only clients of WithShared. A server serves once.
 //
 // Without a token, everybody who reaches the address is let in: on loopback, every user of this host.
@@ -265,10 +248,6 @@ func (s *Server) load(ctx context.Context, asked []byte, alloc func(int) ([]byte
 	if err != nil {
 		return nil, a, status.Error(codes.Unavailable, said(fmt.Errorf("%s: %w", s.opts.name, err), maxSaid))
 	}
-	s.batches.Add(1)
-	s.samples.Add(int64(len(places)))
-	s.bad.Add(int64(len(bad)))
-	s.bytes.Add(int64(len(b.Memory())))
 	if err := s.tell(&a, bad, &t); err != nil {
 		b.Release()
 		return nil, a, err

@@ -40,9 +40,9 @@ func TestATokenThatLetsEverybodyInIsRefused(t *testing.T) {
 }
 
 func TestOptionsOutOfBoundsAreToldTogether(t *testing.T) {
-	_, err := serve.New(t.Context(), drawing{n: 20, longest: 3, bad: -1}, serve.WithSlots(0), serve.WithGrace(-1), serve.WithName(""), serve.WithTLS(nil),
+	_, err := serve.New(t.Context(), drawing{n: 20, longest: 3, bad: -1}, serve.WithSlots(0), serve.WithTLS(nil),
 		serve.WithAbout(map[string]any{"f": func() {}}))
-	for _, option := range []string{"serve: WithSlots: 0", "serve: WithGrace: -1ns", "serve: WithName", "serve: WithTLS", "serve: WithAbout"} {
+	for _, option := range []string{"serve: WithSlots: 0", "serve: WithTLS", "serve: WithAbout"} {
 		require.ErrorContains(t, err, option)
 	}
 	_, err = serve.Open(t.Context(), nil, serve.WithPatience(0))
@@ -128,7 +128,7 @@ func TestAClientThatReadsNothingHoldsASlotUntilOthersNeedIt(t *testing.T) {
 		defer conn.Close()
 		b.get(idle, b.t.Context())
 		synctest.Wait()
-		require.Equal(t, 1, b.server.Stats().Loading)
+		require.Equal(t, 1, b.server.Loading())
 		other, conn := b.client()
 		defer conn.Close()
 		began := time.Now()
@@ -140,9 +140,9 @@ func TestAClientThatReadsNothingHoldsASlotUntilOthersNeedIt(t *testing.T) {
 		defer conn.Close()
 		b.get(idle, b.t.Context())
 		time.Sleep(20 * time.Second)
-		require.Equal(t, 1, b.server.Stats().Loading)
+		require.Equal(t, 1, b.server.Loading())
 		time.Sleep(2 * time.Second)
-		require.Zero(t, b.server.Stats().Loading)
+		require.Zero(t, b.server.Loading())
 	})
 }
 
@@ -165,7 +165,7 @@ func TestClientsThatReadNothingLockNoOtherOut(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		require.Equal(t, 16, b.server.Stats().Loading)
+		require.Equal(t, 16, b.server.Loading())
 		other, conn := b.client()
 		defer conn.Close()
 		var reading sync.WaitGroup
@@ -328,7 +328,7 @@ func TestSizesComeInPortionsWithinTheSlots(t *testing.T) {
 		stream, err := client.DoAction(b.t.Context(), &flight.Action{Type: "sizes"})
 		require.NoError(t, err)
 		synctest.Wait()
-		require.Equal(t, 1, b.server.Stats().Loading)
+		require.Equal(t, 1, b.server.Loading())
 		total := 0
 		for {
 			portion, err := stream.Recv()

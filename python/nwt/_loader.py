@@ -59,7 +59,6 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         samples.
     token: the token in the servers' -token-file.
     tls: True, or the path of a file with root certificates, if the servers use TLS.
-    proxy: whether servers on other hosts are reached through the environment's proxies.
     errors: how many samples per epoch may be bad: they are left out, logged, and counted in `bad`.
     prefetch: how many batches are asked for ahead of the one in use.
     patience: how many seconds the loader keeps asking servers that don't answer.
@@ -78,7 +77,6 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         world_size: int | None = None,
         token: str | None = None,
         tls: bool | str | os.PathLike[str] | None = None,
-        proxy: bool = False,
         errors: int = 0,
         prefetch: int = 4,
         patience: float = 60.0,
@@ -88,7 +86,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self._closed: str | None = "the loader isn't open"
         check.unknown(type(self).__name__, unknown)
         self._args: tuple[tuple[Any, ...], dict[str, Any]] = (addresses,), {
-            "rank": rank, "world_size": world_size, "token": token, "tls": tls, "proxy": proxy,
+            "rank": rank, "world_size": world_size, "token": token, "tls": tls,
             "errors": errors, "prefetch": prefetch, "patience": patience,
         }  # fmt: skip
         self._where = check.addresses(addresses)
@@ -100,7 +98,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             None if rank is None else check.integer("rank", rank, 0, 2**20 - 1),
             None if world_size is None else check.integer("world_size", world_size, 1, 2**20),
         )
-        self._token, self._proxy = check.token(token), check.boolean("proxy", proxy)
+        self._token = check.token(token)
         self._tls = tls if isinstance(tls, bool) or tls is None else check.path("tls", tls)
         self._lock = threading.Lock()  # of next(), which several threads may call
         self.bad = 0  # samples that were left out
@@ -125,7 +123,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             return Shared(self._where[0][len("shared:") :], patience=self._patience, mapped=_weakly(self._mapped))
         from ._servers import Servers
 
-        return Servers(self._where, token=self._token, tls=self._tls, proxy=self._proxy, patience=self._patience)
+        return Servers(self._where, token=self._token, tls=self._tls, patience=self._patience)
 
     def _place(self, rank: int, world_size: int) -> None:
         """Makes this loader the loader of another rank."""

@@ -33,6 +33,7 @@ OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 5_000),  # how long a connection may take to be made
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.lb_policy_name", "round_robin"),  # of a name with several addresses
+    ("grpc.enable_http_proxy", 0),  # of the environment
 ]
 
 
@@ -95,16 +96,15 @@ def _flight() -> Any:
 class Server:
     """The server at one address."""
 
-    def __init__(self, address: str, token: str | None, tls: Any, proxy: bool) -> None:
+    def __init__(self, address: str, token: str | None, tls: Any) -> None:
         self.address, self.under_way = address, 0
         self.failed, self.pause, self.why = 0.0, 0.0, ""  # when, for how long it isn't asked then, and why; 0: it answers
         roots = None
         if isinstance(tls, (str, os.PathLike)):
             with open(tls, "rb") as file:
                 roots = file.read()
-        options = [*OPTIONS, ("grpc.enable_http_proxy", int(proxy))]
         self._flight, self._headers = _flight(), [(b"authorization", b"Bearer " + token.encode())] if token else []
-        self.client = self._flight.FlightClient(location(address, tls), tls_root_certs=roots, generic_options=options)
+        self.client = self._flight.FlightClient(location(address, tls), tls_root_certs=roots, generic_options=OPTIONS)
         _live[self.client] = self
 
     def _options(self, seconds: float) -> Any:
@@ -147,19 +147,11 @@ class Server:
 class Servers:
     """Servers that serve the same batches. Any number of threads may ask them."""
 
-    def __init__(
-        self,
-        addresses: list[str],
-        *,
-        token: str | None = None,
-        tls: Any = None,
-        proxy: bool = False,
-        patience: float = 60.0,
-    ) -> None:
+    def __init__(self, addresses: list[str], *, token: str | None = None, tls: Any = None, patience: float = 60.0) -> None:
         flight = _flight()
         self._passing = flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError
         self._wrong = flight.FlightError, OSError, ValueError, KeyError, TypeError
-        self._servers = [Server(a, token, tls, proxy) for a in addresses]
+        self._servers = [Server(a, token, tls) for a in addresses]
         self._patience, self._changed = patience, threading.Condition()
         self._closed = threading.Event()
         self.close = weakref.finalize(self, _close, self._closed, self._servers, os.getpid())

@@ -34,7 +34,7 @@ func main() {
 	defer stop()
 	own := len(os.Args) == 2 && os.Args[1] == "-"
 	if own {
-		logToProgram()
+		slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, nil))) // which that program reads
 	}
 	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
 		if own {
@@ -309,8 +309,8 @@ func (s *settings) options(name string, with []serve.ServerOption) ([]nwt.Option
 // doors returns the options that say who is let in.
 func (s *settings) doors() (with []serve.ServerOption, err error) {
 	if s.shared != "" { // what else is wrong with it, serve says
-		if about, err := os.Stat(filepath.Dir(s.shared)); err != nil || !about.IsDir() {
-			return nil, fmt.Errorf("-shared %s: must be in a folder: %v", s.shared, err)
+		if _, err := os.Stat(filepath.Dir(s.shared) + "/."); err != nil {
+			return nil, fmt.Errorf("-shared %s: must be in a folder: %w", s.shared, err)
 		}
 		with = append(with, serve.WithShared(s.shared))
 	} else if s.listen == "" {

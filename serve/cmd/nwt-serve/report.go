@@ -4,17 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"log/slog"
 	"os"
 	"syscall"
 
 	"github.com/nwt-go/nwt"
 )
-
-// logToProgram makes log lines JSON, for the program that has started this one and reads stderr.
-func logToProgram() {
-	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stderr, nil)))
-}
 
 // An end says why this program ends, to the one that has started it.
 type end struct {
