@@ -14,7 +14,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import IO, Any
 
 import numpy as np
@@ -170,7 +170,7 @@ class Shared:
             kind, number, body, memory = line.came.get(timeout=max(0, seconds))
         except queue.Empty:
             return None
-        with _understood(self._where):
+        try:
             answer: Any = body
             if isinstance(memory, Exception):
                 try:
@@ -206,6 +206,8 @@ class Shared:
                 self._answers[number] = answer
                 self.came += kind == BATCH
             return None
+        except (ValueError, KeyError, TypeError, IndexError, MemoryError) as error:
+            raise Error(f"{self._where}: this isn't what an nwt server says: {error!r}") from error
 
 
 class _Asking:
@@ -365,11 +367,3 @@ class _Line:
     def kept(self) -> int:
         """How many batches came and are still in use."""
         return len(self._given) - len(self._free)
-
-
-@contextlib.contextmanager
-def _understood(where: str) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, IndexError, MemoryError) as error:
-        raise Error(f"{where}: this isn't what an nwt server says: {error!r}") from error
