@@ -224,13 +224,6 @@ class _Template:
         self.conn, self.kept = conn, b""
         self.children: dict[int, int] = {}  # pid to number
         self.spawned: list[subprocess.Popen[bytes]] = []
-        self.wake, awake = socket.socketpair()
-        self.wake.setblocking(False)
-        awake.setblocking(False)
-        self.awake = awake
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(awake.fileno())
 
     def tell(self, **what: Any) -> None:
         self.conn.sendall(json.dumps(what).encode() + b"\n")
@@ -242,6 +235,12 @@ class _Template:
 
     def serve(self, made: dict[str, Any]) -> None:
         self.made = made
+        self.wake, self.awake = socket.socketpair()
+        self.wake.setblocking(False)
+        self.awake.setblocking(False)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # whatever the program has set
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.awake.fileno())
         self.forks = sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
         if self.forks:
             self.kept = b""  # only spawn needs it

@@ -280,6 +280,14 @@ class TestOwn(unittest.TestCase):
         if not importlib.util.find_spec("cloudpickle"):
             self.assertIn("is defined at a prompt", self.run_script(text, typed=True).stderr)
 
+    def test_the_programs_own_handlers_of_signals_hide_no_death(self):
+        said = self.run_script(
+            "import nwt, os, signal\nclass Birds:\n    def __len__(self): return 4\n    def __getitem__(self, i): return i or 1 / 0 if i < 3 else os.kill(os.getpid(), 9)\n"
+            "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\nsignal.set_wakeup_fd(-1)\n"
+            f"list(nwt.Dataset(Birds(), batch_size=4, errors=1, program={program.program()!r}))\n"
+        )
+        self.assertIn("it was killed, perhaps because memory ran out", said.stderr)
+
     def test_workers_load_though_the_program_finds_no_gpu_and_no_ranks_when_it_is_executed_once_more(self):
         said = self.run_script(
             "import os, nwt\nclass Birds:\n    def __len__(self): return 4\n    def __getitem__(self, i): return i\n"
