@@ -1,9 +1,7 @@
 package nwt
 
 import (
-	"cmp"
 	"fmt"
-	"math"
 
 	"github.com/nwt-go/nwt/internal/search"
 )
@@ -34,17 +32,4 @@ func (s Strategy) String() string {
 // WithStrategy sets how [Tune] searches: [Greedy] by default, or [Exhaustive].
 func WithStrategy(s Strategy) Option {
 	return option("WithStrategy", inTune, errorIf(!s.known(), "WithStrategy", s, "must be Greedy or Exhaustive"), func(o *options) { o.strategy = s })
-}
-
-// space returns what a search may measure, from a count on. step says whether a step follows each batch.
-func (o *options) space(start int, step bool) search.Space {
-	return search.Space{
-		CPUs: o.usable(), Shared: o.ranks() > 1, Start: start, Step: step, Max: o.most, Alpha: o.alpha,
-		Iterations: cmp.Or(o.iterations, 100), MinWindow: probeSteps * o.machine.ClockStep(),
-	}
-}
-
-// usable returns how many CPUs workers may keep busy; cpus is how many Go would use.
-func (o *options) usable() int {
-	return int(math.Ceil(o.machine.CPUs().Mine(o.ranks(), o.cpus())))
 }

@@ -53,19 +53,20 @@ func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, e
 	return newHandle(l), nil
 }
 
+// tune returns the result in the file, if there is one that holds, or that of a search.
 func (s *setup) tune(ctx context.Context) (*Result, error) {
 	tuned := *s
 	tuned.once, tuned.tunes = &oncelog.Log{}, true
 	t := &tuneCall{setup: &tuned, began: time.Now(), limit: s.memoryLimit(), shapes: map[string]bool{}}
 	if s.opts.results == "" {
-		return t.tune(ctx)
+		return t.search(ctx)
 	}
 	return t.remembered(ctx)
 }
 
-// A tuneCall is one call of Tune. It trains in measure, on an ordinary run. Beside that goes tuning.search, which
-// asks next what to measure, and has a turn whenever a batch is delivered (see package tune). When next has nothing
-// more to ask for, measure ends; tune then chooses.
+// A tuneCall is one call of Tune. Its search goes in two goroutines that take turns (see package tune): train takes
+// batches from an ordinary run, and whenever one is delivered, tuning.measure goes on, which asks next what to
+// measure. When next has nothing more to ask for, train ends; search then chooses.
 type tuneCall struct {
 	setup  *setup
 	began  time.Time
@@ -95,14 +96,15 @@ func (t *tuneCall) space() search.Space {
 	return sp
 }
 
-func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
+// search measures worker counts until the strategy asks for no more, and chooses.
+func (t *tuneCall) search(ctx context.Context) (*Result, error) {
 	debug.FreeOSMemory() // so that memory from before doesn't count for the trials
 	t.before = t.setup.neededNow()
 	sp := t.space()
 	busy := t.setup.helpers.Beside(t.setup.opts.machine.StartCPU())
-	m := t.measured(sp)
+	m := t.prepare(sp)
 	var used host.Use
-	done, err := t.measure(ctx, m, func() (search.Request, bool) {
+	done, err := t.train(ctx, m, func() (search.Request, bool) {
 		used = busy.Used() // while those that load for the dataset run
 		return t.next(m)
 	})
@@ -125,7 +127,7 @@ func (t *tuneCall) tune(ctx context.Context) (*Result, error) {
 	return r, nil
 }
 
-// remembered returns the result in the file if it still holds, else it tunes.
+// remembered returns the result in the file if it still holds, else that of a search, which it keeps.
 func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
 	file, key := resultfile.File{Path: t.setup.opts.results, Log: t.setup.opts.log}, t.setup.resultKey()
 	r, saved := t.setup.recall(t.limit, file, key)
@@ -149,7 +151,7 @@ func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
 		if r, since = t.setup.recall(t.limit, again, key); r != nil && !since.Equal(saved) {
 			return nil // the process that this one waited for has just found it
 		}
-		if r, err = t.tune(ctx); err != nil {
+		if r, err = t.search(ctx); err != nil {
 			return err
 		}
 		value, err := json.Marshal(keptResult{r, t.before})
@@ -166,8 +168,8 @@ func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
 	return r, nil
 }
 
-// measured makes a loader for measuring.
-func (t *tuneCall) measured(sp search.Space) *tuning {
+// prepare makes a loader for measuring.
+func (t *tuneCall) prepare(sp search.Space) *tuning {
 	m := t.setup.newTuning(sp, t.limit)
 	m.exact = true
 	m.attach(newEngine(t.setup, m.sp.Start))
@@ -198,15 +200,16 @@ const (
 // errOver ends loading when tuning is over.
 var errOver = errors.New("nwt: tuning is over")
 
-// measure runs a simulated training loop, and measures it until next asks for nothing more: then it is done.
-func (t *tuneCall) measure(ctx context.Context, m *tuning, next func() (search.Request, bool)) (done bool, err error) {
+// train takes batches as training does, and runs the step, until next asks for nothing more to measure: then it is
+// done. It ends before that if the time is over.
+func (t *tuneCall) train(ctx context.Context, m *tuning, next func() (search.Request, bool)) (done bool, err error) {
 	loading, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	t.deadline = time.AfterFunc(math.MaxInt64, func() { end(errOver) })
 	defer t.deadline.Stop()
 	defer m.release()
 	defer m.l.close()
-	m.tuner.Loop = func() { done = m.search(next) }
+	m.tuner.Loop = func() { done = m.measure(next) }
 	m.looked = func() {
 		if m.tuner.Over() {
 			end(errOver)
@@ -236,7 +239,7 @@ func (t *tuneCall) measure(ctx context.Context, m *tuning, next func() (search.R
 			if b.Epoch() > at.Epoch {
 				m.again = true // samples are loaded a second time
 			}
-			if err = t.train(ctx, m, b); err != nil {
+			if err = t.step(ctx, m, b); err != nil {
 				return false
 			}
 			if r := m.req.Round; r != round && time.Since(since) > seldom*time.Duration(m.l.depth())*m.quickest() {
@@ -276,9 +279,9 @@ func (t *tuneCall) startOfRound(round, epoch int) State {
 	return State{Epoch: epoch, Samples: at}
 }
 
-// train runs the training step, if there is one. The first step with a batch of each shape isn't
+// step runs the training step, if there is one. The first step with a batch of each shape isn't
 // measured: a framework with a compiler compiles during it, for seconds, and never again.
-func (t *tuneCall) train(ctx context.Context, m *tuning, b *Batch) error {
+func (t *tuneCall) step(ctx context.Context, m *tuning, b *Batch) error {
 	if t.setup.opts.step == nil {
 		return nil
 	}
@@ -360,11 +363,11 @@ const (
 func (t *tuneCall) confirm(ctx context.Context, file resultfile.File, r *Result) (holds bool, err error) {
 	sp := t.space()
 	sp.Start = r.Workers
-	m := t.measured(sp)
+	m := t.prepare(sp)
 	m.inline = true
 	req := search.Request{Workers: r.Workers, Iterations: confirmOver}
 	t.shown = req // no progress is shown of it
-	if _, err := t.measure(ctx, m, func() (search.Request, bool) { return req, len(m.seen) == 0 }); err != nil {
+	if _, err := t.train(ctx, m, func() (search.Request, bool) { return req, len(m.seen) == 0 }); err != nil {
 		return false, err
 	}
 	then, now := r.trial(r.Workers).Mean, m.trials[0].told.Mean

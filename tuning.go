@@ -69,6 +69,19 @@ const (
 	wakeSettled = time.Second // once the loader has settled
 )
 
+// space returns what a search may measure, from a count on. step says whether a step follows each batch.
+func (o *options) space(start int, step bool) search.Space {
+	return search.Space{
+		CPUs: o.usable(), Shared: o.ranks() > 1, Start: start, Step: step, Max: o.most, Alpha: o.alpha,
+		Iterations: cmp.Or(o.iterations, 100), MinWindow: probeSteps * o.machine.ClockStep(),
+	}
+}
+
+// usable returns how many CPUs workers may keep busy; cpus is how many Go would use.
+func (o *options) usable() int {
+	return int(math.Ceil(o.machine.CPUs().Mine(o.ranks(), o.cpus())))
+}
+
 // newTuning returns the tuning of a loader, which is attached later.
 func (s *setup) newTuning(sp search.Space, limit memlimit.Limit) *tuning {
 	t := &tuning{sp: sp, limit: limit, refused: make(map[int]report.RuledOut), inline: s.opts.mayInline()}
@@ -190,21 +203,21 @@ func (t *tuning) look(delivered bool) {
 	}
 }
 
-// search measures what next asks for, until it asks for nothing more. It returns false if it must end before:
+// measure measures what next asks for, until it asks for nothing more. It returns false if it must end before:
 // the program has set the count, or closed the loader.
-func (t *tuning) search(next func() (search.Request, bool)) bool {
+func (t *tuning) measure(next func() (search.Request, bool)) bool {
 	for req, more := next(); more; req, more = next() {
 		t.req = req
 		if !t.tuner.Resize(req.Workers) {
 			return false
 		}
-		t.begin()
+		t.beginWindow()
 		w, ok := t.tuner.Measure(req)
 		if !ok {
 			return false
 		}
 		if w.Weight > 0 {
-			t.end(w)
+			t.endWindow(w)
 		}
 	}
 	return true
@@ -253,8 +266,8 @@ func (t *tuning) InHand() float64 {
 	return float64(max(1, l.Workers())) * min(float64(l.claimSize()), per) / per
 }
 
-// begin begins a window.
-func (t *tuning) begin() {
+// beginWindow begins to measure what package tune doesn't: memory and CPUs.
+func (t *tuning) beginWindow() {
 	t.release()
 	if t.fewer { // else it would be charged to this count, and memory would seem not to grow with workers
 		debug.FreeOSMemory()
@@ -278,8 +291,8 @@ func (t *tuning) release() {
 	}
 }
 
-// end ends a window.
-func (t *tuning) end(w tune.Window) {
+// endWindow adds what was measured in a window.
+func (t *tuning) endWindow(w tune.Window) {
 	tr, l, b := t.trial, t.l, w.Block(t.req.Round)
 	t.trial = nil
 	use, took := t.cpu.Used(), time.Since(t.began)
@@ -498,7 +511,7 @@ func (a *auto) run() {
 	t := a.tuning
 	for weighAt := weighFirst; ; {
 		a.since, a.earlier = time.Now(), t.trials.windows()
-		if !t.search(a.next) {
+		if !t.measure(a.next) {
 			return
 		}
 		e, ok := a.settle(false)

@@ -9,7 +9,12 @@ import (
 	"github.com/nwt-go/nwt/internal/stat"
 )
 
-const certain = 0.12 // a standard error is small below this share of alpha
+const (
+	certain = 0.12 // a standard error is small below this share of alpha
+	sureAt  = 0.95 // share of the votes at which measuring ends
+	wary    = 2    // multiplies the variances in votes on whether to go on, so that measuring doesn't end at a lucky moment
+	effort  = 2    // a count gets this many times its iterations while the choice isn't sure
+)
 
 // between finds the next count of the bisection: towards the fewest workers within alpha, or towards
 // places where a faster count may be.
@@ -73,6 +78,56 @@ func (e evidence) of(w int) float64 {
 	return math.Inf(1)
 }
 
+// undecided returns the counts to measure further, in ascending order: the choice, the fastest, and the
+// counts that another run might choose or find faster. It returns them until they have their iterations,
+// and longer while the choice isn't sure. To end once no count may gain more than alpha over training's own
+// was tried: flat curves end no sooner, since errors are larger than alpha there, and others are chosen worse.
+func (e evidence) undecided() []int {
+	chosen, fastest := e.choose(e.mean)
+	best := e.mean[fastest]
+	want := e.sp.enough(best)
+	votes := e.vote(redraws, wary)
+	most := want
+	if votes[chosen] < sureAt && !e.sp.Fixed {
+		most *= effort
+	}
+	var race []int
+	for i, w := range e.counts {
+		leads := i == chosen || i == fastest
+		neighbour := (i == chosen-1 || i == chosen+1) && e.mean[i] < hopeless*best
+		switch {
+		case leads || votes[i] > 1-sureAt:
+			if e.done[i] < most {
+				race = append(race, w)
+			}
+		case neighbour && e.done[i] < want/4:
+			race = append(race, w)
+		}
+	}
+	if len(race) == 0 && !e.sp.Fixed && len(e.counts) > 1 && e.spent < float64(e.sp.Least) {
+		race = []int{e.counts[chosen]}
+	}
+	if len(race) == 0 || e.sp.Fixed || len(e.counts) < 2 {
+		return race
+	}
+	if len(race) < 2 { // drift can only be seen in what counts share
+		race = append(race, e.counts[e.quickestBut(race[0])])
+	}
+	slices.Sort(race)
+	return race
+}
+
+// quickestBut returns the fastest of the counts other than w.
+func (e evidence) quickestBut(w int) (other int) {
+	other = -1
+	for i := range e.counts {
+		if e.counts[i] != w && (other < 0 || e.mean[i] < e.mean[other]) {
+			other = i
+		}
+	}
+	return other
+}
+
 // Greedy measures training's own count first. Then it goes up through the powers of two while training
 // waits, and down through them until the count is hopelessly low. It then bisects to the fewest workers
 // within alpha of the fastest. Then it measures the counts still in the race, round by round, until the
@@ -85,13 +140,13 @@ func (Greedy) String() string { return "greedy" }
 // Next implements Strategy.
 func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
 	seen = even(seen)
-	s := newSearch(sp, seen)
+	s := stateOf(sp, seen)
 	if s.left <= 0 {
 		return Request{}, false
 	}
 	for look := range firstLooks {
 		if w, left := s.missing(look); left > 0 {
-			return s.window(w, glances, max(look, s.round), left), true
+			return s.window(w, lookPart, max(look, s.round), left), true
 		}
 	}
 	e := weigh(sp, seen)
@@ -99,24 +154,24 @@ func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
 		return Request{}, false
 	}
 	if w, found := s.above(e); found {
-		return s.window(w, turns, s.round, 1), true
+		return s.window(w, windowPart, s.round, 1), true
 	}
 	if w, found := e.between(); found {
-		return s.window(w, turns, s.round, 1), true
+		return s.window(w, windowPart, s.round, 1), true
 	}
 	race := e.undecided()
 	if len(race) == 0 {
 		if w, found := e.finer(); found {
-			return s.window(w, turns, s.round, 1), true
+			return s.window(w, windowPart, s.round, 1), true
 		}
 		return Request{}, false
 	}
-	r := s.turn(race)
+	r := s.inRound(race)
 	return r, sp.Fixed || r.Round < lastRound
 }
 
-// turn returns the next window of a race. Each of its rounds measures all counts of the race.
-func (s search) turn(race []int) Request {
+// inRound returns the next window of a race. Each of its rounds measures all counts of the race.
+func (s state) inRound(race []int) Request {
 	round := s.round
 	left := slices.DeleteFunc(slices.Clone(race), func(w int) bool { return s.measured(w, round) })
 	if len(left) == 0 {
@@ -125,7 +180,7 @@ func (s search) turn(race []int) Request {
 	if round%2 == 1 { // alternating directions cancel a steady drift
 		slices.Reverse(left)
 	}
-	return s.window(left[0], turns, round, 1)
+	return s.window(left[0], windowPart, round, 1)
 }
 
 // Exhaustive measures every count in ascending order, 0 … CPUs−1 as in the paper, in a few interleaved
@@ -136,7 +191,7 @@ func (Exhaustive) String() string { return "exhaustive" }
 
 // Next implements Strategy.
 func (Exhaustive) Next(sp Space, seen []Series) (Request, bool) {
-	s := newSearch(sp, seen)
+	s := stateOf(sp, seen)
 	rounds := min(sweepRounds, sp.Iterations)
 	top := s.ceiling(max(s.sp.CPUs-1, 0))
 	for round := range rounds {
@@ -153,8 +208,8 @@ func (Exhaustive) Next(sp Space, seen []Series) (Request, bool) {
 	return Request{}, false
 }
 
-// A search holds the state that strategies share, rebuilt from the measurements.
-type search struct {
+// A state holds what strategies know at a request, rebuilt from the measurements.
+type state struct {
 	sp    Space
 	seen  map[int][]Block
 	users users
@@ -164,8 +219,8 @@ type search struct {
 	left  time.Duration // what is left of the search's time
 }
 
-func newSearch(sp Space, seen []Series) search {
-	s := search{sp: sp, seen: make(map[int][]Block, len(seen)), users: usersOf(seen), best: math.Inf(1), pace: math.Inf(1), left: math.MaxInt64}
+func stateOf(sp Space, seen []Series) state {
+	s := state{sp: sp, seen: make(map[int][]Block, len(seen)), users: usersOf(seen), best: math.Inf(1), pace: math.Inf(1), left: math.MaxInt64}
 	if sp.Time > 0 {
 		s.left = sp.Left
 		if len(seen) == 0 {
@@ -197,11 +252,11 @@ func lowest(blocks []Block) float64 {
 	return best
 }
 
-func (s search) measured(workers, round int) bool {
+func (s state) measured(workers, round int) bool {
 	return slices.ContainsFunc(s.seen[workers], func(b Block) bool { return b.Round == round })
 }
 
-func (s search) done(workers int) int {
+func (s state) done(workers int) int {
 	sum := 0
 	for _, b := range s.seen[workers] {
 		sum += b.Iterations
@@ -210,10 +265,10 @@ func (s search) done(workers int) int {
 }
 
 // window asks for a part of a count's iterations, within a share of the time left.
-func (s search) window(workers, parts, round, sharers int) Request {
+func (s state) window(workers, parts, round, sharers int) Request {
 	want := s.sp.enough(s.best)
 	r := Request{Workers: workers, Round: round, Iterations: (want + parts - 1) / parts, Limit: max(1, s.left/time.Duration(sharers))}
-	if parts == turns {
+	if parts == windowPart {
 		r.Iterations = max(r.Iterations, min((want+3)/4, fewestOf))
 	}
 	if s.sp.Fixed {
@@ -243,7 +298,7 @@ func (sp Space) enough(mean float64) int {
 // ceiling returns the highest count of the space. If the space may grow, ceiling starts at first. It
 // doubles while the highest count beats every count up to half of it by more than alpha and CPUs aren't
 // the limit.
-func (s search) ceiling(first int) int {
+func (s state) ceiling(first int) int {
 	if s.sp.Max >= 0 {
 		return s.sp.Max
 	}
@@ -299,7 +354,7 @@ func (u users) limit(mean float64) bool { return u.batch >= u.others*mean }
 
 // limited reports whether CPUs are the limit at a count: it wants all of them, for loading. Then more
 // workers gain next to nothing.
-func (s search) limited(workers int, time func(workers int) float64) bool {
+func (s state) limited(workers int, time func(workers int) float64) bool {
 	cpu, queued, _ := usage(s.seen[workers])
 	return cpu+queued >= busyCPU && s.users.limit(time(workers))
 }
@@ -310,11 +365,11 @@ func (u users) takes(blocks []Block, mean float64, shared bool) bool {
 	return cpu+queued >= fullCPU && (queued >= queuedCPU || shared) && u.limit(mean)
 }
 
-func (s search) quickest(workers int) float64 { return lowest(s.seen[workers]) }
+func (s state) quickest(workers int) float64 { return lowest(s.seen[workers]) }
 
 // above returns twice the highest count measured, or half as many again if twice as many may not be measured,
 // if the space may grow and all measurements say that it should. The first looks may have been unlucky.
-func (s search) above(e evidence) (w int, found bool) {
+func (s state) above(e evidence) (w int, found bool) {
 	top := e.counts[len(e.counts)-1]
 	if s.sp.Max >= 0 || top < s.sp.CPUs || top == MaxWorkers || !s.wins(top, e.of) {
 		return 0, false
@@ -327,7 +382,7 @@ func (s search) above(e evidence) (w int, found bool) {
 
 // wins reports whether the highest count beats all counts up to half of it by more than alpha, and CPUs
 // aren't the limit.
-func (s search) wins(top int, time func(workers int) float64) bool {
+func (s state) wins(top int, time func(workers int) float64) bool {
 	if len(s.seen[top]) == 0 || s.limited(top, time) {
 		return false
 	}
@@ -348,7 +403,7 @@ func (s search) wins(top int, time func(workers int) float64) bool {
 // are left to look at, as far as is known. The rungs are training's own count; then the powers of two
 // above it and the ceiling, while training waits; then the powers of two below it, down to 0, until the
 // count is hopelessly low.
-func (s search) missing(looks int) (workers, left int) {
+func (s state) missing(looks int) (workers, left int) {
 	top := s.ceiling(2 * s.sp.CPUs) // whatever a short look shows about how busy the CPUs are
 	rung := func(w int) {
 		full := s.sp.Fixed && s.done(w) >= s.sp.Iterations
@@ -382,7 +437,7 @@ func (s search) missing(looks int) (workers, left int) {
 
 // enoughAt reports whether training waits so little at w workers, or at fewer, that more workers can't
 // gain more than alpha. It returns false for counts that it hasn't looked at.
-func (s search) enoughAt(w int) bool {
+func (s state) enoughAt(w int) bool {
 	for fewer, blocks := range s.seen {
 		wait, mean := 0.0, 0.0
 		for _, b := range blocks {
@@ -397,7 +452,7 @@ func (s search) enoughAt(w int) bool {
 
 // fastestAbove returns the time of the fastest count with more workers than w. If a count below w is far
 // faster, that is no reason not to go lower.
-func (s search) fastestAbove(w int) float64 {
+func (s state) fastestAbove(w int) float64 {
 	best := math.Inf(1)
 	for more, blocks := range s.seen {
 		if more > w {

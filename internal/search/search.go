@@ -116,8 +116,8 @@ const (
 // The searches decide by these constants.
 const (
 	firstLooks  = 2    // looks at each rung of the ladder before anything is decided
-	glances     = 20   // a look takes this part of a count's iterations
-	turns       = 10   // a later window takes this part of them: the shorter windows are, the more a disturbance affects all counts of a round alike …
+	lookPart    = 20   // a look takes this part of a count's iterations
+	windowPart  = 10   // a later window takes this part of them: the shorter windows are, the more a disturbance affects all counts of a round alike …
 	fewestOf    = 5    // … but at least this many iterations, or a quarter of all if that is fewer, because workers settle before each window
 	lastRound   = 48   // rounds after which undecided counts stay undecided, unless the user set iterations
 	sweepRounds = 4    // rounds of an exhaustive search

@@ -1,7 +1,8 @@
-// Package tune measures worker counts during one run. Something iterates over batches: training, or a loop of
-// Tune's own. Beside it goes a function that reads as a loop, which changes the worker count and measures
+// Package tune measures windows of one run at changing worker counts. Something iterates over batches: training, or
+// a loop of Tune's own. Beside it goes a function that reads as a loop, which changes the worker count and measures
 // windows of the run. The two take turns: the function goes on whenever the run is looked at, when a batch is
-// delivered and now and then while one is waited for. The package doesn't know about loaders.
+// delivered and now and then while one is waited for. The package doesn't know about loaders, and doesn't choose:
+// what to measure and what to choose is the business of package search.
 //
 //	for req, more := next(); more; req, more = next() {
 //		tuner.Resize(req.Workers)
@@ -155,7 +156,8 @@ const (
 	mostParts   = 12      // of a window
 )
 
-// Start sets how long tuning may take; if limit is 0, there is no limit. The first look begins it.
+// Start sets how long tuning may take from now on; if limit is 0, there is no limit. The loop begins when the first
+// batch is delivered.
 func (t *Tuner) Start(limit time.Duration) {
 	if t.workers, t.turns = -1, newTurns(); limit > 0 {
 		t.ends = time.Now().Add(limit)
