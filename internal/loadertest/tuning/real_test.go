@@ -28,7 +28,7 @@ import (
 	"github.com/nwt-go/nwt/vision"
 )
 
-var tunings = flag.Int("tunings", 0, "tune each kind of real workload so many times, and compare the choices with long runs: with 5 it takes half an hour of a machine that has nothing else to do")
+var tunings = flag.Int("tunings", 0, "tune the real workloads of each cell so many times in turn, each at least once, and compare the choices with long runs: with 2 it takes a quarter of an hour of a machine that has nothing else to do")
 
 const tolerated = 0.05 // share by which a right choice may be slower than the best count
 
@@ -389,7 +389,7 @@ func (v *verdict) judge(t *testing.T, beside string, tr *truth, results []*nwt.R
 
 func TestRealTunings(t *testing.T) {
 	if *tunings == 0 {
-		t.Skip("takes half an hour of a quiet machine: -tunings 5")
+		t.Skip("takes a quarter of an hour of a quiet machine: -tunings 2")
 	}
 	cpus := runtime.GOMAXPROCS(0)
 	workloads, truths, v := realWorkloads(t, cpus), map[string]*truth{}, verdict{}
@@ -406,11 +406,11 @@ func TestRealTunings(t *testing.T) {
 					defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
 				}
 				results := make([][]*nwt.Result, len(mine))
-				for i := range *tunings {
+				for i := range max(*tunings, len(mine)) {
 					k := i % len(mine)
 					results[k] = append(results[k], mine[k].tune(t, number["leaving"]))
 				}
-				for k, w := range mine[:min(len(mine), *tunings)] {
+				for k, w := range mine {
 					// Training goes on for hours after neighbours have left: what is right then is right.
 					key := fmt.Sprint(w.name, beside == "busy")
 					if truths[key] == nil {
