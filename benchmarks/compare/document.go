@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,8 +20,7 @@ type group struct {
 	seconds float64 // that a loader is measured by default
 	tuned   bool    // nwt is measured at the count that Tune finds
 	plotted bool
-	fastest bool   // rates are of the fastest round, instead of medians; all is measured in all rounds
-	unit    string // of the figures behind ratios
+	fastest bool // rates are of the fastest round, instead of medians; all is measured in all rounds
 }
 
 // marks enclose what is written here.
@@ -28,27 +28,27 @@ type marks struct{ begin, end string }
 
 var (
 	ordinary = &group{
-		results: "results.json", seconds: 0.7, tuned: true, plotted: true, unit: "batches per second, unless stated otherwise",
+		results: "results.json", seconds: 0.7, tuned: true, plotted: true,
 		marks: marks{"<!-- measured: written by benchmarks/compare -->", "<!-- end of measured -->"},
 	}
 	photographs = &group{
-		results: "photos.json", seconds: 0.7, tuned: true, unit: "figures",
+		results: "photos.json", seconds: 0.7, tuned: true,
 		marks: marks{"<!-- photographs: written by benchmarks/compare -photos -->", "<!-- end of photographs -->"},
 	}
 	shards = &group{
-		results: "shards.json", seconds: 5, fastest: true, unit: "figures",
+		results: "shards.json", seconds: 5, fastest: true,
 		marks: marks{"<!-- shards: written by benchmarks/compare -shards -->", "<!-- end of shards -->"},
 	}
 	tensors = &group{
-		results: "tensors.json", seconds: 3, unit: "figures",
+		results: "tensors.json", seconds: 3,
 		marks: marks{"<!-- tensors: written by benchmarks/compare -tensors -->", "<!-- end of tensors -->"},
 	}
 	ownData = &group{
-		results: "own.json", seconds: 3, unit: "figures",
+		results: "own.json", seconds: 3,
 		marks: marks{"<!-- own: written by benchmarks/compare -own -->", "<!-- end of own -->"},
 	}
 	tails = &group{
-		results: "tail.json", seconds: 30, unit: "batches per second",
+		results: "tail.json", seconds: 30,
 		marks: marks{"<!-- tail: written by benchmarks/compare -tail -->", "<!-- end of tail -->"},
 	}
 )
@@ -164,23 +164,6 @@ func (r *run) report(g *group) string {
 	return b.String()
 }
 
-// ratios returns a table of what was wanted of nwt beside its peers, and what it reaches.
-func (r *run) ratios(g *group) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "| workload | nwt against | wanted | measured | reached | %s |\n| --- | --- | --- | ---: | --- | --- |\n", g.unit)
-	for _, goal := range r.goals(figures(r.Measurements)) {
-		reached, want := "**not reached**", goal.want
-		if goal.reached {
-			reached = "reached"
-		}
-		if strings.HasPrefix(want, "≥ 0 ") {
-			reached, want = "", ""
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", goal.workload, goal.what, want, ratio(goal.ratio), reached, goal.figures)
-	}
-	return b.String()
-}
-
 // tailTable returns the rows of loaders that all have 16 workers.
 func tailTable(here []figure) string {
 	limit, _ := fastest(where(here, peers("bound")))
@@ -233,7 +216,7 @@ func photoTable(here []figure) string {
 		case f.Peer == "bound":
 			fmt.Fprintf(&b, "| *decoding alone* | | %d | %s | | | | | |\n", f.Workers, images)
 		case f.Peer == "nwt":
-			fmt.Fprintf(&b, "| **nwt** | %s | %d | %s | %s | %s | %s | %s | %s |\n", f.Variant, f.Workers, images, pillow, short(f.cpu), short(f.first), megabytes(f.memory), rate(allocsOf.of(f)))
+			fmt.Fprintf(&b, "| **nwt** | %s | %d | %s | %s | %s | %s | %s | %s |\n", f.Variant, f.Workers, images, pillow, short(f.cpu), short(f.first), megabytes(f.memory), rate(math.Round(10*f.allocs)/10))
 		default:
 			fmt.Fprintf(&b, "| %s | %s | %d | %s | %s | %s | %s | %s | |\n", title(f.Peer), f.Variant, f.Workers, images, pillow, short(f.cpu), short(f.first), megabytes(f.memory))
 		}
@@ -274,7 +257,7 @@ func rows(here []figure) (rows []string) {
 			continue
 		}
 		if !slices.Contains(pythonPeers, f.Peer) {
-			allocs = rate(allocsOf.of(f))
+			allocs = rate(math.Round(10*f.allocs) / 10)
 		}
 		at16 := "| | | |"
 		if i := slices.IndexFunc(here, func(g figure) bool {
@@ -331,16 +314,4 @@ func (r *run) lost() string {
 		}
 	}
 	return b.String()
-}
-
-func ratio(r float64) string {
-	switch {
-	case r >= 100:
-		return fmt.Sprintf("%.0f", r)
-	case r >= 0.1:
-		return fmt.Sprintf("%.3g", r)
-	case r > 0:
-		return fmt.Sprintf("1/%.0f", 1/r)
-	}
-	return "0"
 }

@@ -1,5 +1,5 @@
-// Command compare measures nwt beside its peers, in Go and in Python, writes the
-// tables and the pictures of docs/compared.md and README.md, and prints the ratios that are wanted of nwt.
+// Command compare measures nwt beside its peers, in Go and in Python, and writes the
+// tables and the pictures of docs/compared.md and README.md.
 //
 //	go run ./compare                       # everything, about 12 minutes on two CPUs
 //	go run ./compare -seconds 0.2 -rounds 1 -only 'augment|raw'
@@ -131,7 +131,6 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Print(r.ratios(o.group))
 }
 
 type options struct {

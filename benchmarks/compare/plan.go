@@ -54,7 +54,7 @@ func worthMeasuring(c combination) bool {
 }
 
 // contenders are the combinations to measure again after the first round: what
-// ratios are made of. Those are nwt and the bounds, PyTorch's 16 workers, and
+// the tables are made of. Those are nwt and the bounds, PyTorch's 16 workers, and
 // whatever reaches 0.7 of the best rate of its kind among the Python peers or, in
 // Go, of its own peer.
 func contenders(plan []combination, figs []figure) (again []combination) {
