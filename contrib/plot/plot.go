@@ -128,16 +128,12 @@ func write(path string, panels []panel) error {
 	return nil
 }
 
-// newCanvas returns a canvas whose text needs no font in the viewer.
+// newCanvas returns a canvas that needs no font in the viewer: a browser takes the one in an SVG.
 func newCanvas(height vg.Length, format string) (vg.CanvasWriterTo, error) {
 	if format == "svg" {
-		return &described{outlined{CanvasWriterTo: vgsvg.New(width, height)}}, nil
+		return vgsvg.NewWith(vgsvg.UseWH(width, height), vgsvg.EmbedFonts(true)), nil
 	}
-	c, err := draw.NewFormattedCanvas(width, height, format)
-	if format == "eps" {
-		c = &outlined{CanvasWriterTo: c}
-	}
-	return c, err
+	return draw.NewFormattedCanvas(width, height, format)
 }
 
 // points are the trials as a line with intervals.

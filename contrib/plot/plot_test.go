@@ -59,16 +59,16 @@ func TestThePictureMarksCountsAsTheTableDoes(t *testing.T) {
 		return string(data)
 	}
 	r := paper()
-	require.Contains(t, words(r), "\nfastest (16)\n")
-	require.Contains(t, words(r), "\nchosen (14)\n")
+	require.Contains(t, words(r), ">fastest (16)<")
+	require.Contains(t, words(r), ">chosen (14)<")
 	r.Fastest = 24 // 16 has the shorter time, but wasn't measured well
 	require.Contains(t, r.String(), " ◄ fastest that was measured well\n")
-	require.Contains(t, words(r), "\nfastest (24)\n")
+	require.Contains(t, words(r), ">fastest (24)<")
 	r.Workers = 24
 	require.Contains(t, r.String(), " ◄ chosen, fastest that was measured well\n")
-	require.Contains(t, words(r), "\nchosen, fastest (24)\n")
+	require.Contains(t, words(r), ">chosen, fastest (24)<")
 	r.Workers, r.Fastest = 16, 16
-	require.Contains(t, words(r), "\nchosen, fastest (16)\n")
+	require.Contains(t, words(r), ">chosen, fastest (16)<")
 }
 
 func TestAnSVGNeedsNoFont(t *testing.T) {
@@ -76,9 +76,7 @@ func TestAnSVGNeedsNoFont(t *testing.T) {
 	require.NoError(t, plot.Save(paper(), path))
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.NotContains(t, string(data), "<text")
-	require.NotContains(t, string(data), "font-family")
-	require.Regexp(t, `<desc>[^<]*time of 100 batches \(s\)[^<]*</desc>`, string(data))
+	require.Contains(t, string(data), "@font-face")
 	require.NoError(t, xml.Unmarshal(data, new(struct{})))
 }
 
@@ -90,10 +88,12 @@ func TestTicksAreWrittenAsPeopleDo(t *testing.T) {
 	require.NoError(t, plot.Save(r, path))
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.Contains(t, string(data), "\n200\n", "GB")
-	require.Contains(t, string(data), "\n0\n1\n2\n3\n4\n5\n", "s, from 0")
+	require.Contains(t, string(data), ">200<", "GB")
+	for _, seconds := range []string{">0<", ">1<", ">5<"} {
+		require.Contains(t, string(data), seconds, "s, from 0")
+	}
 	require.NotRegexp(t, `e\+0\d`, string(data))
-	require.Contains(t, string(data), "\noff the top: 0, 1, 2\n", "above four times the fastest")
+	require.Contains(t, string(data), ">off the top: 0, 1, 2<", "above four times the fastest")
 }
 
 func TestTheFloorIsDrawnOnceThereIsAStep(t *testing.T) {
@@ -102,7 +102,7 @@ func TestTheFloorIsDrawnOnceThereIsAStep(t *testing.T) {
 		require.NoError(t, plot.Save(r, path))
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
-		require.Equal(t, r.Step, bytes.Contains(data, []byte("\nfloor: no waiting")))
+		require.Equal(t, r.Step, bytes.Contains(data, []byte(">floor: no waiting")))
 		r.Step, r.Floor = true, 9*time.Millisecond
 	}
 }
