@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -53,7 +52,7 @@ func Cached(bucket *blob.Bucket, dir string, bytes int64, opts ...CacheOption) (
 	}
 	c := &cached{
 		bucket: bucket, kept: kept, seed: maphash.MakeSeed(), settled: time.Now().Add(-time.Minute).Unix(),
-		editions: map[uint64]edition{}, about: map[string]*driver.Attributes{}, flights: map[string][]*flight{},
+		editions: map[uint64]edition{}, about: map[string]*driver.Attributes{},
 	}
 	for i, option := range opts {
 		if option == nil {
@@ -88,7 +87,6 @@ type cached struct {
 	mu       sync.Mutex
 	editions map[uint64]edition            // by the hash of the key; if two keys have the same hash, their objects are read as if they had changed
 	about    map[string]*driver.Attributes // attributes that were asked for
-	flights  map[string][]*flight          // requests under way, by the name of the kept data
 }
 
 // Two editions of an object differ in something.
@@ -255,7 +253,7 @@ func (c *cached) NewRangeReader(ctx context.Context, key string, offset, length 
 		}
 		r := &cachedReader{
 			cached: c, ctx: ctx, key: key, options: options,
-			object: c.kept.object(key, e), edition: e, pos: offset, end: end, awaited: -1,
+			object: c.kept.object(key, e), edition: e, pos: offset, end: end,
 		}
 		err := r.find()
 		if err == nil {
@@ -322,69 +320,4 @@ func (c *cached) Copy(context.Context, string, string, *driver.CopyOptions) erro
 func (c *cached) Delete(context.Context, string, *driver.DeleteOptions) error     { return errReadOnly }
 func (c *cached) SignedURL(context.Context, string, *driver.SignedURLOptions) (string, error) {
 	return "", errReadOnly
-}
-
-// A flight is a request under way for the bytes from … to of an object. Other readers that want them wait
-// for it. Its fields are guarded by cached.mu.
-type flight struct {
-	from, to, at int64
-	moved        chan struct{} // closed when at changes or the flight ends; nil if no reader waits
-	over         bool
-}
-
-// join returns the flight that brings the byte at from, or a new flight, which the caller owns.
-func (c *cached) join(name string, from, to int64, alone bool) (f *flight, mine bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, f := range c.flights[name] {
-		if !alone && f.from <= from && from < f.to {
-			return f, false
-		}
-	}
-	f = &flight{from: from, to: to, at: from}
-	c.flights[name] = append(c.flights[name], f)
-	return f, true
-}
-
-// advance sets how far a flight is, and wakes those who wait for it. −1 means that it has ended.
-func (c *cached) advance(name string, f *flight, at int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if f.at = max(f.at, at); at < 0 {
-		f.over = true
-		if c.flights[name] = slices.DeleteFunc(c.flights[name], func(g *flight) bool { return g == f }); len(c.flights[name]) == 0 {
-			delete(c.flights, name)
-		}
-	}
-	if f.moved != nil {
-		close(f.moved)
-		f.moved = nil
-	}
-}
-
-// patience is how long a reader waits for a flight that brings nothing. The flight's owner may have
-// stopped reading, or may be the reader that waits.
-const patience = time.Second
-
-// await waits until a flight has passed a place or has ended, or until patience is over.
-func (c *cached) await(ctx context.Context, f *flight, place int64) error {
-	for {
-		c.mu.Lock()
-		if f.over || f.at > place {
-			c.mu.Unlock()
-			return nil
-		}
-		if f.moved == nil {
-			f.moved = make(chan struct{})
-		}
-		moved := f.moved
-		c.mu.Unlock()
-		select {
-		case <-moved:
-		case <-time.After(patience):
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }

@@ -2,7 +2,6 @@ package objects_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"io/fs"
@@ -17,15 +16,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"gocloud.dev/blob"
-	"gocloud.dev/blob/driver"
 	"gocloud.dev/blob/fileblob"
 	"gocloud.dev/blob/memblob"
-	"gocloud.dev/gcerrors"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/objects"
@@ -384,39 +380,6 @@ func TestACacheStaysWithinItsBoundAndForgetsWhatWasUsedLongestAgo(t *testing.T) 
 	require.FileExists(t, foreign)
 }
 
-func TestReadersOfOneObjectFetchItOnce(t *testing.T) {
-	s := newServer(t)
-	bucket := s.bucket(t, 1)
-	want := noise(1, 3<<20)
-	put(t, bucket, "a", want)
-	s.latency = 20 * time.Millisecond
-	c := cache(t, bucket, t.TempDir(), plenty)
-	_, err := objects.List(t.Context(), c, "", nil)
-	require.NoError(t, err)
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			if data, err := c.ReadAll(t.Context(), "a"); err != nil || !bytes.Equal(want, data) {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	require.Len(t, s.asked(), 1)
-}
-
-func TestAReaderThatStopsReadingHoldsUpNobody(t *testing.T) {
-	mem := memblob.OpenBucket(nil)
-	defer mem.Close()
-	want := noise(1, 3<<20)
-	put(t, mem, "a", want)
-	c := cache(t, mem, t.TempDir(), plenty)
-	r, err := c.NewReader(t.Context(), "a", nil)
-	require.NoError(t, err)
-	defer r.Close()
-	require.True(t, bytes.Equal(want, readAll(t, c, "a")))
-}
-
 func TestOfAStoreThatIgnoresRangesNothingIsKept(t *testing.T) {
 	data := noise(1, 1<<20)
 	s := answering(t, func(w http.ResponseWriter, r *http.Request) {
@@ -594,55 +557,4 @@ func TestACachedBucketIsAsItsBucketButOnlyReads(t *testing.T) {
 		_, err := objects.Cached(bad.bucket, bad.dir, bad.bytes)
 		require.ErrorContains(t, err, bad.want)
 	}
-}
-
-// broken is a driver of a bucket with one object, of which the first answer breaks off.
-type broken struct {
-	driver.Bucket
-	data []byte
-	asks int
-}
-
-type answer struct {
-	io.Reader
-	*driver.ReaderAttributes
-}
-
-func (a answer) Attributes() *driver.ReaderAttributes { return a.ReaderAttributes }
-func (answer) As(any) bool                            { return false }
-func (answer) Close() error                           { return nil }
-
-func (b *broken) Attributes(context.Context, string) (*driver.Attributes, error) {
-	return &driver.Attributes{Size: int64(len(b.data))}, nil
-}
-
-func (b *broken) NewRangeReader(_ context.Context, _ string, offset, length int64, _ *driver.ReaderOptions) (driver.Reader, error) {
-	data := b.data[offset:]
-	if length >= 0 {
-		data = data[:length]
-	}
-	if b.asks++; b.asks == 1 {
-		data = data[:20_000]
-	}
-	return answer{bytes.NewReader(data), &driver.ReaderAttributes{Size: int64(len(b.data))}}, nil
-}
-
-func (*broken) ErrorCode(error) gcerrors.ErrorCode { return gcerrors.Unknown }
-func (*broken) Close() error                       { return nil }
-
-func TestAReaderWhoseConnectionWasCutHoldsUpNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &broken{data: noise(1, 100_000)}
-		bucket := blob.NewBucket(store)
-		defer bucket.Close()
-		c := cache(t, bucket, t.TempDir(), plenty)
-		r, err := c.NewReader(t.Context(), "a", nil)
-		require.NoError(t, err)
-		defer r.Close() // later, as package wds does
-		_, err = io.ReadAll(r)
-		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-		began := time.Now()
-		require.Equal(t, store.data, readAll(t, c, "a"))
-		require.Zero(t, time.Since(began))
-	})
 }

@@ -25,15 +25,14 @@ type cachedReader struct {
 	pos, end int64
 	pending  []byte           // the bytes that begin at pos, as far as they are known
 	segment  *segment         // the segment that contains pos, or nil
-	awaited  int64            // the last block that another reader's flight was expected to bring
 	block    *[blockSize]byte // for a block that is wanted only in part; nil until there is one
 
 	// While a request is under way:
-	store  *blob.Reader
-	flight *flight
-	from   int64  // place of buf in the object
-	buf    []byte // data that has come and isn't kept yet
-	failed error  // the error of store
+	store     *blob.Reader
+	first, to int64  // it is for the bytes first … to−1
+	from      int64  // place of buf in the object
+	buf       []byte // data that has come and isn't kept yet
+	failed    error  // the error of store
 }
 
 const (
@@ -83,7 +82,7 @@ func (r *cachedReader) Read(p []byte) (int, error) {
 }
 
 func (r *cachedReader) Close() error {
-	r.leave(r.flight != nil && r.flight.from == 0)
+	r.leave(r.first == 0)
 	r.drop()
 	if r.block != nil {
 		blocks.Put(r.block)
@@ -99,31 +98,10 @@ func (r *cachedReader) find() error {
 	if r.pos == r.end || r.store != nil {
 		return nil
 	}
-	at := r.pos - r.pos%blockSize
-	for {
-		if r.isKept(at) {
-			return nil
-		}
-		to := r.reach(at)
-		flight, mine := r.join(r.object.name, at, to, r.awaited == at)
-		if !mine {
-			r.awaited = at
-			if err := r.await(r.ctx, flight, at); err != nil {
-				return err
-			}
-			r.drop()
-			continue
-		}
-		if r.awaited != at { // it may have been kept since isKept; for a damaged block this would repeat for ever
-			r.awaited = at
-			r.drop()
-			if r.isKept(at) {
-				r.advance(r.object.name, flight, -1)
-				return nil
-			}
-		}
-		return r.request(flight)
+	if at := r.pos - r.pos%blockSize; !r.isKept(at) {
+		return r.request(at, r.reach(at))
 	}
+	return nil
 }
 
 // isKept reports whether the block at a place seems to be kept.
@@ -157,19 +135,18 @@ func (r *cachedReader) reach(at int64) int64 {
 	return to
 }
 
-// request asks the store for the bytes of a flight.
-func (r *cachedReader) request(f *flight) error {
-	length := f.to - f.from
-	if f.from == 0 && f.to == r.edition.size {
+// request asks the store for bytes.
+func (r *cachedReader) request(from, to int64) error {
+	length := to - from
+	if from == 0 && to == r.edition.size {
 		length = -1
 	}
-	store, err := r.ask(f.from, length)
+	store, err := r.ask(from, length)
 	if err != nil {
-		r.advance(r.object.name, f, -1)
 		return err
 	}
-	r.store, r.flight, r.from, r.failed = store, f, f.from, nil
-	r.buf = slices.Grow(r.buf[:0], int(min(f.to-f.from, chunkSize)))
+	r.store, r.first, r.to, r.from, r.failed = store, from, to, from, nil
+	r.buf = slices.Grow(r.buf[:0], int(min(to-from, chunkSize)))
 	return nil
 }
 
@@ -205,30 +182,26 @@ func (r *cachedReader) fetch() error {
 	if r.failed != nil {
 		return r.failed
 	}
-	f, had := r.flight, len(r.buf)
-	if had >= chunkSize && f.from == 0 {
+	had := len(r.buf)
+	if had >= chunkSize && r.first == 0 {
 		r.object.keep(r.from, r.buf)
 		r.from, r.buf, had = r.from+int64(had), r.buf[:0], 0
 	} else if had == cap(r.buf) {
 		r.buf = slices.Grow(r.buf, 1)
 	}
 	at := r.from + int64(had)
-	room := min(int64(cap(r.buf)), int64(had)+f.to-at)
-	if f.from == 0 {
+	room := min(int64(cap(r.buf)), int64(had)+r.to-at)
+	if r.first == 0 {
 		room = min(room, chunkSize)
 	}
 	n, err := r.store.Read(r.buf[had:room])
 	r.buf = r.buf[:had+n]
-	if at += int64(n); at == f.to {
+	if at += int64(n); at == r.to {
 		err = r.finish(err)
 	} else if err == io.EOF {
-		err = fmt.Errorf("%d bytes of a request for %d: %w", at-f.from, f.to-f.from, io.ErrUnexpectedEOF)
+		err = fmt.Errorf("%d bytes of a request for %d: %w", at-r.first, r.to-r.first, io.ErrUnexpectedEOF)
 	}
-	if r.failed = err; err != nil {
-		r.advance(r.object.name, f, -1) // whoever waits requests the data, before this reader is closed
-	} else if r.store != nil {
-		r.advance(r.object.name, f, r.from)
-	}
+	r.failed = err
 	if from := at - int64(n); at > r.pos && from < r.end {
 		r.pending = r.buf[had+int(max(r.pos-from, 0)) : had+int(min(r.end, at)-from)]
 	}
@@ -269,8 +242,7 @@ func (r *cachedReader) leave(keep bool) {
 		r.object.keep(r.from, r.buf[:n])
 	}
 	r.store.Close()
-	r.advance(r.object.name, r.flight, -1)
-	r.store, r.flight = nil, nil
+	r.store = nil
 	r.drop() // what it knows is outdated
 }
 

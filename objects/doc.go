@@ -35,9 +35,9 @@
 //	keys, err := objects.List(ctx, cached, "train/", nil)
 //	ds, err := objects.New(cached, keys, fields, decode)
 //
-// The processes of a host may share the folder; its bound holds for all of them together. If several
-// processes read an object at once, each fetches it once. If reading is interrupted, the next attempt
-// continues where it ended. If everything is in the folder, a cache with [WithOffline] needs no store.
+// The processes of a host may share the folder; its bound holds for all of them together. Workers that
+// read an object at once each fetch it. If reading is interrupted, the next attempt continues where it
+// ended. If everything is in the folder, a cache with [WithOffline] needs no store.
 //
 // # Failures
 //
