@@ -85,9 +85,6 @@ func TestTheReportTakesThePlaceBetweenTheMarks(t *testing.T) {
 	require.NotContains(t, string(text), "old")
 	require.Contains(t, string(text), "spdl wait sample 16: No module")
 	require.Contains(t, string(text), "Grain")
-	drawn, err := os.ReadFile(filepath.Join(filepath.Dir(path), "compared.svg"))
-	require.NoError(t, err)
-	require.Contains(t, string(drawn), "Grain")
 }
 
 func TestTheChartHasABarForEachLoaderAtItsBest(t *testing.T) {

@@ -19,8 +19,7 @@ type group struct {
 	marks   marks
 	seconds float64 // that a loader is measured by default
 	tuned   bool    // nwt is measured at the count that Tune finds
-	plotted bool
-	fastest bool // rates are of the fastest round, instead of medians; all is measured in all rounds
+	fastest bool    // rates are of the fastest round, instead of medians; all is measured in all rounds
 }
 
 // marks enclose what is written here.
@@ -28,7 +27,7 @@ type marks struct{ begin, end string }
 
 var (
 	ordinary = &group{
-		results: "results.json", seconds: 0.7, tuned: true, plotted: true,
+		results: "results.json", seconds: 0.7, tuned: true,
 		marks: marks{"<!-- measured: written by benchmarks/compare -->", "<!-- end of measured -->"},
 	}
 	photographs = &group{
@@ -90,8 +89,7 @@ func (g *group) has(workload string) bool {
 	return i >= 0 && workloads[i].group == g
 }
 
-// writeDocument replaces what lies between the group's marks, and the plot, if it has
-// one.
+// writeDocument replaces what lies between the group's marks, and the chart of photographs.
 func (r *run) writeDocument(path string, g *group) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -100,11 +98,6 @@ func (r *run) writeDocument(path string, g *group) error {
 	replaced, err := g.marks.replace(string(text), r.report(g))
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
-	}
-	if g.plotted {
-		if err := r.plot(filepath.Join(filepath.Dir(path), "compared.svg")); err != nil {
-			return err
-		}
 	}
 	if g == photographs {
 		if err := r.chart(filepath.Join(filepath.Dir(path), "photographs.svg")); err != nil {
@@ -132,12 +125,9 @@ func (r *run) report(g *group) string {
 	}
 	fmt.Fprintf(&b, "Measured on %s with %d CPUs (%s), %d GB, %s, %s; %s s per measurement, %s.\n",
 		r.Date, r.Machine.GOMAXPROCS, r.Machine.CPU, (r.Machine.Memory+5e8)/1e9, r.System, r.versions(), fmt.Sprint(r.Seconds), of)
-	if g.plotted {
-		b.WriteString("\n![Batches per second by worker count](compared.svg)\n")
-	}
 	for _, w := range workloads {
 		here := where(figs, workload(w.name))
-		if len(here) == 0 || w.name == "raw" || w.name == "empty" { // these are in the plot
+		if len(here) == 0 {
 			continue
 		}
 		fmt.Fprintf(&b, "\n### %s\n\n%s", w.title, r.tunedSentences(w.name))

@@ -121,10 +121,6 @@ func workload(name string) func(figure) bool {
 	return func(f figure) bool { return f.Workload == name }
 }
 
-func workers(counts ...int) func(figure) bool {
-	return func(f figure) bool { return slices.Contains(counts, f.Workers) }
-}
-
 // fastest returns the figure with the highest rate; ok: there is one.
 func fastest(figs []figure) (best figure, ok bool) {
 	if len(figs) == 0 {

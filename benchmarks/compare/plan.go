@@ -9,7 +9,6 @@ import (
 var (
 	// client is nwt's own.
 	pythonPeers = []string{"torch", "threads", "tfdata", "grain", "spdl", "dali", "webdataset", "litdata", "client"}
-	goPeers     = []string{"hand", "gomlx", "rill"}
 
 	// Whether a variant's code handles a sample at a time or a whole batch.
 	// "threads" of the waiting workload is neither: it waits in threads of its own,
