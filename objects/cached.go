@@ -21,9 +21,9 @@ import (
 
 // Cached wraps a bucket. Whatever is read from its objects, whole or in part, is kept in the folder dir,
 // in blocks of 16 KiB, each with a checksum. The last argument is how many bytes all files in dir may
-// take together, even if several processes use dir at once. If it is below 8 MiB for each worker of these
-// processes, the files may take more than it. The data that was read longest ago is removed first. Give
-// each bucket its own folder.
+// take together, even if several processes use dir at once. With less than 8 MiB for each worker of these
+// processes, the files may take more. The data that was read longest ago is removed first. Give each
+// bucket its own folder.
 //
 // Each object is checked once in the life of the returned bucket: when a list first names it, when its
 // attributes are asked for, or when it is first read, whichever comes first. The kept data is used only

@@ -14,10 +14,10 @@
 //	keys, err := objects.List(ctx, bucket, "train/", nil)
 //	ds, err := objects.New(bucket, keys, fields, decode)
 //
-// [New] has one sample per object. [Packed] has many samples in large objects, and finds them by offset
-// and length. A request takes tens of milliseconds and no CPU time. So tens of workers are best, more
-// than there are CPUs; nwt.Tune finds the number. Package wds of nwt reads WebDataset's shards in a
-// bucket as a stream: give it the file system of [FS].
+// [New] makes a dataset with one sample per object. [Packed] makes one of many samples in large objects,
+// and finds them by offset and length. A request takes tens of milliseconds and no CPU time. So tens of
+// workers are best, more than there are CPUs; nwt.Tune finds the number. Package wds of nwt reads
+// WebDataset's shards in a bucket as a stream: give it the file system of [FS].
 //
 // # Connections
 //

@@ -71,9 +71,9 @@ const (
 // order is. It leaves out those for which keep returns false (nil keeps all), and those whose keys end
 // in "/", which stand for folders. After a temporary error it tries again.
 //
-// It returns an error if the store lists a key twice, or one that lacks the prefix or is longer than
-// 64 KiB, or if it sends the same 1000 keys again. If the keys take more than 4 GiB, that is an error
-// too: then list several prefixes.
+// It returns an error if the store lists a key twice, a key without the prefix, or a key longer than
+// 64 KiB, or if the store sends the same 1000 keys again. If the keys take more than 4 GiB, that is an
+// error too: then list several prefixes.
 //
 // The driver of a local folder, fileblob, leaves out folders that it can't read, and returns no error,
 // so List can't notice it. For shards in a local folder, use os.DirFS and wds.Glob.

@@ -38,7 +38,7 @@ const (
 	serviceConfig = `{"loadBalancingConfig": [{"round_robin": {}}]}`
 )
 
-// A Dataset is what one or several servers have. The servers load its samples. The loader's number of
+// A Dataset is the dataset of one or several servers, which load its samples. The loader's number of
 // workers decides how many requests are under way; nwt.Tune finds this number. The Dataset is an
 // nwt.SizedDataset if the servers' dataset is one.
 type Dataset interface {
@@ -70,10 +70,10 @@ func (d *sized) Sizes(index int, sizes []int) {
 	}
 }
 
-// Open makes a dataset of what servers have; all of them must serve the same dataset. An address is
-// host:port. If there is only one, it may also be dns:///name:port, which stands for all
-// hosts of this name; the name is looked up again while training runs. If a server that answers later
-// has another dataset, token or version, the epoch ends with an error, whatever WithErrorBudget allows.
+// Open makes a dataset whose samples servers load. All of these must serve the same dataset. An address
+// is host:port. If there is only one, it may also be dns:///name:port, which stands for all hosts of
+// this name; the name is looked up again while training runs. If a server that answers later has another
+// dataset, token or version, the epoch ends with an error, whatever WithErrorBudget allows.
 func Open(ctx context.Context, addresses []string, opts ...ClientOption) (Dataset, error) {
 	o := &options{patience: time.Minute}
 	var err error

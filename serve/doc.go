@@ -10,7 +10,7 @@
 //
 //	GetFlightInfo  path [rank, world] → schema, batches per epoch
 //	DoGet          ticket {"epoch": 3, "batch": 17, "rank": 0, "world": 8} → that batch
-//	DoGet          … with "samples" and "order" of a state: the batch-th after that state
+//	DoGet          … with "samples" and "order" of a state: "batch" counts from that state
 //	DoGet          … with "partial": true: bad samples are left out, and named in the answer's "bad"
 //	DoAction       "indices" with a ticket → the indices of that batch's samples, as JSON; nothing is loaded
 //

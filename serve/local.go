@@ -69,9 +69,9 @@ func readFrame(r io.Reader, most int) (f frame, err error) {
 	return f, err
 }
 
-// Own answers the program that has started this one, through c, until c or ctx ends. The function open makes
-// the server, from the document that is the program's first message; its context ends as Own does. If it
-// fails, Own returns why.
+// Own answers requests of the program that has started this one. They come through c, until c or ctx ends.
+// The first message is a document, from which open makes the server. The context that open gets ends with
+// Own. If open fails, Own returns its error.
 func Own(ctx context.Context, c io.ReadWriteCloser, open func(ctx context.Context, document []byte) (*Server, error)) (err error) {
 	l := &local{c: c, queue: newQueue()}
 	l.open = func(ctx context.Context, document []byte) (s *Server, failed error) {

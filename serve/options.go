@@ -67,8 +67,9 @@ func WithTuning() ServerOption {
 }
 
 // WithSlots sets how many batches a server loads and sends at a time: 1 … 4096, 16 by default. This
-// bounds the server's memory. Further requests wait: hosts take turns, and on a host its connections.
-// Clients that use shared memory may together hold as many batches again, and each of them one more.
+// bounds the server's memory. Further requests wait. Hosts take turns, and so do the connections of a
+// host. Clients that use shared memory may together hold n more batches; beyond these, each client may
+// hold one.
 func WithSlots(n int) ServerOption {
 	return serverOption(func(o *options) error {
 		if o.slots = n; n < 1 || n > 4096 {
@@ -78,8 +79,8 @@ func WithSlots(n int) ServerOption {
 	})
 }
 
-// WithShared also answers clients of this host through shared memory, at the path of a Unix socket: those of
-// the server's user, and root's. It needs Linux.
+// WithShared also answers clients of this host through shared memory. They connect to the Unix socket at
+// path; only the server's user and root may. It needs Linux.
 func WithShared(path string) ServerOption {
 	return serverOption(func(o *options) error {
 		if o.shared = path; runtime.GOOS != "linux" {
@@ -114,9 +115,9 @@ func WithAbout(about map[string]any) ServerOption {
 }
 
 // WithPatience sets how long a client waits for a batch, whatever servers do meanwhile: a minute by
-// default, at least a millisecond. While the client itself is suspended, no time passes. If no batch has
-// come by then, the request fails with a temporary error: nwt.WithRetry says whether it is repeated, or the
-// epoch ends.
+// default, at least a millisecond. Time in which the client itself is suspended doesn't count. If no batch
+// comes in time, the request fails with a temporary error: nwt.WithRetry says whether it is repeated, or
+// the epoch ends.
 func WithPatience(d time.Duration) ClientOption {
 	return clientOption(func(o *options) error {
 		if o.patience = d; d < time.Millisecond {

@@ -58,7 +58,8 @@ type Server struct {
 
 // New makes a server of a dataset; ctx bounds tuning. The errors are those of nwt.NewLoader and, with
 // WithTuning, of nwt.Tune; an *nwt.ArgumentError names an option out of bounds. New fails for a stream,
-// which has no sample by number, and for a field of more than 2³¹−1 elements, which Arrow can't describe.
+// whose samples can't be loaded by number, and for a field of more than 2³¹−1 elements, which Arrow can't
+// describe.
 func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, error) {
 	host, _ := os.Hostname()
 	o := &options{slots: 16, grace: 10 * time.Second, name: fmt.Sprintf("%s:%d", host, os.Getpid())}
@@ -121,7 +122,7 @@ func (s *Server) Workers() int { return s.work }
 
 // Serve answers requests until ctx ends. It then takes no new ones, finishes those that it has begun if
 // that takes at most 10 s, and hangs up. It closes the listener, which may be nil for a server that has
-// only clients of WithShared. A server serves once.
+// only clients of WithShared. Call Serve only once.
 //
 // Without a token, everybody who reaches the address is let in: on loopback, every user of this host.
 func (s *Server) Serve(ctx context.Context, l net.Listener) (err error) {

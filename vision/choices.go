@@ -36,10 +36,10 @@ func (p *Pipeline) ChoosePixels(dst *nwt.Sample, field int, pixels []byte, heigh
 	return d, err
 }
 
-// Load loads another picture of the sample, or the pictures of another field. They must have the size of
-// the first one. Use the pipeline of the Choices, or one that was made from it by [Pipeline.Companion]
-// or [Pipeline.Masks]. The pipeline of the Choices changes colours in the same way as for the first
-// picture.
+// Load loads another picture of the sample, or the pictures of another field. All pictures must have the
+// size of the one that [Pipeline.Choose] loaded. Use the pipeline whose Choose was called, or one that
+// was made from it by [Pipeline.Companion] or [Pipeline.Masks]. The pipeline whose Choose was called
+// makes the same changes of colours again.
 func (d Choices) Load(p *Pipeline, field int, files ...[]byte) error {
 	if d.p == nil {
 		return errNotChosen
@@ -47,9 +47,9 @@ func (d Choices) Load(p *Pipeline, field int, files ...[]byte) error {
 	return d.load(d.dst.Context(), p, field, files)
 }
 
-// LoadPixels does what Load does, for pictures that are decoded already: height × width pixels of three
-// bytes, or of one byte if they are grey, in the order that layout gives. The pictures of a field lie one after
-// the other.
+// LoadPixels does what Load does, for pictures that are decoded already: height × width pixels of three bytes,
+// or of one byte if they are grey, in the order that layout gives. If the field has several pictures, pixels
+// has all of them, one after the other.
 func (d Choices) LoadPixels(p *Pipeline, field int, pixels []byte, height, width int, layout Layout) error {
 	if d.p == nil {
 		return errNotChosen
@@ -234,8 +234,8 @@ func (d *Choices) write(w *worker, field, k int, h header, data []byte) error {
 	return w.write(d.dst, field, k, h, d.geometry, data)
 }
 
-// A Crop is a field that [LoadCrops] fills, by a pipeline. The field may have several pictures, as
-// [Pipeline.Frames] declares them. Random choices are made anew for each picture.
+// A Crop says which field [LoadCrops] fills, and with which pipeline. The field may have several
+// pictures, as [Pipeline.Frames] declares them. Random choices are made anew for each picture.
 type Crop struct {
 	Pipeline *Pipeline
 	Field    int

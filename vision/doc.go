@@ -10,14 +10,14 @@
 //		vision.ImageNetNormalize,
 //	})
 //
-// [Pipeline.Load] then loads the bytes of a picture, which may come from anywhere, into a field of a
-// sample. [OpenFolder] makes a dataset of a folder of pictures in which each subfolder is a class.
+// [Pipeline.Load] then decodes the bytes of a picture, which may come from anywhere, and fills a field
+// of a sample. [OpenFolder] makes a dataset of a folder of pictures in which each subfolder is a class.
 //
 // # Several pictures of a sample
 //
 // [Pipeline.Load] makes new random choices at each call. To crop several pictures alike, such as a
-// picture and its mask, the frames of a clip, or a stereo pair, load them with one [Choices]. It works
-// like a tuple in torchvision's transforms.v2, and handles boxes and points too:
+// picture and its mask, the frames of a clip, or a stereo pair, load them with one [Choices]. In
+// torchvision's transforms.v2, a tuple is passed for this. Choices handles boxes and points too:
 //
 //	masks, err := pipeline.Masks(nwt.Uint8, 255)   // nearest pixels, no colours; 255 outside of the picture
 //	…
@@ -31,12 +31,12 @@
 //
 // # What is fast about it
 //
-// Crops, resizes and flips are computed first, and become one resampling of the part of the picture that
-// is needed. A JPEG file is decoded only down to the crop's last row. Of a baseline file, only the
-// blocks in the crop become pixels. JPEG planes are resampled before colours are converted. On amd64
-// CPUs with AVX2, the inverse cosine transforms, resampling and conversion to float32 or bytes are in
-// assembly. Each worker keeps its decoders and buffers, so that a JPEG file costs no allocation, unless
-// it has unusual colours or is huge.
+// All crops, resizes and flips together are one resampling, of only the part of the picture that is
+// needed. A JPEG file is decoded only down to the crop's last row. Of a baseline file, only the blocks
+// in the crop become pixels. JPEG planes are resampled before colours are converted. On amd64 CPUs with
+// AVX2, the inverse cosine transforms, resampling and conversion to float32 or bytes are in assembly.
+// Each worker keeps its decoders and buffers, so that a JPEG file costs no allocation, unless it has
+// unusual colours or is huge.
 //
 // # What is remembered of JPEG files
 //
@@ -54,12 +54,13 @@
 // # Large pictures
 //
 // If a crop of a JPEG file is at least four times as wide and as high as the result, the file is decoded at
-// half its size; if it is eight times, at a quarter. Each side then has at least twice as many values as the
-// result has pixels, of chroma too; these are resized as always. The finest detail, which resizing would
-// average away, isn't computed. Of 72 crops of photographs of 3000 × 2000, the results differ by 0.3 of 255
-// levels on average from those of full decoding, by 0.8 for the worst crop, and by at most 14 for a single
-// value. Their mean difference to Pillow's is 0.48 instead of 0.40. [WithoutScaling] decodes at full size,
-// as masks and the pictures of [LoadCrops] always are.
+// half its size; if it is eight times, at a quarter. Each side of the crop then still has at least twice as
+// many pixels as the result, in the chroma planes too. They are resized as always. The finest detail, which
+// resizing would average away, isn't computed. For 72 crops of photographs of 3000 × 2000, the results
+// differ from those of full decoding by 0.3 of 255 levels on average, by 0.8 for the worst crop, and by at
+// most 14 for a single value. From Pillow's results they differ by 0.48 levels on average; with full
+// decoding, by 0.40. [WithoutScaling] decodes at full size. Masks and the pictures of [LoadCrops] are
+// always decoded at full size.
 //
 // # The same pixels everywhere
 //
@@ -107,7 +108,7 @@
 // and some milliseconds for a larger lossless file.
 //
 // Two more things can't be stopped: a read from a file system that doesn't answer, and a decoder that the
-// program has registered, once it has the whole file in memory.
+// program has registered, once this decoder has read the whole file.
 //
 // # What is random
 //

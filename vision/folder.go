@@ -32,9 +32,9 @@ type Folder struct {
 // by path; within a folder, its files by name. Each folder directly in dir is a class and must have a
 // picture, and dir itself must have none. Names that begin with a dot, and files that operating systems
 // and file servers leave behind (__MACOSX, @eaDir, Thumbs.db and the like), count neither as classes nor
-// as pictures. All other files that are skipped are counted by extension, in one log line of slog's
-// default logger, hidden pictures too. If ctx ends, so does the listing. The options are those of package
-// [folder].
+// as pictures. One log line of slog's default logger counts, by extension, all other files that are
+// skipped. It also counts hidden pictures (.a.jpg). If ctx ends, so does the listing. The options are
+// those of package [folder].
 func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...folder.Option) (*Folder, error) {
 	if err := checkAlone("OpenFolder", p); err != nil {
 		return nil, err
@@ -93,16 +93,16 @@ func (f *Folder) Len() int { return f.files.Len() }
 // Fields returns two fields: "image", with the pipeline's type, and "label", an Int64. See [nwt.ColumnOf].
 func (f *Folder) Fields() []nwt.Field { return f.fields }
 
-// Fingerprint depends on what the samples depend on: the pipeline, and the names, sizes, times and
-// classes of the files, wherever the folder is. A copy of a folder has other times: see
+// Fingerprint depends on what the samples depend on: the pipeline, and the names, sizes, times and classes
+// of the files. Where the folder is doesn't matter. But a copy of a folder has other times: see
 // [folder.WithContentFingerprint]. The first call looks at all files, 32 at a time, and takes about as long
 // as listing them took. Later calls return the same result.
 func (f *Folder) Fingerprint() string {
 	return "vision.Folder: " + f.files.Tell() + " " + f.pipeline.Fingerprint()
 }
 
-// Remembers returns how many bytes of memory the folder's pipeline takes for what it remembers of its files.
-// The owner is the same for all folders of that pipeline. [nwt.Stats] counts it in DatasetBytes.
+// Remembers returns how many bytes of memory the folder's pipeline takes to remember places in JPEG files.
+// The owner is the same for all folders of that pipeline. [nwt.Stats] counts these bytes in DatasetBytes.
 func (f *Folder) Remembers() (owner any, bytes int64) {
 	return f.pipeline.drawer(), f.pipeline.rows.size()
 }

@@ -52,10 +52,9 @@ func WithLayout(l Layout) Option {
 	}
 }
 
-// WithOrientation turns and mirrors pictures as the Exif data of their JPEG, PNG or WebP files says or, if
-// it doesn't, their XMP, as in Pillow.
-// Without it pictures are loaded as they are stored, as in torchvision's ImageFolder. TIFF files are
-// always turned, as in torchvision.
+// WithOrientation turns and mirrors pictures of JPEG, PNG and WebP files as their Exif data says. If it
+// says nothing, their XMP data counts, as in Pillow. Without it pictures are loaded as they are stored, as
+// in torchvision's ImageFolder. TIFF files are always turned, as in torchvision.
 func WithOrientation() Option {
 	return func(p *Pipeline) error {
 		p.orient = true
@@ -81,7 +80,7 @@ func WithDamaged() Option {
 	}
 }
 
-// DefaultMaxPixels is the limit of Pillow, MAX_IMAGE_PIXELS.
+// DefaultMaxPixels is the default of [WithMaxPixels]: Pillow's limit, MAX_IMAGE_PIXELS.
 const DefaultMaxPixels = 89_478_485
 
 // WithMaxPixels sets how many pixels a picture may have. The default is [DefaultMaxPixels]. If a file's
@@ -107,7 +106,7 @@ func WithoutScaling() Option {
 	}
 }
 
-// DefaultRowMemory is 256 MB.
+// DefaultRowMemory is the default of [WithRowMemory], 256 MB.
 const DefaultRowMemory = 256 << 20
 
 // WithRowMemory sets how many bytes of memory the process may use to remember where rows of blocks begin in
@@ -230,8 +229,8 @@ func (p *Pipeline) Fingerprint() string {
 	return fmt.Sprintf("vision.Pipeline: %s%v %v orientation %v damaged %v scaled %v", p.made, p.dtype, p.layout, p.orient, p.damaged, !p.unscaled)
 }
 
-// Field returns the layout of the result. To declare it in a schema, pass its shape:
-// nwt.AddField[float32](&schema, name, p.Field(name).Shape...).
+// Field returns the field that holds the result: its name, type and shape. To declare it in a schema,
+// pass its shape: nwt.AddField[float32](&schema, name, p.Field(name).Shape...).
 func (p *Pipeline) Field(name string) nwt.Field {
 	channels := 3
 	if p.grey {
@@ -259,11 +258,11 @@ func (p *Pipeline) fits(dst *nwt.Sample, field, n int) bool {
 }
 
 // Load decodes the picture in data, applies the transforms with random numbers from dst.Rand, and writes
-// the result to a field of dst. The field must have the layout of [Pipeline.Field]. Load neither keeps
-// nor changes data. Its errors don't name the picture: the caller adds the name.
+// the result to a field of dst. The field must have the type and shape of [Pipeline.Field]. Load neither
+// keeps nor changes data. Its errors don't name the picture: the caller adds the name.
 //
-// Load ends soon after the context of the call that loads dst: when the program leaves the epoch, or when
-// [nwt.WithTimeout] gives the call up. The error then wraps the context's cause. The package
+// Load ends soon after the context of the dataset's Load call does: when the program leaves the epoch, or
+// when [nwt.WithTimeout] gives the call up. The error then wraps the context's cause. The package
 // documentation says which decoders go on for longer.
 func (p *Pipeline) Load(dst *nwt.Sample, field int, data []byte) error {
 	return p.load(dst.Context(), dst, field, data)

@@ -42,9 +42,9 @@ func WriteIndex(w io.Writer, shards []Shard) error {
 
 // WithIndex sets the name of the index of the shards, a file in fsys. With it the stream is an
 // nwt.CountedStream: it can be resumed with any number of ranks. If the index doesn't say how many
-// samples a shard has, that is an error. A shard whose size differs from the index's can't be opened,
-// because the index belongs to another version of the shard. If the index says that a shard has no
-// samples, New opens the shard to check.
+// samples a shard has, that is an error. A shard can't be opened if its size isn't that in the index:
+// the index then belongs to another version of the shard. If the index says that a shard has no samples,
+// New opens the shard to check.
 func WithIndex(name string) Option { return func(s *stream) { s.index = name } }
 
 // readIndex finds the stream's shards in its index.
@@ -162,8 +162,8 @@ func (s *stream) fresh(shard int, file fs.File) error {
 	return err
 }
 
-// Index reads shards, named as for [New], and returns their entries for [WriteIndex]. To use the index
-// with [WithIndex], write it to the root of fsys.
+// Index reads shards and returns their entries for [WriteIndex]. It takes the shards' names as [New]
+// does. To use the index with [WithIndex], write it to the root of fsys.
 func Index(ctx context.Context, fsys fs.FS, shards []string, opts ...Option) (all []Shard, err error) {
 	made, err := New(fsys, shards, nil, func(context.Context, *Record, *nwt.Sample) error { return nil }, append(opts, WithIndex(""))...)
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/nwt-go/nwt/internal/retry"
 )
 
-// Locate reads the headers of shards, named as for [New]. It returns what f makes of each sample, in the
-// order of the shards. If f notes where files lie, samples can be loaded by number. The shards must not be
-// compressed. A record passed to f has the content only of files whose extensions are in read;
-// [Record.Range] tells where the others lie. Several goroutines read shards and call f; its first error
-// ends Locate.
+// Locate reads the headers of shards. It takes their names as [New] does. It returns what f makes of each
+// sample, in the order of the shards. If f notes where files lie, samples can be loaded by number. The
+// shards must not be compressed. A record passed to f has the content only of files whose extensions are
+// in read; [Record.Range] tells where the others lie. Several goroutines read shards and call f; its first
+// error ends Locate.
 func Locate[T any](ctx context.Context, fsys fs.FS, shards, read []string, f func(r *Record) (T, error)) ([]T, error) {
 	made, err := New(fsys, shards, nil, func(context.Context, *Record, *nwt.Sample) error { return nil })
 	if err != nil {
@@ -63,8 +63,9 @@ func Locate[T any](ctx context.Context, fsys fs.FS, shards, read []string, f fun
 	return slices.Concat(all...), nil
 }
 
-// Range returns where in its shard a file's content lies; the file is chosen as by [Record.File]. The error
-// says why the record isn't a sample, or lists the extensions that it has. It is for the records of [Locate].
+// Range returns where the content of a file lies in the shard. It chooses the file as [Record.File] does, and
+// works for the records of [Locate]. The error says why the record isn't a sample, or lists the extensions
+// that the record has.
 func (r *Record) Range(exts ...string) (offset, size int64, err error) {
 	if r.err != nil {
 		return 0, 0, r.err

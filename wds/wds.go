@@ -105,8 +105,8 @@ type Limits struct {
 	Name  int   // bytes of a file's name with its path; default: 4096, as many as file systems allow
 }
 
-// WithLimits sets other limits. They prevent a damaged shard, or a file that isn't a shard, from taking
-// all memory.
+// WithLimits replaces the default [Limits] of a record. Limits prevent a damaged shard, or a file that
+// isn't a shard, from taking all memory.
 func WithLimits(l Limits) Option {
 	return func(s *stream) {
 		s.limits = Limits{cmp.Or(l.Bytes, 1<<30), cmp.Or(l.Files, 1000), cmp.Or(l.Name, 4096)}

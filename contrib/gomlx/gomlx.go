@@ -1,5 +1,4 @@
-// Package gomlx feeds the batches of a [nwt.Loader] to training in GoMLX
-// (github.com/gomlx/gomlx).
+// Package gomlx feeds the batches of an [nwt.Loader] to training in GoMLX (github.com/gomlx/gomlx).
 //
 //	adapter, err := gomlx.New(gomlx.Config{Backend: backend, Labels: []string{"label"}})
 //	…

@@ -53,8 +53,8 @@
 //
 // # OpenTelemetry
 //
-// A bridge of OpenTelemetry's takes these metrics along, under the same names: register the collector as
-// above, and give your reader a producer of go.opentelemetry.io/contrib/bridges/prometheus:
+// OpenTelemetry has a bridge that exports these metrics too, under the same names: register the
+// collector as above, and give your reader a producer of go.opentelemetry.io/contrib/bridges/prometheus:
 //
 //	reader := metric.NewPeriodicReader(exporter, metric.WithProducer(bridge.NewMetricProducer()))
 package prometheus
