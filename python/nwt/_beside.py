@@ -144,7 +144,7 @@ class Local(Loader):
 
     def _open(self) -> Any:
         program = self._program
-        return Shared("nwt-serve", program.start, patience=self._patience, mapped=_weakly(self._mapped), waits=lambda: program.said.pass_on())
+        return Shared("nwt-serve", program.start, patience=self._patience, mapped=_weakly(self._mapped), waits=program.waits)
 
     @functools.cached_property
     def files(self) -> list[str]:
@@ -462,6 +462,12 @@ class _Program:
         with self._lock:
             self._over = True
             self.close()
+
+    def waits(self) -> None:
+        """Raises OSError if the program has ended: a fork may have its end of the connection, which is open then."""
+        self.said.pass_on()
+        if self.process.poll() is not None:
+            raise OSError("it has ended")
 
     def _begin(self, came: int) -> Any:
         if self.process:

@@ -315,9 +315,9 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
     def _drop(self) -> None:
         """Forgets what was asked for ahead."""
         self._asked.clear()
-        if self._asking is not None:
-            self._asking.close()
-            self._asking = None
+        asking, self._asking = self._asking, None  # close may be called by another thread
+        if asking is not None:
+            asking.close()
 
     def _check(self) -> None:
         if self._closed:

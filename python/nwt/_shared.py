@@ -59,7 +59,7 @@ class Shared:
     ) -> None:
         self._where, self._patience = where, patience  # the path of its socket, unless start starts it
         self._start = start  # is told how many batches came; returns a connection and what the server is to do, for which it has any time
-        self._waits = waits  # is called while a message is waited for
+        self._waits = waits  # is called while no message comes; an OSError ends the connection
         self._mapped = mapped  # is told of each memory, and returns what undoes that, or None
         self.about: dict[str, Any] = {}  # what the first server has
         self._lock, self._closed = threading.Lock(), False
@@ -165,10 +165,10 @@ class Shared:
 
     def _hear(self, line: _Line, seconds: float) -> str | None:
         """Takes a message. Returns what is to be told if nothing else comes."""
-        self._waits()
         try:
             kind, number, body, memory = line.came.get(timeout=max(0, seconds))
         except queue.Empty:
+            self._waits()
             return None
         try:
             answer: Any = body

@@ -376,6 +376,22 @@ class Programs(unittest.TestCase):
             thread.join()
         self.assertEqual(got, ["the loader is closed"])
 
+    def test_one_whose_end_of_the_connection_a_fork_has_is_started_again(self):
+        pair, kept = beside.socket.socketpair, []
+
+        def both():
+            ours, theirs = pair()
+            kept.append(theirs.dup())
+            return ours, theirs
+
+        with mock.patch.object(beside.socket, "socketpair", both), pictures(batch_size=1, patience=4) as loader, self.assertLogs("nwt"):
+            batches = iter(loader)
+            next(batches)
+            loader._program.process.kill()
+            self.assertEqual(len(list(batches)), 19)
+        for one in kept:
+            one.close()
+
     def test_one_that_cant_be_started_again_is_told(self):
         at = program.folder()
         for i in range(40):
