@@ -133,7 +133,7 @@ func TestTheMemoryAndCPUTimeOfProcessesThatLoadAreInTheTableAndCountForTheLimit(
 	require.NoError(t, err)
 	told, seen := measure(part)
 	hidden, unseen := measure(struct{ nwt.Dataset }{newHelped(t)})
-	require.Greater(t, max(seen.Memory, seen.PeakRSS), max(unseen.Memory, unseen.PeakRSS)+size*9/10, "%v", told)
+	require.Greater(t, max(seen.Memory, seen.PeakRSS), max(unseen.Memory, unseen.PeakRSS)+size/2, "%v", told) // the heap has grown meanwhile
 	require.Greater(t, seen.CPU, 2*unseen.CPU, "%v, and without the process %v", told, hidden)
 
 	out := func(r *nwt.Result) (codes []string) {

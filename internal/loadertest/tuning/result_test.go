@@ -172,7 +172,7 @@ func TestWarningsNameWhatMakesAResultDoubtful(t *testing.T) {
 		}, nil, nil, "longer at the end than at the beginning: the machine or its storage slowed down", ""},
 		{"not sure", 1_000_000, func(_ time.Time, s *nwt.Sample) time.Duration {
 			return time.Duration(s.Rand().ExpFloat64() * float64(20*time.Millisecond))
-		}, nil, []nwt.Option{nwt.WithBatchSize(1), nwt.WithTuningTime(20 * time.Second)}, "would choose th", ""}, // whether that isn't known, or known to be seldom
+		}, nil, []nwt.Option{nwt.WithBatchSize(1), nwt.WithTuningTime(20 * time.Second)}, "other", ""}, // how often others choose the same: not told, or seldom
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
