@@ -344,7 +344,7 @@ class Programs(unittest.TestCase):
         self.assertIsNotNone(process.returncode)
 
     def test_nothing_is_said_while_python_ends(self):
-        for end in ("", "raise RuntimeError('mine')", "os.kill(os.getpid(), signal.SIGINT)"):
+        for end in ("", "raise RuntimeError('mine')", "signal.signal(signal.SIGINT, signal.default_int_handler); os.kill(os.getpid(), signal.SIGINT)"):
             text = (
                 "import os, signal, nwt\n"
                 f"loader = nwt.ImageFolder({str(program.pictures())!r}, batch_size=4, size=32, program={program.program()!r})\n"
