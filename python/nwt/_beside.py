@@ -82,8 +82,8 @@ COMMON = """
     seed=0: a number, 0 … 2**64-1, that decides the order and everything else that is random: with
         the same seed, each run is the same.
     drop_last=False: whether the last batch is left out if it isn't full.
-    num_workers=None: how many samples are loaded at a time, by threads; None: as many as this rank
-        has CPUs; 0 is one, as 1 is.
+    num_workers=None: how many samples are loaded at a time, by threads, or by processes where your
+        Python makes them. None: as many as this rank has CPUs. 0 means 1.
     tune=False: whether the loader measures the best number of workers at the start, and ignores
         num_workers. This takes some seconds. The number is kept in the user's cache folder, and
         `result` is the table.
@@ -91,7 +91,7 @@ COMMON = """
     rank, world_size: the number of this process, from 0, and how many processes train together; by
         default what torchrun, MPI, Slurm or torch.distributed say, else 0 of 1.
     prefetch=4: how many batches are asked for ahead of the one in use.
-    patience=60.0: how many seconds the loader waits for a batch before it is an error.
+    patience=60.0: how many seconds the loader waits for a batch before it raises an error.
     program: the path of nwt-serve, if it is neither in the wheel nor in PATH.
     """
 
@@ -309,7 +309,7 @@ class _Pictured(Local):
 class ImageFolder(_Pictured):
     """The pictures of the folder root with one folder per class, as torchvision's ImageFolder lists them.
 
-    batch["image"] is uint8 [n, 3, height, width] (dtype says otherwise). batch["label"], int64 [n], is the number of each
+    batch["image"] is uint8 [n, 3, height, width], or of type dtype. batch["label"], int64 [n], is the number of each
     sample's class in `classes`. batch["index"], int64 [n], is the number of each sample:
     files[index] is its file.
     size=224: pixels, one number or (height, width).
@@ -325,10 +325,10 @@ class ImageFolder(_Pictured):
     normalize=None: (mean, std), each three numbers, or True for ImageNet's: pixels are
         (value − mean) / std, and float32 unless dtype says otherwise.
     transform: your own function of each picture, after all that. It gets uint8 [height, width, 3],
-        and a numpy.random.Generator if it takes a second argument. It returns batch["image"],
-        an array or a tensor, alike for all pictures; or a dict of several. Processes of
-        this Python call it, one per worker. Before each call random, numpy.random and torch are
-        seeded by seed, epoch and position.
+        and a numpy.random.Generator if it takes a second argument. It returns what batch["image"]
+        holds: an array or a tensor, with the same shape and type for all pictures; or a dict of
+        several. Each worker calls it in a process of this Python. Before each call random,
+        numpy.random and torch are seeded by seed, epoch and position.
     timeout: how many seconds transform may take. Then its process is killed, and the sample is bad.
     classes: the names of the classes in the order of their numbers, such as train.classes.
     """

@@ -139,7 +139,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """The label that stands for each class, by the class's name."""
+        """The label of each class, by the class's name."""
         return {name: number for number, name in enumerate(self.classes)}
 
     def __len__(self) -> int:
@@ -181,7 +181,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self._left = 1
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches of the next epoch, or of the rest of one. It begins with the first next()."""
+        """The batches of the next epoch, or of the rest of one. An epoch begins with the first next()."""
         self._check()
         return _Iteration(self)
 
@@ -242,7 +242,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         return Batch(arrays)
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """Loads batch `number`, from 0, of an epoch, as this rank got or will get it. The iteration isn't changed.
+        """Loads batch `number` (from 0) of an epoch, as this rank got or will get it. The iteration goes on unchanged.
 
         Bad samples are left out.
         """
@@ -254,7 +254,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             asking.close()
 
     def indices(self, epoch: int, number: int) -> list[int]:
-        """The samples of batch `number`, from 0, of an epoch on this rank, bad ones too. Nothing is loaded."""
+        """The samples of batch `number` (from 0) of an epoch on this rank, bad ones too. Nothing is loaded."""
         state, number = self._numbered(epoch, number)
         ticket = json.dumps({**state, "rank": self.rank, "world": self.world_size, "version": VERSION, "batch": number}).encode()
         indices: list[int] = json.loads(_answer(lambda: self._transport.indices(ticket)))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Dataset(Local):
     """The samples of a dataset of your own: an object with __len__ and __getitem__, as for torch's DataLoader.
 
-    Processes of this Python make the samples, one per worker. They have a copy of the dataset, and
+    Each worker is a process of this Python, which makes samples. It has a copy of the dataset, and
     of what the main program defines above its first loader. Before each sample random, numpy.random
     and torch are seeded by seed, epoch and position, so that a sample is the same at any number of
     workers.
@@ -33,15 +33,17 @@ class Dataset(Local):
     A batch is a dict. The arrays of a dict keep their names, those of a tuple are "0", "1" …, and
     "index", int64 [n], has the number of each sample. What is neither an array nor a number comes
     as a list.
-    ragged: the arrays whose first dimension varies, with the longest allowed: {"text": 512}. They
-        are padded to it, and "text.len0" has the lengths.
-    collate_fn: makes a batch of a list of samples, in this process. The samples come as pickles.
-    object_bytes=4 MiB: how many bytes a sample may have that aren't in arrays.
+    ragged: the arrays whose first dimension varies, with the greatest length allowed: {"text": 512}.
+        They are padded, and "text.len0" has the lengths.
+    collate_fn: makes a batch from a list of samples, in this process. The samples come as pickles.
+    object_bytes=4 MiB: how many bytes the pickled part of a sample may have: what is neither an array
+        nor a number.
     weights: a number per sample; samples are drawn in these proportions.
     draws: with weights, how many samples an epoch has; by default as many as the dataset.
     replacement=True: with weights, whether a sample may come several times in an epoch.
-    order: a function of the epoch that returns the indices of its samples, as many in each epoch
-        and the same on all ranks, which divide them. It is called as an epoch begins.
+    order: a function of the epoch that returns the indices of the epoch's samples, which the ranks
+        divide. It must return as many in each epoch, and the same on all ranks. It is called when an
+        epoch begins.
     lengths: a number per sample; the samples of a batch have similar lengths.
     batch_tokens: with lengths, how long the samples of a batch may be together, padding included.
         batch_size is then the most samples.

@@ -1,4 +1,4 @@
-"""What stands in place of torch.utils.data.DataLoader: over a dataset of your own, or over any loader of nwt."""
+"""A DataLoader in place of torch.utils.data.DataLoader, for a dataset of your own or for any loader of nwt."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         the structure of a sample, and strings are lists. The arguments and their defaults are
         torch's, and those of nwt.Dataset come after them: seed, tune, ragged, lengths, errors …
         Or a loader of nwt, which has these arguments itself. A batch is then a dict of tensors.
-    sampler: of torch's, RandomSampler, SequentialSampler, WeightedRandomSampler, SubsetRandomSampler
-        and DistributedSampler decide the order by seed, and ranks divide it. Any other
-        sampler gives this rank's own indices; they are taken as an epoch begins.
-    seed: by default that which `generator` began with, or 0.
+    sampler: torch's RandomSampler, SequentialSampler, WeightedRandomSampler, SubsetRandomSampler
+        and DistributedSampler say how samples are ordered; the order depends on seed, and the ranks
+        divide it. Any other sampler gives this rank's own indices, when an epoch begins.
+    seed: by default the one that `generator` began with, or 0 without a generator.
     fields: with ("image", "label"), a batch is a tuple of these tensors. With
         {"pixel_values": "image"}, it is a dict in which the tensor "image" is named "pixel_values".
     pin_memory: whether tensors are in page-locked memory, if there is a GPU. Shared memory is
@@ -126,7 +126,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return len(self.loader) if self._length is None else self._length
 
     def remaining(self, epochs: int) -> int:
-        """The number of batches until the end of so many epochs: of the rest of a resumed one, and of those after it."""
+        """The number of batches that are left until `epochs` epochs are over, the rest of a resumed one included."""
         state, epochs = self.state_dict(), check.integer("epochs", epochs, 0)
         left = epochs - int(state["epoch"])
         return len(self) - int(state["batches"]) + (left - 1) * len(self.loader) if left > 0 else 0
