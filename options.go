@@ -350,9 +350,9 @@ func WithTimeout(perSample time.Duration) Option {
 		func(o *options) { o.timeout = perSample }, true)
 }
 
-// WithWorkerInit makes each worker call f once, in its goroutine, before its first sample. With 0
-// workers the goroutine of the loop calls f, as worker 0. If f fails, the epoch ends with a *[LoadError]
-// whose Index is −1; the next epoch tries again.
+// WithWorkerInit makes each worker call f once, in its goroutine, before its first sample. With 0 workers
+// the goroutine of the loop calls f, as worker 0: also in mid-epoch, while a former worker 0 may still load.
+// If f fails, the epoch ends with a *[LoadError] whose Index is −1; the next epoch tries again.
 func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	return option("WithWorkerInit", everywhere|inPrecompute,
 		errorIf(f == nil, "WithWorkerInit", nil, "the function is nil"),

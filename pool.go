@@ -279,7 +279,8 @@ func (p *pool) cold() (samples int, beginning bool) {
 }
 
 // numbers says which values of Sample.Worker are in use by a goroutine. No two workers have the same
-// number at the same time; this includes calls that were given up.
+// number at the same time; this includes calls that were given up, but not the inline worker, whose number
+// is 0 always.
 type numbers []bool
 
 // take takes the lowest number that is free.
@@ -306,7 +307,8 @@ func (n numbers) giveBack(number int) { n[number] = false }
 // a ShardReader are given up in internal/shards, call.go.
 
 // takeOver implements poolHooks. If a call of Load is given up, its sample is bad. The samples of a
-// LoadMany are loaded one by one, if there is memory for that.
+// LoadMany are loaded one by one, if there is memory for that. The watchdog holds w's clock meanwhile, so
+// w's goroutine doesn't come back from the call and touch what is read and written here; next has none yet.
 func (l *engine) takeOver(next, w *worker) {
 	b := w.claim.Item
 	err := callctx.NoAnswer(w.loop.call.ctx)

@@ -39,7 +39,7 @@ class Written:
         self._order, self._samples, self.length = order, samples, order.length
         self._parts = [(-1, ""), (-1, "")]  # the epoch of each part, and a hash of its indices
         self._expected: tuple[int, list[Any]] = -1, []  # an epoch that is resumed, and its mark
-        self.file, self._lock = tempfile.TemporaryFile(buffering=0), threading.Lock()  # the lock is of both
+        self.file, self._lock = tempfile.TemporaryFile(), threading.Lock()  # the lock is of both
         if not self.length:
             self.write(0, 0)
 
@@ -57,6 +57,7 @@ class Written:
                 self._parts[part] = -1, ""
                 self.file.seek(8 * part * (1 + self.length))
                 self.file.write(np.concatenate([[1 + epoch], indices]).tobytes())
+                self.file.flush()
                 self._parts[part] = epoch, digest
 
     def _indices(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -65,7 +65,7 @@ class Shared:
         self._lock, self._closed = threading.Lock(), False
         self._line: _Line | None = None
         self._place: dict[str, Any] = {}
-        self._numbers, self.came = itertools.count(1), 0  # of requests; how many batches came
+        self._numbers, self.came = itertools.count(), 0  # of requests; how many batches came
         self._asked: dict[int, tuple[int, bytes]] = {}  # requests without an answer, by number
         self._answers: dict[int, Any] = {}  # that nobody took
 
@@ -101,7 +101,7 @@ class Shared:
             line.close()
 
     def ask(self, kind: int, body: bytes) -> int:
-        number = next(self._numbers)
+        number = 1 + next(self._numbers) % (FIRST - 1)
         self._asked[number] = kind, body
         if (line := self._line) and line.about:
             line.say(kind, number, body)

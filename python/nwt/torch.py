@@ -258,7 +258,7 @@ def _loader_of(dataset: Any, given: Mapping[str, Any], options: dict[str, Any]) 
     if (ahead := given["prefetch_factor"]) is not None:
         told["prefetch"] = min(64, check.integer("prefetch_factor", ahead, 1) * (given["num_workers"] or 1))
     sampler, generator = given["sampler"], given["generator"] or getattr(given["sampler"], "generator", None)
-    told["seed"] = 0 if generator is None else generator.initial_seed() % 2**64
+    told["seed"] = generator.initial_seed() % 2**64 if isinstance(generator, torch.Generator) else 0
     told |= options
     if sampler is not None:
         if any(told.get(name) is not None and told[name] is not False for name in ("shuffle", "weights", "lengths", "order")):

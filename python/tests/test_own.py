@@ -227,6 +227,23 @@ class TestOwn(unittest.TestCase):
                 with self.assertRaisesRegex(Exception, error):
                     next(iter(loader))
 
+    @unittest.skipIf(sys.platform == "win32", "Windows bounds no file")
+    def test_an_order_that_the_disk_has_no_room_for_is_an_error(self):
+        import resource
+
+        bounds = resource.getrlimit(resource.RLIMIT_FSIZE)
+        with own(Birds(), batch_size=10, order=evens_first) as loader:
+            next(iter(loader))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (500, bounds[1]))
+            try:
+                with self.assertRaisesRegex(OSError, "File too large"):
+                    loader.set_epoch(5)
+                    next(iter(loader))
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, bounds)
+            loader.set_epoch(5)
+            self.assertEqual(next(iter(loader))["index"].tolist(), evens_first(5)[:10])
+
     def test_a_program_that_is_started_again_goes_on_in_a_written_order(self):
         with self.assertLogs("nwt", "WARNING"), own(Birds(), batch_size=10, order=evens_first, prefetch=1) as loader:
             loader.set_epoch(3)

@@ -352,6 +352,10 @@ class OwnDatasets(unittest.TestCase):
             other.load_state_dict(state)
             self.assertEqual((other.state_dict(), len(other)), (state, 5))
             self.assertEqual(numbers(other), rest)
+        numbered = Reversed(40)
+        numbered.generator = np.random.default_rng(1)  # the sampler's own affair
+        with closing(own(birds, batch_size=8, sampler=numbered)) as other:
+            self.assertEqual(sorted(numbers(other)), list(range(40)))
         with closing(own(birds, batch_size=8, sampler=list(range(40)))) as other:
             other.load_state_dict(state)
             with self.assertRaisesRegex(nwt.Error, "sampler list gives other indices in epoch 1"):

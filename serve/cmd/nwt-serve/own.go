@@ -141,16 +141,18 @@ func (w *written) Fingerprint() string { return "order" }
 
 func (w *written) At(epoch, i int) int {
 	word := make([]byte, 8)
-	read := func(at int) int {
-		if _, err := w.file.ReadAt(word, int64(8*at)); err != nil {
-			return 0
-		}
-		return int(binary.NativeEndian.Uint64(word))
+	read := func(at int) (int, error) {
+		_, err := w.file.ReadAt(word, int64(8*at))
+		return int(binary.NativeEndian.Uint64(word)), err
 	}
 	if w.served.Load() {
 		for _, part := range []int{0, 1 + w.n} {
-			if read(part) == 1+epoch {
-				return read(part + 1 + i)
+			if of, err := read(part); err == nil && of == 1+epoch {
+				index, err := read(part + 1 + i)
+				if err != nil {
+					panic(fmt.Errorf("the order of epoch %d: %w", epoch, err))
+				}
+				return index
 			}
 		}
 		if epoch > 0 { // a rank's share of epoch 0 is described before that is written
