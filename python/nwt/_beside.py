@@ -131,6 +131,7 @@ class Local(Loader):
         except BaseException:
             self._program.close()
             raise
+        self._program.said.pass_on()  # what it has said while it began
         self._args = given
         self.result = self._transport.about.get("result", "")
         if self.result:

@@ -296,7 +296,8 @@ class _Template:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for one in (self.conn, self.wake, self.awake):
             one.close()
-        _Child(self.made, socket.socket(fileno=conn), memory, number).serve()
+        with socket.socket(fileno=conn) as own:
+            _Child(self.made, own, memory, number).serve()
 
     def spawn(self, number: int, conn: int, memory: int) -> int:
         with tempfile.TemporaryFile() as file:
