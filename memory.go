@@ -20,13 +20,13 @@ func WithMemoryLimit(bytes int64) Option {
 		func(o *options) { o.maxMemory = bytes }, bytes)
 }
 
-// memoryLimit returns the peak that no worker count may exceed: see Trial.needs. It must be called before
-// the first trial.
+// memoryLimit returns how much memory no worker count may need: see Trial.needs. It must be called before the
+// first trial. Files that the process has mapped aren't in it: the system counts their pages as left.
 func (s *setup) memoryLimit() memlimit.Limit {
 	if s.opts.maxMemory > 0 {
 		return memlimit.Limit{Bytes: uint64(s.opts.maxMemory), From: "set by WithMemoryLimit"}
 	}
-	return memlimit.Of(host.Memory().RSS+s.helpers.Memory(0), s.opts.machine.Available(), s.opts.ranks())
+	return memlimit.Of(s.neededNow(), s.opts.machine.Available(), s.opts.ranks())
 }
 
 // neededNow returns how much memory the process needs now, as needs counts it.

@@ -22,14 +22,15 @@ import (
 // A tuning is a tuner's view of a loader, and what was measured of it. It belongs to whoever has the turn: the
 // goroutine that iterates, or the tuner's loop.
 type tuning struct {
-	tuner  tune.Tuner
-	l      *engine
-	sp     search.Space
-	limit  memlimit.Limit
-	inline bool   // 0 workers may be tried
-	looked func() // called after each look, by the goroutine that iterates; nil while training
-	exact  bool   // peaks of memory are measured, not just sampled
-	fewer  bool   // workers have left, and what they have allocated may still be in the heap
+	tuner   tune.Tuner
+	l       *engine
+	sp      search.Space
+	limit   memlimit.Limit
+	inline  bool   // 0 workers may be tried
+	untuned int    // workers without tuning
+	looked  func() // called after each look, by the goroutine that iterates; nil while training
+	exact   bool   // peaks of memory are measured, not just sampled
+	fewer   bool   // workers have left, and what they have allocated may still be in the heap
 
 	// What was found out.
 	seen    []search.Series
@@ -91,6 +92,7 @@ func (s *setup) newTuning(sp search.Space, limit memlimit.Limit) *tuning {
 	if !t.inline {
 		t.sp.Start = max(sp.Start, 1)
 	}
+	t.untuned = t.sp.Start
 	t.sp.Allowed = t.allowed
 	return t
 }
@@ -383,7 +385,7 @@ func (t *tuning) result(c search.Choice, strategy string, others float64, unseen
 		about.Shards, about.AtOnce = t.l.setup.shardsOfRank(), o.shardsAtOnce()
 	}
 	said := r.report()
-	said.Explain(c, t.sp.Start)
+	said.Explain(c, t.untuned)
 	said.Warn(about)
 	said.Advise(about)
 	r.Reason, r.Warnings, r.Advice = said.Reason, said.Warnings, said.Advice

@@ -21,13 +21,13 @@ type Limit struct {
 }
 
 // Of lets the processes that share the host grow, together, by 80 % of the memory that the
-// container or the machine has left. Each gets an equal part.
-func Of(rss uint64, left host.Room, processes int) Limit {
+// container or the machine has left. Each gets an equal part. This one needs so much now.
+func Of(now uint64, left host.Room, processes int) Limit {
 	if left.Of == "" {
 		return Limit{Bytes: math.MaxUint64, From: "none: " + left.Note}
 	}
 	l := Limit{
-		Bytes: rss + uint64(share*float64(left.Bytes)/float64(processes)),
+		Bytes: now + uint64(share*float64(left.Bytes)/float64(processes)),
 		From:  fmt.Sprintf("80 %% of the %s that %s has left", human.Bytes(left.Bytes), left.Of),
 	}
 	if processes > 1 {
@@ -36,7 +36,7 @@ func Of(rss uint64, left host.Room, processes int) Limit {
 	return l
 }
 
-// A Peak is the memory that a worker count was measured to need.
+// A Peak is the memory that a worker count was measured to need, at the end of its windows: see Trial.needs.
 type Peak struct {
 	Workers int
 	Bytes   uint64

@@ -80,8 +80,9 @@ func (e evidence) of(w int) float64 {
 
 // undecided returns the counts to measure further, in ascending order: the choice, the fastest, and the
 // counts that another run might choose or find faster. It returns them until they have their iterations,
-// and longer while the choice isn't sure. To end once no count may gain more than alpha over training's own
-// was tried: flat curves end no sooner, since errors are larger than alpha there, and others are chosen worse.
+// and longer while the choice isn't sure. Another rule was tried
+// and refused: to end once no count may gain more than alpha over training's own. Flat curves end no sooner,
+// since errors are larger than alpha there, and for other curves the choice is worse.
 func (e evidence) undecided() []int {
 	chosen, fastest := e.choose(e.mean)
 	best := e.mean[fastest]
@@ -436,7 +437,7 @@ func (s state) missing(looks int) (workers, left int) {
 }
 
 // enoughAt reports whether training waits so little at w workers, or at fewer, that more workers can't
-// gain more than alpha. It returns false for counts that it hasn't looked at.
+// gain more than alpha. It returns true for a count that it hasn't looked at: nothing above that is a rung yet.
 func (s state) enoughAt(w int) bool {
 	for fewer, blocks := range s.seen {
 		wait, mean := 0.0, 0.0

@@ -20,6 +20,7 @@ import (
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/loadertest/kit"
+	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
 // decoders load with a decoder of 20 MB for each worker.
@@ -67,6 +68,33 @@ func TestWhatWorkersThatLeftHaveAllocatedIsNotChargedToFewer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The system counts the pages of a mapped file as left, so they may not be counted as the process's too.
+func TestAMappedFileDoesNotRaiseTheLimitOfMemory(t *testing.T) {
+	if _, known := host.OwnMemory(); !known {
+		t.Skip("the system doesn't tell the memory that is the process's own")
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "mapped"))
+	require.NoError(t, err)
+	defer file.Close()
+	require.NoError(t, file.Truncate(400<<20))
+	mapped, err := osmemory.MapFile(file, 400<<20)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, osmemory.UnmapFile(mapped)) }()
+	sum := 0
+	for i := 0; i < len(mapped); i += 4096 {
+		sum += int(mapped[i])
+	}
+	require.Zero(t, sum)
+	synctest.Test(t, func(t *testing.T) {
+		m := kit.NewVirtualMachine(2)
+		m.Left = 250 << 20 // of which 200 MiB may be used
+		debug.FreeOSMemory()
+		r := tune(t, decoders(time.Millisecond), m.Option(), stepOf(time.Millisecond))
+		require.LessOrEqual(t, r.Workers, 12, "%v", r)
+		require.NotEmpty(t, r.RuledOut, "%v", r)
+	})
 }
 
 const limited = "NWT_TEST_LIMITED"
