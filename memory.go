@@ -8,12 +8,11 @@ import (
 	"github.com/nwt-go/nwt/internal/memlimit"
 )
 
-// WithMemoryLimit sets how many bytes the process, with all its loaders and the processes that load for
-// it, may need at the worker count that [Tune] chooses: see [Trial].Memory. If no count needs that little,
-// Tune returns an error; a loader with [WithAutoWorkers] keeps the lowest count above 0 that it tried, and
-// logs a warning. By default
-// the process may grow by 80 % of the memory that the container or the machine has left, divided by the
-// number of ranks on the host.
+// WithMemoryLimit sets how many bytes the process may need, together with the processes that load for it.
+// All its loaders count. [Tune] chooses no worker count that needs more: see [Trial].Memory. If all need
+// more, Tune returns an error; a loader with [WithAutoWorkers] keeps the lowest count above 0 that it
+// tried, and logs a warning. By default the process may grow by 80 % of the memory that the container or
+// the machine has left, divided by the number of ranks on the host.
 func WithMemoryLimit(bytes int64) Option {
 	return option("WithMemoryLimit", inTune|inAuto,
 		errorIf(bytes < 1, "WithMemoryLimit", bytes, "must be at least 1 byte"),

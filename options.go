@@ -481,10 +481,10 @@ var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 // [Retryable] adds one. If the method returns false, the error is not temporary. An error without the
 // method is temporary if it is one of these: a connection was reset, refused or broken off; a network or
 // host can't be reached; [io.ErrUnexpectedEOF]; ESTALE or EIO of a network file system. An error with a
-// method HTTPStatusCode() int is temporary if the method returns 408, 429 or 5xx, or if the error's
-// method ErrorCode() string returns an S3 code for a passing condition, such as ExpiredToken. An error of
-// a database is temporary if its method SQLState() string returns a state of class 08, 40, 53 or 57P, or
-// if it is database/sql's driver.ErrBadConn. In package objects, other errors are temporary too.
+// method HTTPStatusCode() int is temporary if the status is 408, 429 or 5xx. It is so too if its method
+// ErrorCode() string returns a transient error code of S3, such as ExpiredToken. An error of a database is
+// temporary if it has a method SQLState() string and the state is of class 08, 40, 53 or 57P. So is
+// database/sql's driver.ErrBadConn. In package objects, other errors are temporary too.
 func WithRetry(times int, wait time.Duration) Option {
 	return option("WithRetry", everywhere|inPrecompute,
 		errors.Join(between("WithRetry", times, 0, 100), errorIf(wait < 0, "WithRetry", wait, "the wait must be at least 0")),

@@ -54,7 +54,7 @@ type Result struct {
 	Repeatability float64       `json:"repeatability"` // the share of runs that would choose the same, 0 … 1; 0: not known. It doesn't say whether the choice is right
 
 	Floor    time.Duration `json:"floor_ns"`            // what an iteration would take if training never waited; known from counts at which it hardly waits; 0: not known
-	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // ascending: counts that take too much memory, or that are faster only because they take CPUs from other programs; for a stream and with WithTimeout, count 0 too
+	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // counts that may not be chosen, ascending: their Code says why
 
 	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" if a loader tuned itself
 	Device     string `json:"device"`
@@ -77,7 +77,7 @@ type Result struct {
 // RuledOut is a worker count that may not be chosen.
 type RuledOut struct {
 	Workers int    `json:"workers"`
-	Code    string `json:"code"`   // "memory"; "cpus": faster only because it takes CPUs from other programs; for count 0, "stream" or "timeout"
+	Code    string `json:"code"`   // "memory": it takes too much; "cpus": it is faster only because it takes CPUs from other programs; "stream" or "timeout": count 0 isn't tried there
 	Reason  string `json:"reason"` // the code in words, with figures
 }
 

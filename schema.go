@@ -93,7 +93,7 @@ func addColumn[T Element](s *Schema, caller string, f Field) Column[T] {
 }
 
 // ColumnOf returns the column of a field by its name, for datasets that no [Schema] declared. It returns
-// an *[ArgumentError] if not exactly one field has the name, or if T isn't its element type.
+// an *[ArgumentError] unless exactly one field has the name and T is its element type.
 func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[T], error) {
 	var c Column[T]
 	var names []string

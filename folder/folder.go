@@ -53,8 +53,8 @@ func WithContentFingerprint() Option { return func(o *classfolder.Options) { o.C
 // log line about files that are passed over. If ctx ends, so does the listing.
 //
 // load fills the fields of a sample from a file, under the rules of [nwt.Dataset]; its errors needn't name
-// the file. Without fields and load a sample is its label alone, for programs that want the names of the
-// files: they may call With later.
+// the file. If fields and load are nil, a sample is its label alone. This is for programs that need the
+// names of the files first: they may call With later.
 func Open(ctx context.Context, dir string, extensions []string, fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error, opts ...Option) (*Folder, error) {
 	o := classfolder.Options{Package: "folder", Extensions: extensions}
 	for i, opt := range opts {
@@ -80,8 +80,8 @@ func with(files *classfolder.Files, fields []nwt.Field, load func(ctx context.Co
 	return &Folder{files, append(slices.Clone(fields), nwt.Field{Name: "label", Type: nwt.Int64}), load}
 }
 
-// With returns a dataset of the same files with other fields and another load, for example one without
-// random changes for validation, or with fields as long as the longest file.
+// With returns a dataset of the same files with other fields and another load. For validation, let load
+// make no random changes. Fields may be as long as the longest file.
 func (f *Folder) With(fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error) (*Folder, error) {
 	if load == nil {
 		return nil, &nwt.ArgumentError{Name: "folder.Folder.With", Reason: "load is nil"}

@@ -21,9 +21,9 @@ import (
 // blocks, a part has its exact share, give or take a few samples. A weight above 0 that gets no
 // sample in its whole phase is an error. The last block of a phase may be shorter.
 //
-// Each part has its own epochs, whatever n and its share are: all its samples come once, shuffled, then
-// all come again in another order, and so on. So if two parts have the same weight, the samples of the
-// smaller part come more often. The end of one epoch of a part may mix with the start of the next, but
+// Each part has its own epochs, which don't depend on n or on its share: all its samples come once,
+// shuffled, then all come again in another order, and so on. So if two parts have the same weight, the
+// samples of the smaller part come more often. The end of one epoch of a part may mix with the start of the next, but
 // only within a block.
 //
 // The draws aren't stored: each is computed from its position, in about 0.2 µs.

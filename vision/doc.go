@@ -31,7 +31,7 @@
 //
 // # What is fast about it
 //
-// All crops, resizes and flips together are one resampling, of only the part of the picture that is
+// All crops, resizes and flips are done in one resampling. It reads only the part of the picture that is
 // needed. A JPEG file is decoded only down to the crop's last row. Of a baseline file, only the blocks
 // in the crop become pixels. JPEG planes are resampled before colours are converted. On amd64 CPUs with
 // AVX2, the inverse cosine transforms, resampling and conversion to float32 or bytes are in assembly.
@@ -57,8 +57,8 @@
 // half its size; if it is eight times, at a quarter. Each side of the crop then still has at least twice as
 // many pixels as the result, in the chroma planes too. They are resized as always. The finest detail, which
 // resizing would average away, isn't computed. For 72 crops of photographs of 3000 × 2000, the results
-// differ from those of full decoding by 0.3 of 255 levels on average, by 0.8 for the worst crop, and by at
-// most 14 for a single value. From Pillow's results they differ by 0.48 levels on average; with full
+// differ from those of full decoding by 0.3 of 255 on average, by 0.8 for the worst crop, and by at
+// most 14 for a single value. From Pillow's results they differ by 0.48 on average; with full
 // decoding, by 0.40. [WithoutScaling] decodes at full size. Masks and the pictures of [LoadCrops] are
 // always decoded at full size.
 //

@@ -135,7 +135,7 @@ func photoDataset(name, variant string) (nwt.Dataset, error) {
 }
 
 // difference returns how far a variant's crops of a folder's files are from Pillow's, which
-// peers/photos.py has made: the mean, in levels of 256.
+// peers/photos.py has made: the mean, of values 0 … 255.
 func difference(folder, variant string) float64 {
 	made := filepath.Join(filepath.Dir(folder), "crops", filepath.Base(folder))
 	var crops []struct {

@@ -105,7 +105,7 @@ def of(workload):
 
 
 def difference(workload, crop):
-    """What a peer's crop(file, window), [3, 224, 224], differs from Pillow's by: the mean, in levels of 256."""
+    """What a peer's crop(file, window), [3, 224, 224], differs from Pillow's by: the mean, of values 0 … 255."""
     files, windows, pixels = of(workload).windows()
     made = np.stack([np.asarray(crop(*one)) for one in zip(files, windows)])
     return float(np.abs(made - pixels.astype(np.float64)).mean())

@@ -7,7 +7,7 @@ Prints one JSON object:
   first_batch_s   from asking for an iterator to having its first batch, worker start-up and all
   peak_bytes      memory of the process and its children while it loads (PSS); not sampled while time is taken
   dataset_bytes   the same before a loader exists: the peer imported, its data in memory
-  difference      of photographs: what crops differ from Pillow's by, in levels of 256, on average
+  difference      of photographs: what the values of crops, 0 … 255, differ from Pillow's by, on average
   error, skipped  instead of these: why it failed; why it wasn't tried (the peer isn't installed)
 
 Then it reads one more epoch and makes sure that it is the workload's (`--no-check` leaves that out).

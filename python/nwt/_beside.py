@@ -82,8 +82,8 @@ COMMON = """
     seed=0: a number, 0 … 2**64-1, that decides the order and everything else that is random: with
         the same seed, each run is the same.
     drop_last=False: whether the last batch is left out if it isn't full.
-    num_workers=None: how many samples are loaded at a time, by threads, or by processes where your
-        Python makes them. None: as many as this rank has CPUs. 0 means 1.
+    num_workers=None: how many samples are loaded at a time. Workers are threads, or processes if
+        they run your Python code. None: as many as this rank has CPUs. 0 means 1.
     tune=False: whether the loader measures the best number of workers at the start, and ignores
         num_workers. This takes some seconds. The number is kept in the user's cache folder, and
         `result` is the table.
@@ -328,8 +328,8 @@ class ImageFolder(_Pictured):
     transform: your own function of each picture, after all that. It gets uint8 [height, width, 3],
         and a numpy.random.Generator if it takes a second argument. It returns what batch["image"]
         holds: an array or a tensor, with the same shape and type for all pictures; or a dict of
-        several. Each worker calls it in a process of this Python. Before each call random,
-        numpy.random and torch are seeded by seed, epoch and position.
+        several. Each worker calls it in a process of this Python, and seeds random,
+        numpy.random and torch before each call, by seed, epoch and position.
     timeout: how many seconds transform may take. Then its process is killed, and the sample is bad.
     classes: the names of the classes in the order of their numbers, such as train.classes.
     """

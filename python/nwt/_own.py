@@ -25,8 +25,8 @@ class Dataset(Local):
     """The samples of a dataset of your own: an object with __len__ and __getitem__, as for torch's DataLoader.
 
     Each worker is a process of this Python, which makes samples. It has a copy of the dataset, and
-    of what the main program defines above its first loader. Before each sample random, numpy.random
-    and torch are seeded by seed, epoch and position, so that a sample is the same at any number of
+    of what the main program defines above its first loader. It seeds random, numpy.random and torch
+    before each sample, by seed, epoch and position, so that a sample is the same at any number of
     workers.
     dataset: dataset[i] is an array, a tensor, a number, a tuple or a dict of these, or whatever
         pickles. All samples must be alike.

@@ -126,7 +126,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return len(self.loader) if self._length is None else self._length
 
     def remaining(self, epochs: int) -> int:
-        """The number of batches that are left until `epochs` epochs are over, the rest of a resumed one included."""
+        """How many batches are left until `epochs` epochs are over. Of a resumed epoch, only the rest counts."""
         state, epochs = self.state_dict(), check.integer("epochs", epochs, 0)
         left = epochs - int(state["epoch"])
         return len(self) - int(state["batches"]) + (left - 1) * len(self.loader) if left > 0 else 0
