@@ -366,8 +366,8 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 	return len(p.list) - 1, nil
 }
 
-// WritesAll returns ds with the promise that Load writes every element (of a ragged field, up to its
-// length), so that the loader needn't clear the place first. If the promise is broken, elements that
+// WritesAll returns ds with the promise that Load writes every element; of a ragged field, every element up
+// to its length. So the loader needn't clear a sample's place first. If the promise is broken, elements that
 // aren't written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's
 // Folder make this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets
 // do. A dataset of yours makes it by a method WritesAll(used Dataset) bool, where used is the dataset to

@@ -34,7 +34,7 @@ type Loader struct {
 
 // NewLoader makes a loader. It has workers and memory from its first epoch until [Loader.Close]. If the
 // program forgets to close it, the garbage collector does, with a warning. The error joins an
-// *[ArgumentError] for each bad argument, even for those of [NewDataset].
+// *[ArgumentError] for each bad argument, also for those that [NewDataset] was given.
 func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSetup(ds, opts) // checked; nothing is loaded yet
 	if err != nil {

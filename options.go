@@ -475,7 +475,7 @@ var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 // is 3. A LoadMany is called again as a whole. The wait before the first repetition is 10 ms by default, and doubles each time. [WithTimeout]
 // bounds the total time of a sample's loads and waits. After a temporary error of Open, Next or Skip the
 // shard is opened again, and reading goes on at the same place. [WithTimeout] bounds each of these calls
-// by itself, but not the waits. The last error says how many attempts there were.
+// separately, but not the waits. The last error says how many attempts there were.
 //
 // An error is temporary if it is a timeout, or if it has a method Temporary() bool that returns true:
 // [Retryable] adds one. If the method returns false, the error is not temporary. An error without the

@@ -11,7 +11,7 @@ type Strategy int
 
 const (
 	// Greedy tries more workers while training waits, and then fewer, until they are clearly too few. It
-	// ends when 95 % of tunings would choose the same count.
+	// ends when 95 % of repeated tunings would choose the same count.
 	Greedy Strategy = iota
 	// Exhaustive measures every count, 0 … CPUs−1, in four rounds, and higher counts as long as more
 	// workers are faster and CPUs are idle.

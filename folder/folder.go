@@ -101,7 +101,7 @@ func (f *Folder) Class(index int) int { return f.files.Class(index) }
 // Path returns the path of a file.
 func (f *Folder) Path(index int) string { return f.files.Path(index) }
 
-// Lengths returns each file's length, which it gets by calling length, for 32 files at a time.
+// Lengths returns the length of each file. It calls length for 32 files at a time.
 // [nwt.Sized] and some samplers need them. Lengths ends at the first error, which names the file.
 func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, path string) (int, error)) ([]int, error) {
 	if length == nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // A Decode makes a sample from its bytes, under the rules of nwt.Dataset's Load. The bytes are valid only
-// during the call. Method dst.Index returns which sample it is.
+// during the call. dst.Index returns the index of the sample.
 type Decode func(ctx context.Context, key string, data []byte, dst *nwt.Sample) error
 
 // An Option changes how objects are read. If an option is repeated, the last one wins.

@@ -30,8 +30,8 @@ func optionError(option string, value any, format string, args ...any) error {
 }
 
 // New packs the documents of a [nwt.SizedDataset] into rows of the given length, in elements. A document
-// longer than a row is cut into pieces. Which pieces share a row depends only on sizes, length and seed:
-// [nwt.WithShuffle] shuffles the rows. New asks for the sizes of all documents, and keeps 12 bytes per
+// longer than a row is cut into pieces. Only sizes, length and seed decide which pieces share a row.
+// [nwt.WithShuffle] then shuffles whole rows. New asks for the sizes of all documents, and keeps 12 bytes per
 // piece.
 func New(docs nwt.Dataset, length int, seed uint64) (nwt.Dataset, error) {
 	all, err := nwt.Concat(docs) // checks docs; unlike Cached, it is a SizedDataset if its part has sizes

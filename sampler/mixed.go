@@ -18,7 +18,7 @@ import (
 //
 // Training is cut into blocks of Mix.Block positions, which are mixed at random. In each block, every part
 // gets its share of the positions. What is rounded off is carried to the next block: after any number of
-// blocks, a part has its exact share, give or take a few samples. A weight above 0 that gets no
+// blocks, a part has its share, to within a few samples. A weight above 0 that gets no
 // sample in its whole phase is an error. The last block of a phase may be shorter.
 //
 // Each part has its own epochs, which don't depend on n or on its share: all its samples come once,

@@ -26,7 +26,7 @@ type ClassBatch struct {
 	Weights []float64
 }
 
-// PerClass makes batches for metric learning, of some classes and some samples of each. No class comes
+// PerClass makes batches for metric learning: each has some classes, and some samples of each class. No class comes
 // twice in a batch. A sample comes twice in a batch only if its class has too few; a log line of
 // [slog.Default] counts such classes. The class of index i is labels[i], 0 or more. An epoch has about as
 // many samples as the dataset. Each time that a class comes, it brings samples that haven't come yet, until

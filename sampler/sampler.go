@@ -13,7 +13,7 @@
 //
 // Like every [nwt.Sampler] they are pure: an index depends only on the seed, the epoch and the position,
 // and with a Prioritized on the weights at its Draw.
-// If arguments are bad, the error is an *[nwt.ArgumentError], or joins several. At panics if a position
+// The error of a bad argument is an *[nwt.ArgumentError]; of several, they are joined. At panics if a position
 // is outside the epoch.
 package sampler
 

@@ -105,7 +105,7 @@ func (p *Pipeline) Frames(name string, n int) nwt.Field {
 	return f
 }
 
-// Companion makes a pipeline for [Choices.Load], which loads other pictures of the same samples. These
+// Companion makes a pipeline for [Choices.Load]: for other pictures of the same samples. These
 // pictures are cropped, resized and mirrored like the pictures of p. In place of p's other transforms,
 // the given transforms are applied; they may only change colours and values. The new pipeline has the
 // options of p, unless opts change them.

@@ -85,8 +85,8 @@ func (p *plan) geometrical(name string, size Size, resizes bool, f func(*geometr
 // and resizes it. If ten random parts don't fit, it takes the middle.
 type RandomResizedCrop struct {
 	Size  Size
-	Scale [2]float64 // share of the picture's area, from … to; default 0.08 … 1
-	Ratio [2]float64 // width / height, from … to; default 3/4 … 4/3
+	Scale [2]float64 // least and greatest share of the picture's area; default 0.08 and 1
+	Ratio [2]float64 // least and greatest width / height; default 3/4 and 4/3
 }
 
 func (t RandomResizedCrop) check(p *plan) error {

@@ -35,8 +35,8 @@ TORCHS = {
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """In place of torch's DataLoader: change the import, and keep the line.
 
-    dataset: an object with __len__ and __getitem__, as for torch's DataLoader. A batch is tensors in
-        the structure of a sample, and strings are lists. The arguments and their defaults are
+    dataset: an object with __len__ and __getitem__, as for torch's DataLoader. A batch has
+        the structure of a sample: tensors, and a list for each string. The arguments and their defaults are
         torch's, and those of nwt.Dataset come after them: seed, tune, ragged, lengths, errors …
         Or a loader of nwt, which has these arguments itself. A batch is then a dict of tensors.
     sampler: torch's RandomSampler, SequentialSampler, WeightedRandomSampler, SubsetRandomSampler
