@@ -66,7 +66,7 @@ func (s *setup) tune(ctx context.Context) (*Result, error) {
 
 // A tuneCall is one call of Tune. Its search goes in two goroutines that take turns (see package tune): train takes
 // batches from an ordinary run, and whenever one is delivered, tuning.measure goes on, which asks next what to
-// measure. When next has nothing more to ask for, train ends; search then chooses.
+// measure. When next has nothing more to ask for, train ends; search then chooses. See docs/tuner.md.
 type tuneCall struct {
 	setup  *setup
 	began  time.Time

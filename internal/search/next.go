@@ -403,7 +403,7 @@ func (s state) wins(top int, time func(workers int) float64) bool {
 // missing returns the next rung of the ladder that was looked at at most looks times, and how many rungs
 // are left to look at, as far as is known. The rungs are training's own count; then the powers of two
 // above it and the ceiling, while training waits; then the powers of two below it, down to 0, until the
-// count is hopelessly low.
+// count is far too low.
 func (s state) missing(looks int) (workers, left int) {
 	top := s.ceiling(2 * s.sp.CPUs) // whatever a short look shows about how busy the CPUs are
 	rung := func(w int) {
@@ -428,7 +428,7 @@ func (s state) missing(looks int) (workers, left int) {
 	}
 	for w := start; w > 0; {
 		if s.sp.allows(w) && s.quickest(w) > tooFew*s.fastestAbove(w) {
-			break // lower counts are hopeless too, or that isn't known yet
+			break // lower counts are far too low as well, or that isn't known yet
 		}
 		w = powerBelow(w)
 		rung(w)
