@@ -92,10 +92,9 @@ func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 }
 
 // Concat returns the samples of several datasets, one after the other. Their fields, names included, must be
-// the same; otherwise the error names the first difference. Datasets with a method
-// Classes() []string, such as folders, must number their classes alike, except under a [Map], which may number
-// them anew. Some of the datasets may be empty, but not all. If a dataset grows later, Concat still uses its
-// earlier length.
+// the same; otherwise the error names the first difference. Datasets with a method Classes() []string, such as
+// folders, must number their classes alike, except under a [Map], which may number them anew. Some of the
+// datasets may be empty, but not all. If a dataset grows later, Concat still uses its earlier length.
 func Concat(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Concat", nil, "needs at least one dataset")

@@ -425,7 +425,7 @@ func (l *engine) now() int64 { return int64(time.Since(l.born)) + 1 }
 // and this log is the only hint.
 func (l *engine) failedTogether(err error) {
 	if times := l.counters.failedTogether.Add(1); times&(times-1) == 0 {
-		l.setup.opts.log.Warn("nwt: LoadMany failed: its samples are loaded by halves, and by halves of these, down to single calls of Load for those that fail alone", "during", l.setup.during(), "failures", times, "error", err)
+		l.setup.opts.log.Warn("nwt: samples that are loaded together (LoadMany) failed: they are loaded by halves, and by halves of these, down to single ones", "during", l.setup.during(), "failures", times, "error", err)
 	}
 }
 

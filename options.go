@@ -438,11 +438,11 @@ func WithProgress(f func(Progress)) Option {
 
 // WithResultCache keeps the result of [Tune] in the file at path, under a name for the dataset. The next
 // Tune uses the result if hardware, device, fields and options are the same, and if a few batches are as
-// large and as slow as the file says, within a factor of two. If repeatability was below
-// 90 % or memory was short, the result is kept for one day; if repeatability was below 80 % or other
-// programs kept CPUs busy, for ten minutes, enough for the processes of one job. If processes call Tune
-// at once, one tunes and the others wait. If the file is unusable, Tune logs that and tunes. Functions
-// that Tune calls must not call it with the same file.
+// large and as slow as the file says, within a factor of two. If repeatability was below 90 % or memory
+// was short, the result is kept for one day; if repeatability was below 80 % or other programs kept CPUs
+// busy, for ten minutes, enough for the processes of one job. If processes call Tune at once, one tunes
+// and the others wait. If the file is unusable, Tune logs that and tunes. Functions that Tune calls must
+// not call it with the same file.
 func WithResultCache(path, name string) Option {
 	return option("WithResultCache", inTune,
 		errorIf(path == "" || name == "", "WithResultCache", fmt.Sprintf("%q, %q", path, name), "needs the path of a file and a name for the dataset"),
@@ -472,10 +472,10 @@ func (o *options) logUndivided() {
 var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 
 // WithRetry sets how many times, 0 … 100, a sample is loaded again if its error is temporary; the default
-// is 3. A LoadMany is called again as a whole. The wait before the first repetition is 10 ms by default, and doubles each time. [WithTimeout]
-// bounds the total time of a sample's loads and waits. After a temporary error of Open, Next or Skip the
-// shard is opened again, and reading goes on at the same place. [WithTimeout] bounds each of these calls
-// separately, but not the waits. The last error says how many attempts there were.
+// is 3. A LoadMany is called again as a whole. The wait before the first repetition is 10 ms by default, and
+// doubles each time. [WithTimeout] bounds the total time of a sample's loads and waits. After a temporary
+// error of Open, Next or Skip the shard is opened again, and reading goes on at the same place. [WithTimeout]
+// bounds each of these calls separately, but not the waits. The last error says how many attempts there were.
 //
 // An error is temporary if it is a timeout, or if it has a method Temporary() bool that returns true:
 // [Retryable] adds one. If the method returns false, the error is not temporary. An error without the

@@ -325,28 +325,28 @@ type recordCounts struct {
 }
 
 // newCounts returns nil if not all records of the stream are counted, or if the counts aren't used.
-func newCounts(s Stream, n int, o *options) (c *recordCounts, err error) {
+func newCounts(s Stream, n int, o *options) (_ *recordCounts, err error) {
 	told, ok := s.(CountedStream)
 	if !ok {
 		return nil, nil
 	}
 	defer panicked(&err, "CountedStream", s, "Records")
-	counts := &recordCounts{}
+	c := &recordCounts{}
 	for shard := range n {
 		k := told.Records(shard)
 		if k < 0 {
 			return nil, nil
 		}
-		if k > lanes.MaxLen-counts.n {
+		if k > lanes.MaxLen-c.n {
 			return nil, optionError("CountedStream.Records", k, "shard %d: all shards together must have at most %d records", shard, lanes.MaxLen)
 		}
-		counts.all, counts.n = append(counts.all, k), counts.n+k
+		c.all, c.n = append(c.all, k), c.n+k
 	}
-	if counts.n == 0 {
+	if c.n == 0 {
 		return nil, nil // an epoch without a sample is an error anyway
 	}
-	counts.lanes = min(cmp.Or(o.interleave, defaultLanes), n, counts.n)
-	return counts, nil
+	c.lanes = min(cmp.Or(o.interleave, defaultLanes), n, c.n)
+	return c, nil
 }
 
 // A streamFill fills the batches of a run with the records of a stream. It belongs to one

@@ -287,9 +287,8 @@ func (s *Steps) Next(lane int, from int64) int64 {
 // and contain each lane equally often.
 func Each(lanes, ranks int) int { return lanes / gcd(lanes, ranks) }
 
-// Sharing returns how many ranks share a lane at worst, and a number of lanes at which fewer do: each step,
-// of a batch on each rank, then takes from the same lanes on a rank. There are at most so many shards. If no
-// number is better, Sharing returns the number of lanes as it is.
+// Sharing returns how many ranks share a lane at worst, and a number of lanes, at most that of the shards, at
+// which fewer do: each rank then takes from the same lanes in every step. If there is none, it returns lanes.
 func Sharing(lanes, ranks, batch, shards int) (sharing, better int) {
 	better = max(lanes, min(ranks, shards))
 	for better%ranks > 0 && ranks%better > 0 || batch*ranks%better > 0 {

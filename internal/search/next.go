@@ -80,9 +80,9 @@ func (e evidence) of(w int) float64 {
 
 // undecided returns the counts to measure further, in ascending order: the choice, the fastest, and the
 // counts that another run might choose or find faster. It returns them until they have their iterations,
-// and longer while the choice isn't sure. Another rule was tried
-// and refused: to end once no count may gain more than alpha over training's own. Flat curves end no sooner,
-// since errors are larger than alpha there, and for other curves the choice is worse.
+// and longer while the choice isn't sure. Another rule was tried and refused: to end once no count may gain
+// more than alpha over training's own. Flat curves end no sooner, since errors are larger than alpha there, and
+// for other curves the choice is worse.
 func (e evidence) undecided() []int {
 	chosen, fastest := e.choose(e.mean)
 	best := e.mean[fastest]

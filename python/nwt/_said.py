@@ -57,8 +57,6 @@ class Said:
         except (ValueError, TypeError, KeyError, AttributeError):
             self._other = (self._other + line + b"\n")[-2000:]
             return
-        if text.startswith("nwt: LoadMany failed"):
-            text = "nwt: one of several samples couldn't be loaded: they are asked for in smaller portions"
         about = "".join(f" {name}={value}" for name, value in record.items())
         logger.log(level, "%s%s", text, about, extra={"nwt": record})
 

@@ -45,7 +45,7 @@ func TestALoadManyThatFailsWhereLoadDoesNotIsLogged(t *testing.T) {
 			got, err := kit.Values(t, l, 0)
 			require.NoError(t, err)
 			require.Equal(t, kit.UpTo(100), got)
-			require.Equal(t, 4, strings.Count(log.String(), "LoadMany failed"), "of ten: 1, 2, 4 and 8")
+			require.Equal(t, 4, strings.Count(log.String(), "(LoadMany) failed"), "of ten: 1, 2, 4 and 8")
 			require.Contains(t, log.String(), want)
 		}
 	}
@@ -93,7 +93,7 @@ func TestALoadManyThatFailsIsLoggedLessAndLessOften(t *testing.T) {
 	l := kit.NewLoader(t, rotting(100), nwt.WithBatchSize(10), nwt.WithWorkers(0), nwt.WithErrorBudget(100), log.Option())
 	requirePages(t, l, 0)
 	require.NoError(t, l.Close())
-	require.Equal(t, 4, strings.Count(log.String(), "LoadMany failed:"), "of ten: 1, 2, 4 and 8")
+	require.Equal(t, 4, strings.Count(log.String(), "(LoadMany) failed:"), "of ten: 1, 2, 4 and 8")
 	require.Contains(t, log.String(), "failures=8")
 	require.Equal(t, 10, strings.Count(log.String(), "a bad sample is left out\" during=loading"))
 }
@@ -159,7 +159,7 @@ func TestALoadManyIsRepeatedAfterItsWaitsBeforeItIsHalved(t *testing.T) {
 					require.Equal(t, kit.IndicesUpTo(8), requirePages(t, l, 0))
 					require.Equal(t, c.waits, time.Since(began))
 					require.Equal(t, c.calls, calls)
-					require.Equal(t, c.failure != "", strings.Contains(log.String(), "LoadMany failed"))
+					require.Equal(t, c.failure != "", strings.Contains(log.String(), "(LoadMany) failed"))
 					require.Contains(t, log.String(), c.failure)
 				})
 			})

@@ -588,7 +588,7 @@ func TestALoadManyThatHangsIsLoggedWithItsReason(t *testing.T) {
 		_, err := kit.Values(t, l, 0)
 		require.NoError(t, err)
 		synctest.Wait() // the watchdog logs
-		require.Equal(t, 2, strings.Count(log.String(), "nwt: LoadMany failed: "))
+		require.Equal(t, 2, strings.Count(log.String(), "(LoadMany) failed: "))
 		require.Contains(t, log.String(), `error="no answer within WithTimeout(1s): context deadline exceeded"`)
 		close(release)
 		require.NoError(t, l.Close())
@@ -613,7 +613,7 @@ func TestALoadManyThatHangsIsToldOfThoughTheEpochEndsMeanwhile(t *testing.T) {
 		require.Equal(t, kit.IndicesUpTo(64), requirePages(t, l, 0)) // while it is logged
 		close(release)
 		require.NoError(t, l.Close())
-		require.Contains(t, log.String(), "nwt: LoadMany failed:")
+		require.Contains(t, log.String(), "(LoadMany) failed:")
 	})
 }
 
