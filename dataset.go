@@ -11,7 +11,9 @@ import (
 
 // A Dataset loads samples by their index. Many goroutines call Load at once, even for places in the same
 // batch. Load must not keep dst or slices of it, and must not close the loader. Elements that Load
-// doesn't write are zero; see [WritesAll].
+// doesn't write are zero; see [WritesAll]. The loader also looks for other methods, among them those
+// of [BatchDataset], [SizedDataset] and [Fingerprinter], and Processes, Path and Classes. The page
+// docs/datasets.md gives all signatures.
 type Dataset interface {
 	// Len returns the number of samples, the same on all ranks. The loader calls it at the beginning of
 	// each epoch. Neither Len nor the sample of an index may change before the epoch is over; an epoch

@@ -32,14 +32,14 @@ type ClassBatch struct {
 // many samples as the dataset. Each time that a class comes, it brings samples that haven't come yet, until
 // too few are left; then its samples are shuffled again.
 //
-// The sampler is a [nwt.BatchSampler]: WithBatchSize must be at least Classes × Samples. If the last step has fewer
+// WithBatchSize must be at least Classes × Samples. If the last step has fewer
 // batches than there are ranks, several ranks share a batch; [nwt.WithDropLast] leaves such a step out.
 // To change a class's weight, call SetSampler between epochs, and save the new weights with the model.
 //
 // The order of an epoch is computed as a whole: for ten million samples in classes of 4, this takes about
 // 0.5 s. The first epoch waits for it; the next one is computed in the background once half of an epoch is
 // loaded. Two successive epochs are kept; each takes 8 bytes per class of a batch.
-func PerClass(labels []int, b ClassBatch, seed uint64) (nwt.Sampler, error) {
+func PerClass(labels []int, b ClassBatch, seed uint64) (nwt.BatchSampler, error) {
 	s := &perClass{classes: b.Classes, each: b.Samples, seed: seed, last: len(labels) - 1}
 	if err := errors.Join(s.group(labels, b.Weights), s.checkSize(len(labels))); err != nil {
 		return nil, err

@@ -3,14 +3,17 @@ package vision
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/folder"
 	"github.com/nwt-go/nwt/internal/classfolder"
 )
 
-// Extensions are the extensions of the files that [OpenFolder] takes; they match in lower and upper case.
-var Extensions = []string{".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"}
+// Extensions returns the extensions of the files that [OpenFolder] takes. They match in lower and upper case.
+func Extensions() []string { return slices.Clone(extensions) }
+
+var extensions = []string{".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 // A Folder is a dataset of the pictures in a folder, like torchvision's ImageFolder: files in dir/cat, or
 // in folders below it, have class "cat". Its fields are "image", which its pipeline makes, and "label",
@@ -39,7 +42,7 @@ func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...folder.Opt
 	if err := checkAlone("OpenFolder", p); err != nil {
 		return nil, err
 	}
-	o := classfolder.Options{Package: "vision", Extensions: Extensions}
+	o := classfolder.Options{Package: "vision", Extensions: extensions}
 	for i, opt := range opts {
 		if opt == nil {
 			return nil, optionError(fmt.Sprintf("OpenFolder: options[%d]", i), nil, "is nil")

@@ -25,16 +25,19 @@ func (l Layout) String() string {
 }
 
 // An Option changes the pipeline that [New] makes.
-type Option func(*Pipeline) error
+type Option func(*settings) error
+
+// settings are a pipeline that is being made: options can't change one that is in use.
+type settings Pipeline
 
 // WithType sets the element type of the result: Float32 (the default), Float16, BFloat16, Uint8 or
 // Uint16. Uint8 is 0 … 255 and Uint16 is 0 … 65535; they can't be normalized. The others are 0 … 1 before
 // [Normalize].
 func WithType(t nwt.DType) Option {
-	return func(p *Pipeline) error {
+	return func(s *settings) error {
 		switch t {
 		case nwt.Float32, nwt.Float16, nwt.BFloat16, nwt.Uint8, nwt.Uint16:
-			p.dtype = t
+			s.dtype = t
 			return nil
 		}
 		return optionError("WithType", t, "must be Float32, Float16, BFloat16, Uint8 or Uint16")
@@ -43,11 +46,11 @@ func WithType(t nwt.DType) Option {
 
 // WithLayout sets the order of the result's dimensions. The default is [CHW].
 func WithLayout(l Layout) Option {
-	return func(p *Pipeline) error {
+	return func(s *settings) error {
 		if l > HWC {
 			return optionError("WithLayout", uint8(l), "must be CHW or HWC")
 		}
-		p.layout = l
+		s.layout = l
 		return nil
 	}
 }
@@ -56,8 +59,8 @@ func WithLayout(l Layout) Option {
 // says nothing, their XMP data counts, as in Pillow. Without it pictures are loaded as they are stored, as
 // in torchvision's ImageFolder. TIFF files are always turned, as in torchvision.
 func WithOrientation() Option {
-	return func(p *Pipeline) error {
-		p.orient = true
+	return func(s *settings) error {
+		s.orient = true
 		return nil
 	}
 }
@@ -74,8 +77,8 @@ func WithOrientation() Option {
 //
 // A JPEG file has no checksum: if flipped bits still make valid codes, its pixels change unnoticed.
 func WithDamaged() Option {
-	return func(p *Pipeline) error {
-		p.damaged = true
+	return func(s *settings) error {
+		s.damaged = true
 		return nil
 	}
 }
@@ -87,11 +90,11 @@ const DefaultMaxPixels = 89_478_485
 // header tells of more pixels, or of a side longer than 2²⁰, that is an error, before any memory is
 // allocated.
 func WithMaxPixels(n int) Option {
-	return func(p *Pipeline) error {
+	return func(s *settings) error {
 		if n < 1 || int64(n) > 1<<31 {
 			return optionError("WithMaxPixels", n, "must be 1 … 2³¹")
 		}
-		p.maxPixels = n
+		s.maxPixels = n
 		return nil
 	}
 }
@@ -100,8 +103,8 @@ func WithMaxPixels(n int) Option {
 // its size if that leaves at least twice as many pixels per side as the result has: see the package
 // documentation.
 func WithoutScaling() Option {
-	return func(p *Pipeline) error {
-		p.unscaled = true
+	return func(s *settings) error {
+		s.unscaled = true
 		return nil
 	}
 }
@@ -113,11 +116,11 @@ const DefaultRowMemory = 256 << 20
 // baseline JPEG files: see the package documentation. The default is [DefaultRowMemory]; with 0, the
 // pipeline remembers nothing. The pixels are the same.
 func WithRowMemory(bytes int64) Option {
-	return func(p *Pipeline) error {
+	return func(s *settings) error {
 		if bytes < 0 {
 			return optionError("WithRowMemory", bytes, "must be at least 0")
 		}
-		p.rowBound = bytes
+		s.rowBound = bytes
 		return nil
 	}
 }
@@ -172,7 +175,7 @@ func (p *Pipeline) complete(transforms []Transform, opts []Option) (*Pipeline, e
 			errs = append(errs, optionError(fmt.Sprintf("options[%d]", i), nil, "is nil"))
 			continue
 		}
-		errs = append(errs, o(p))
+		errs = append(errs, o((*settings)(p)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

@@ -167,7 +167,7 @@ func (d *dataset) with(data nwt.Field, fill func(dst *nwt.Sample, data []byte) e
 }
 
 func (s *settings) folder(ctx context.Context, d *dataset, dir, kind string) error {
-	extensions := vision.Extensions
+	extensions := vision.Extensions()
 	if kind == "files" {
 		extensions = strings.FieldsFunc(s.extensions, func(r rune) bool { return r == ',' })
 	}
@@ -269,8 +269,8 @@ func (d *dataset) shards(ctx context.Context, names []string) error {
 	if err != nil {
 		return err
 	}
-	extensions := make([]string, len(vision.Extensions))
-	for i, extension := range vision.Extensions {
+	extensions := vision.Extensions()
+	for i, extension := range extensions {
 		extensions[i] = extension[1:]
 	}
 	labels, pictures := false, 0
