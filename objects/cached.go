@@ -19,22 +19,22 @@ import (
 	"gocloud.dev/gcerrors"
 )
 
-// Cached wraps a bucket. Whatever is read from its objects, whole or in part, is kept in the folder dir,
-// in blocks of 16 KiB, each with a checksum. The last argument is how many bytes all files in dir may
-// take together, even if several processes use dir at once. With less than 8 MiB for each worker of these
-// processes, the files may take more. The data that was read longest ago is removed first. Give each
-// bucket its own folder.
+// Cached wraps a bucket. It keeps all data that is read from the bucket's objects in the folder dir, in
+// blocks of 16 KiB with a checksum each. The last argument is how many bytes all files in dir may take
+// together. The bound is for all processes that use dir. If it is less than 8 MiB for each worker of these
+// processes, the files may take more. The least recently read data is removed first. Give each bucket its
+// own folder.
 //
-// Each object is checked once in the life of the returned bucket: when a list first names it, when its
-// attributes are asked for, or when it is first read, whichever comes first. The kept data is used only
-// if the object's size, time of modification, and MD5 or ETag are the same. With the bytes of an object,
-// stores send only its size, and a time of modification in whole seconds. So if an object was modified
-// after Cached was called, or less than a minute before, its attributes are also compared after each
-// request for the object. Listing through the returned bucket checks every listed object again, 1000 with
-// each request. So pass the returned bucket to [List] too. An object costs about 50 bytes of memory.
+// Cached checks each object once, at the first of these events: a list names it, its attributes are requested,
+// or it is read. The kept data is used only if the object's size, time of modification, and MD5 or ETag are
+// the same. With the bytes of an object, stores send only its size, and its time of modification in whole
+// seconds. So if an object was modified less than a minute before the call of Cached, or later, its
+// attributes are also compared after each request for the object. A list through the returned bucket checks
+// all its objects again, 1000 with each request. So pass the returned bucket to [List] too. An object takes
+// about 50 bytes of memory.
 //
-// The cache never makes a read fail: whatever is missing, damaged or can't be kept is read from bucket.
-// If something can't be kept, one line in [log/slog.Default] says so.
+// The cache never makes a read fail. If data is missing, damaged or can't be kept, it is read from bucket.
+// If data can't be kept, one line in [log/slog.Default] says so.
 //
 // The returned bucket only reads. Closing it doesn't close bucket.
 func Cached(bucket *blob.Bucket, dir string, bytes int64, opts ...CacheOption) (*blob.Bucket, error) {
@@ -71,9 +71,9 @@ func Cached(bucket *blob.Bucket, dir string, bytes int64, opts ...CacheOption) (
 // A CacheOption changes what Cached does.
 type CacheOption func(*cached)
 
-// WithOffline makes Cached never ask the store: objects are as they were when they were kept, and lists are
-// as they were when [List] or a file system last asked for them through the cache. Reading what isn't in
-// the folder is an error.
+// WithOffline makes Cached never ask the store. Each object is as it was when it was kept. Each list is as
+// it was when [List] or a file system last requested it through the cache. Reading data that isn't in the
+// folder is an error.
 func WithOffline() CacheOption { return func(c *cached) { c.offline = true } }
 
 // cached is the driver of a bucket that Cached returns.

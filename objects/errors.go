@@ -12,8 +12,7 @@ import (
 	"github.com/nwt-go/nwt/driver"
 )
 
-// An Error says that a sample couldn't be loaded, because its object couldn't be read or because the
-// sample couldn't be decoded.
+// An Error says that a sample couldn't be loaded, because reading its object or decoding the sample failed.
 type Error struct {
 	Key    string
 	Offset int64 // of the sample in its object
@@ -32,9 +31,9 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Temporary reports whether another attempt may succeed; nwt.WithRetry makes such attempts, and its
-// comment lists temporary errors. For a store, every error that isn't known to be permanent is
-// temporary too. A missing object, a refusal, an impossible range and data that can't be decoded are
+// Temporary reports whether another attempt may succeed. The loader then makes further attempts: see
+// nwt.WithRetry, which lists temporary errors. For a store, every error that isn't known to be permanent is
+// temporary too. A missing object, denied access, an impossible range and data that can't be decoded are
 // permanent.
 func (e *Error) Temporary() bool { return e.temporary }
 

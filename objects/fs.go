@@ -21,16 +21,16 @@ import (
 // fileStall is how long a request for a file may bring nothing.
 const fileStall = 20 * time.Second
 
-// FS returns the objects of bucket as files, for package wds of nwt and for functions that take an
-// [fs.FS]. The part of a key before a "/" is the name of a folder.
+// FS returns the objects of bucket as files, for package wds of nwt and for functions that take an [fs.FS].
+// The part of a key before a "/" is the name of a folder.
 //
-// A *blob.Bucket is itself an fs.FS, but if it can't find out whether a file exists, it says that there
-// is none. FS passes on what the store said. [fs.ErrNotExist] means that the store has no such object,
-// and [fs.ErrPermission] that it refuses access. All other errors that aren't known to be permanent
-// are temporary: see nwt.WithRetry. A request that brings nothing for 20 s is such an error.
+// A *blob.Bucket is itself an fs.FS, but it reports any failed look-up as a missing file. FS passes on the
+// store's own error. If the error is [fs.ErrNotExist], the store has no such object. If it is
+// [fs.ErrPermission], the store refuses access. All other errors are temporary unless they are known to be
+// permanent: see nwt.WithRetry. A request that brings no data for 20 s is a temporary error.
 //
-// Opening a file takes one request. Reading a folder takes one request for each 1000 objects in it.
-// Closing the file ends the request. FS(nil) is nil.
+// Opening a file takes one request. Reading a folder takes one request for each 1000 objects in it. Closing
+// the file ends the request. FS(nil) is nil.
 func FS(bucket *blob.Bucket) fs.FS {
 	if bucket == nil {
 		return nil

@@ -14,9 +14,9 @@ import (
 	"gocloud.dev/blob"
 )
 
-// Keys is a list of object keys, in one piece of memory that all workers share. A key takes its own bytes
-// plus 8, and the garbage collector sees two objects, however many keys there are. The zero value is an
-// empty list. Don't copy a list; once a dataset uses it, add nothing to it.
+// Keys is a list of object keys in one piece of memory, which all workers share. A key takes its own bytes
+// plus 8. The garbage collector sees two objects, however many keys there are. The zero value is an empty
+// list. Don't copy a list, and don't add keys to a list that a dataset uses.
 type Keys struct {
 	text strings.Builder // the keys, one after the other
 	ends []int           // the end of each key in text
@@ -67,20 +67,20 @@ const (
 	firstPause  = 100 * time.Millisecond
 )
 
-// List lists the objects whose keys begin with prefix, in the order of their keys, whatever the store's
-// order is. It leaves out those for which keep returns false (nil keeps all), and those whose keys end
-// in "/", which stand for folders. After a temporary error it tries again.
+// List lists the objects whose keys begin with prefix, sorted by key. It leaves out the objects for which
+// keep returns false; if keep is nil, it keeps all. It also leaves out keys that end in "/", which stand
+// for folders. After a temporary error it tries again.
 //
-// It returns an error if the store lists a key twice, a key without the prefix, or a key longer than
-// 64 KiB, or if the store sends the same 1000 keys again. If the keys take more than 4 GiB, that is an
+// List returns an error if the store lists a key twice, a key without the prefix, or a key longer than 64
+// KiB. The same page of keys twice is also an error. If the keys take more than 4 GiB, List returns an
 // error too: then list several prefixes.
 //
-// The driver of a local folder, fileblob, leaves out folders that it can't read, and returns no error,
-// so List can't notice it. For shards in a local folder, use os.DirFS and wds.Glob.
+// If a folder is local, its driver fileblob silently leaves out subfolders that it can't read, and List
+// can't notice that. So for shards in a local folder, use os.DirFS and wds.Glob.
 //
-// Each page of 1000 keys is a request, and must wait for the request before it. All
-// ranks of a training must have the same list: if objects may be added meanwhile,
-// list once and give all ranks the result.
+// Each page of 1000 keys is one request, which begins after the previous request has ended. All ranks of a
+// training must have the same list. If objects may be added meanwhile, list once and give the list to all
+// ranks.
 func List(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(key string, size int64) bool) (*Keys, error) {
 	if bucket == nil {
 		return nil, argument("List: bucket", nil, "is nil")

@@ -25,14 +25,13 @@ type Decode func(ctx context.Context, key string, data []byte, dst *nwt.Sample) 
 type Option func(*store)
 
 // WithMaxBytes sets how many bytes a sample may have. The default is 1 GiB. A larger object is an error
-// before it is read. If the store doesn't know an object's size, the object is an error once its data
-// exceeds the limit.
+// before it is read. If the store doesn't know the object's size, the error comes once the data exceeds the
+// limit.
 func WithMaxBytes(n int64) Option { return func(s *store) { s.maxBytes = n } }
 
-// WithStallTimeout sets how long a request may wait for its answer, and then for each further byte. A
-// request that stalls longer is given up and made again, up to 3 times; each time it may stall twice as
-// long. The default is a tenth of [nwt.WithTimeout], or 5 s without it. WithTimeout bounds all attempts
-// together.
+// WithStallTimeout sets how long a request may bring no data. If a request stalls longer, it is given up
+// and repeated, up to 3 times. Each repetition may stall twice as long as the request before it. The
+// default is a tenth of [nwt.WithTimeout], or 5 s without it. WithTimeout bounds all attempts together.
 func WithStallTimeout(d time.Duration) Option {
 	return func(s *store) { s.stall, s.stallSet = d, true }
 }

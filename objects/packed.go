@@ -12,8 +12,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// An Index says where samples lie in large objects. A sample costs 16 bytes. The zero value is an empty
-// index. Add nothing to an index that a dataset uses.
+// An Index holds the places of samples in large objects. A sample takes 16 bytes. The zero value is an
+// empty index. Don't add samples to an index that a dataset uses.
 type Index struct {
 	objects Keys
 	numbers map[string]uint32 // numbers of the objects, by key
@@ -28,7 +28,7 @@ type part struct {
 	object uint32
 }
 
-// Add appends a sample, which begins at offset in the object named key, and takes length bytes, at most
+// Add appends a sample. The sample begins at offset in the object named key and takes length bytes, at most
 // 2³²−1. [Packed] returns an error if offset or length is negative or too large.
 func (x *Index) Add(key string, offset, length int64) {
 	if x.bad == nil && (offset < 0 || length < 0 || length > math.MaxUint32 || offset > math.MaxInt64-length) {
@@ -50,13 +50,12 @@ func (x *Index) Add(key string, offset, length int64) {
 // Len returns the number of samples.
 func (x *Index) Len() int { return len(x.parts) }
 
-// Packed makes a dataset of samples packed in large objects: sample i is the part that was added to the
-// index as number i. Parts are read with range requests. If a worker loads several parts together and
-// they lie at most 64 KiB apart, it reads them in one request of up to 8 MiB. An epoch in the order of
-// the objects therefore needs fewer requests than a shuffled epoch.
+// Packed makes a dataset of samples that are packed in large objects. Sample i is the i-th sample that was
+// added to the index, from 0. Samples are read with range requests. If a worker loads several samples of an
+// object together, and they lie at most 64 KiB apart, it reads them in one request of up to 8 MiB. An epoch
+// in the order of the objects therefore needs fewer requests than a shuffled epoch.
 //
-// If an object's size or time of modification changes after its first part was read, reading the object
-// fails.
+// If an object's size or time of modification changes after it was first read, reading the object fails.
 func Packed(bucket *blob.Bucket, index *Index, fields []nwt.Field, decode Decode, opts ...Option) (nwt.BatchDataset, error) {
 	switch {
 	case index == nil || index.Len() == 0:
