@@ -10,8 +10,8 @@ import (
 	"github.com/nwt-go/nwt/internal/retry"
 )
 
-// Choices holds the random choices that [Pipeline.Choose] has made for a sample. It applies them to the
-// sample's other pictures, boxes and points. It is valid until the dataset's Load returns.
+// Choices holds the random choices that [Pipeline.Choose] has made for a sample. It applies them to other
+// pictures, boxes and points of the sample. It is valid until the dataset's Load returns.
 type Choices struct {
 	p             *Pipeline // the pipeline that made the choices
 	dst           *nwt.Sample
@@ -20,16 +20,16 @@ type Choices struct {
 	geometry      geometry
 }
 
-// Choose loads the first picture of a sample, as [Pipeline.Load] does, and returns the random choices, for
-// the sample's other pictures, boxes or points. If there are several files, they become the pictures of
-// one field, as in [Pipeline.Frames].
+// Choose loads the first picture of a sample, as [Pipeline.Load] does. It returns the random choices, which
+// apply to other pictures, boxes and points of the sample. If there are several files, they become the
+// pictures of one field, as in [Pipeline.Frames].
 func (p *Pipeline) Choose(dst *nwt.Sample, field int, files ...[]byte) (Choices, error) {
 	d := Choices{dst: dst}
 	err := d.load(dst.Context(), p, field, files)
 	return d, err
 }
 
-// ChoosePixels does what Choose does, for pictures that are decoded already: see [Choices.LoadPixels].
+// ChoosePixels does the same as Choose for decoded pictures: see [Choices.LoadPixels].
 func (p *Pipeline) ChoosePixels(dst *nwt.Sample, field int, pixels []byte, height, width int, layout Layout) (Choices, error) {
 	d := Choices{dst: dst}
 	err := d.loadPixels(p, field, pixels, height, width, layout)
@@ -37,9 +37,9 @@ func (p *Pipeline) ChoosePixels(dst *nwt.Sample, field int, pixels []byte, heigh
 }
 
 // Load loads another picture of the sample, or the pictures of another field. All pictures must have the
-// size of the one that [Pipeline.Choose] loaded. Use the pipeline whose Choose was called, or one that
-// was made from it by [Pipeline.Companion] or [Pipeline.Masks]. The pipeline whose Choose was called
-// makes the same changes of colours again.
+// size of the first picture, which [Pipeline.Choose] loaded. The pipeline must be the one whose Choose was
+// called, or be made from it by [Pipeline.Companion] or [Pipeline.Masks]. If it is the one whose Choose was
+// called, the picture's colours are changed in the same way as the first picture's.
 func (d Choices) Load(p *Pipeline, field int, files ...[]byte) error {
 	if d.p == nil {
 		return errNotChosen
@@ -47,9 +47,9 @@ func (d Choices) Load(p *Pipeline, field int, files ...[]byte) error {
 	return d.load(d.dst.Context(), p, field, files)
 }
 
-// LoadPixels does what Load does, for pictures that are decoded already: height × width pixels of three bytes,
-// or of one byte if they are grey, in the order that layout gives. If the field has several pictures, pixels
-// has all of them, one after the other.
+// LoadPixels does the same as Load for decoded pictures. A picture has height × width pixels of three
+// bytes, or of one byte if it is grey, in the order that layout gives. If the field has several pictures,
+// pixels has all of them, one after the other.
 func (d Choices) LoadPixels(p *Pipeline, field int, pixels []byte, height, width int, layout Layout) error {
 	if d.p == nil {
 		return errNotChosen
@@ -59,14 +59,14 @@ func (d Choices) LoadPixels(p *Pipeline, field int, pixels []byte, height, width
 
 var errNotChosen = errors.New("vision: unusable Choices: Pipeline.Choose returned an error, or wasn't called")
 
-// A Box is the left, upper, right and lower edge of a part of a picture, in pixels: the whole
-// picture is {0, 0, width, height}.
+// A Box is the left, upper, right and lower edge of a part of a picture, in pixels. The whole picture is
+// {0, 0, width, height}.
 type Box [4]float32
 
-// Box returns where the visible part of a box is in the result, and which share of the box's area is
-// visible. The share is 0 if nothing is visible, or if the box has no area. A box with NaN becomes the
-// empty box at 0, 0. The argument is in pixels of the file's picture or, if [WithOrientation] turns the
-// picture, in pixels of the turned picture.
+// Box returns where the visible part of a box is in the result, and the visible share of the box's area. If
+// nothing is visible, or if the box has no area, the share is 0. A box with NaN becomes the empty box at 0,
+// 0. The argument is in pixels of the file's picture. If [WithOrientation] turns the picture, the argument
+// is in pixels of the turned picture.
 func (d Choices) Box(b Box) (in Box, share float64) {
 	share = 1
 	for i, a := range [2]*axis{&d.geometry.x, &d.geometry.y} {
@@ -89,26 +89,26 @@ func (d Choices) Box(b Box) (in Box, share float64) {
 	return in, share
 }
 
-// Point returns where a point is in the result, and reports whether it is visible there. Its coordinates
-// are like those of a [Box]: the middle of the first pixel is at ½, ½.
+// Point returns where a point is in the result, and reports whether it is visible there. Coordinates are as
+// in a [Box], so the middle of the first pixel is at ½, ½.
 func (d Choices) Point(x, y float32) (inX, inY float32, seen bool) {
 	px, seenX := d.geometry.x.point(x)
 	py, seenY := d.geometry.y.point(y)
 	return px, py, seenX && seenY
 }
 
-// Frames does what [Pipeline.Field] does, for n pictures, such as the frames of a clip: the field's
-// shape is [n, channels, height, width].
+// Frames does the same as [Pipeline.Field] for n pictures, such as the frames of a clip. The field's shape
+// is [n, channels, height, width].
 func (p *Pipeline) Frames(name string, n int) nwt.Field {
 	f := p.Field(name)
 	f.Shape = append([]int{n}, f.Shape...)
 	return f
 }
 
-// Companion makes a pipeline for [Choices.Load]: for other pictures of the same samples. These
-// pictures are cropped, resized and mirrored like the pictures of p. In place of p's other transforms,
-// the given transforms are applied; they may only change colours and values. The new pipeline has the
-// options of p, unless opts change them.
+// Companion makes a pipeline for other pictures of the same samples, to be loaded by [Choices.Load]. These
+// pictures are cropped, resized and mirrored like the pictures of p. The given transforms replace p's other
+// transforms; they may only change colours and values. The new pipeline has the options of p, unless opts
+// change them.
 func (p *Pipeline) Companion(transforms []Transform, opts ...Option) (*Pipeline, error) {
 	b := &Pipeline{dtype: p.dtype, layout: p.layout, orient: p.orient, damaged: p.damaged, maxPixels: p.maxPixels, rows: p.drawer().rows, unscaled: p.unscaled}
 	b.root = p.drawer()
@@ -234,15 +234,16 @@ func (d *Choices) write(w *worker, field, k int, h header, data []byte) error {
 	return w.write(d.dst, field, k, h, d.geometry, data)
 }
 
-// A Crop says which field [LoadCrops] fills, and with which pipeline. The field may have several
-// pictures, as [Pipeline.Frames] declares them. Random choices are made anew for each picture.
+// A Crop says which field [LoadCrops] fills, and with which pipeline. The field may have several pictures,
+// as [Pipeline.Frames] declares them. Each picture gets its own random choices.
 type Crop struct {
 	Pipeline *Pipeline
 	Field    int
 }
 
-// LoadCrops decodes a picture once, at its full size, and makes several crops of it, such as two large ones
-// and six small ones for contrastive learning. The options of the first crop's pipeline say how to decode.
+// LoadCrops decodes a picture once, at its full size, and makes several crops of it. For example,
+// contrastive learning uses two large crops and six small ones. The options of the first crop's pipeline
+// say how to decode.
 func LoadCrops(dst *nwt.Sample, data []byte, crops ...Crop) error {
 	if len(crops) == 0 {
 		return errors.New("vision: LoadCrops needs at least one crop")

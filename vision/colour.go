@@ -53,8 +53,8 @@ func (p *plan) colourful(name string, s step) error {
 }
 
 // ColorJitter changes brightness, contrast and saturation by random factors from max(0, 1−x) to 1+x, where
-// x is the field's value, and rotates hue by up to ±x of a full turn. These changes come in a random order.
-// A field that is 0 leaves its property unchanged.
+// x is the field's value. It rotates the hue by up to ±Hue of a full turn. These changes come in a random
+// order. A field that is 0 leaves its property unchanged.
 type ColorJitter struct{ Brightness, Contrast, Saturation, Hue float64 }
 
 func (t ColorJitter) check(p *plan) error {
@@ -104,7 +104,8 @@ func (t Grayscale) check(p *plan) error {
 
 func (Grayscale) draw(_ *rand.Rand, d *drawn) { d.ops = append(d.ops, op{kind: grayscale}) }
 
-// RandomGrayscale removes the colour of a share P of the pictures, usually 0.1. They keep three channels.
+// RandomGrayscale removes the colour of a share P of the pictures, usually 0.1. The result keeps three
+// channels.
 type RandomGrayscale struct{ P float64 }
 
 func (t RandomGrayscale) check(p *plan) error {

@@ -10,34 +10,35 @@ import (
 	"github.com/nwt-go/nwt/internal/classfolder"
 )
 
-// Extensions returns the extensions of the files that [OpenFolder] takes. They match in lower and upper case.
+// Extensions returns the file extensions that [OpenFolder] accepts, in lower or upper case.
 func Extensions() []string { return slices.Clone(extensions) }
 
 var extensions = []string{".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"}
 
-// A Folder is a dataset of the pictures in a folder, like torchvision's ImageFolder: files in dir/cat, or
-// in folders below it, have class "cat". Its fields are "image", which its pipeline makes, and "label",
-// an Int64 that is an index in Classes.
+// A Folder is a dataset of the pictures in a folder, like torchvision's ImageFolder. Files in dir/cat, or
+// in folders below it, have class "cat". A Folder has two fields. The pipeline makes the field "image". The
+// field "label" is an Int64, an index in Classes.
 //
-// It takes 12 bytes of memory for each file, plus the bytes of the file's name with its folder: 45 MB for
-// a million files named like ImageNet's. Listing a million files takes about three seconds if the system
-// has their names in memory.
+// A Folder takes 12 bytes of memory for each file, plus the bytes of the file's name with its folder. For a
+// million files named like ImageNet's, that is 45 MB. Listing a million files takes about three seconds if
+// the system has their names in memory.
 type Folder struct {
 	files    *classfolder.Files
 	pipeline *Pipeline
 	fields   []nwt.Field
 }
 
-// OpenFolder lists the pictures of a folder, without opening them. It follows symbolic links to folders,
-// but lists each folder once per class.
+// OpenFolder lists the pictures of a folder without opening them. It follows symbolic links to folders, but
+// lists each folder once per class. The options are those of package [folder]. If ctx ends, the listing
+// ends.
 //
-// The order is torchvision's, and the same on each machine: classes by name; within a class, its folders
-// by path; within a folder, its files by name. Each folder directly in dir is a class and must have a
-// picture, and dir itself must have none. Names that begin with a dot, and files that operating systems
-// and file servers leave behind (__MACOSX, @eaDir, Thumbs.db and the like), count neither as classes nor
-// as pictures. One log line of slog's default logger counts, by extension, all other files that are
-// skipped. It also counts hidden pictures (.a.jpg). If ctx ends, so does the listing. The options are
-// those of package [folder].
+// Each folder directly in dir is a class and must have a picture, and dir itself must have none. The order
+// is torchvision's, and the same on each machine. Classes are sorted by name. Within a class, its folders
+// are sorted by path, and within a folder, its files by name.
+//
+// OpenFolder ignores names that begin with a dot, and files that operating systems and file servers leave
+// behind, such as __MACOSX, @eaDir and Thumbs.db. If it skips other files or hidden pictures (.a.jpg),
+// slog's default logger gets one line with their numbers by extension.
 func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...folder.Option) (*Folder, error) {
 	if err := checkAlone("OpenFolder", p); err != nil {
 		return nil, err
@@ -56,8 +57,8 @@ func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...folder.Opt
 	return &Folder{files, p, []nwt.Field{p.Field("image"), {Name: "label", Type: nwt.Int64}}}, nil
 }
 
-// With returns a dataset of the same files, loaded by another pipeline, for example one without random
-// transforms for validation.
+// With returns a dataset of the same files with another pipeline, for example one without random transforms
+// for validation.
 func (f *Folder) With(p *Pipeline) (*Folder, error) {
 	if err := checkAlone("Folder.With", p); err != nil {
 		return nil, err
@@ -96,16 +97,16 @@ func (f *Folder) Len() int { return f.files.Len() }
 // Fields returns two fields: "image", with the pipeline's type, and "label", an Int64. See [nwt.ColumnOf].
 func (f *Folder) Fields() []nwt.Field { return f.fields }
 
-// Fingerprint depends on what the samples depend on: the pipeline, and the names, sizes, times and classes
-// of the files. Where the folder is doesn't matter. But a copy of a folder has other times: see
+// Fingerprint depends on the pipeline, and on the names, sizes, times and classes of the files. It doesn't
+// depend on where the folder is. But a copy of a folder has other times: see
 // [folder.WithContentFingerprint]. The first call looks at all files, 32 at a time, and takes about as long
-// as listing them took. Later calls return the same result.
+// as the listing. Later calls return the same result.
 func (f *Folder) Fingerprint() string {
 	return "vision.Folder: " + f.files.Tell() + " " + f.pipeline.Fingerprint()
 }
 
 // Remembers returns how many bytes of memory the folder's pipeline takes to remember places in JPEG files.
-// The owner is the same for all folders of that pipeline. [nwt.Stats] counts these bytes in DatasetBytes.
+// All folders of that pipeline have the same owner. [nwt.Stats] counts these bytes in DatasetBytes.
 func (f *Folder) Remembers() (owner any, bytes int64) {
 	return f.pipeline.drawer(), f.pipeline.rows.size()
 }

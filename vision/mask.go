@@ -12,14 +12,14 @@ import (
 // maskOf says what a mask's pixels become.
 type maskOf struct{ outside int }
 
-// Masks makes a pipeline for the masks of p's pictures. [Choices.Load] loads a mask with it. Masks are
-// cropped, resized and mirrored like the pictures, and keep their values: a pixel of the result has the value
-// of the mask's pixel whose centre is nearest. A mask must be grey, or have a palette: then its values are
-// the indices of the colours in the palette. A mask of one bit has the values 0 and 1. If a crop reaches
-// beyond the picture, its pixels there get the value that you pass as outside.
+// Masks makes a pipeline for the masks of p's pictures, to be loaded by [Choices.Load]. Masks are cropped,
+// resized and mirrored like the pictures, and keep their values: a pixel of the result has the value of the
+// mask's nearest pixel. A mask must be grey or have a palette. With a palette, its values are the indices
+// of the palette's colours. A mask of one bit has the values 0 and 1. If a crop extends beyond the picture,
+// the pixels there have the value outside.
 //
-// t is Uint8, Uint16, Int32, Int64 or Float32. A value that a Uint8 can't hold is an error. The
-// result has the shape [height, width].
+// t is Uint8, Uint16, Int32, Int64 or Float32. A value that a Uint8 can't hold is an error. The result has
+// the shape [height, width].
 func (p *Pipeline) Masks(t nwt.DType, outside int) (*Pipeline, error) {
 	least, most := math.MinInt, math.MaxInt
 	switch t {

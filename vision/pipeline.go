@@ -30,9 +30,9 @@ type Option func(*settings) error
 // settings are a pipeline that is being made: options can't change one that is in use.
 type settings Pipeline
 
-// WithType sets the element type of the result: Float32 (the default), Float16, BFloat16, Uint8 or
-// Uint16. Uint8 is 0 … 255 and Uint16 is 0 … 65535; they can't be normalized. The others are 0 … 1 before
-// [Normalize].
+// WithType sets the element type of the result: Float32 (the default), Float16, BFloat16, Uint8 or Uint16.
+// Uint8 is 0 … 255 and Uint16 is 0 … 65535; these two can't be normalized. The floating-point types are 0 …
+// 1 before [Normalize].
 func WithType(t nwt.DType) Option {
 	return func(s *settings) error {
 		switch t {
@@ -55,9 +55,9 @@ func WithLayout(l Layout) Option {
 	}
 }
 
-// WithOrientation turns and mirrors pictures of JPEG, PNG and WebP files as their Exif data says. If it
-// says nothing, their XMP data counts, as in Pillow. Without it pictures are loaded as they are stored, as
-// in torchvision's ImageFolder. TIFF files are always turned, as in torchvision.
+// WithOrientation turns and mirrors pictures of JPEG, PNG and WebP files as their Exif data says. If the
+// Exif data has no orientation, the XMP data is used, as in Pillow. Without this option pictures are loaded
+// as they are stored, as in torchvision's ImageFolder. TIFF files are always turned, as in torchvision.
 func WithOrientation() Option {
 	return func(s *settings) error {
 		s.orient = true
@@ -65,17 +65,17 @@ func WithOrientation() Option {
 	}
 }
 
-// WithDamaged loads what can be decoded of JPEG and GIF files that are cut or damaged, as Pillow does
+// WithDamaged loads the decodable part of JPEG and GIF files that are truncated or damaged, as Pillow does
 // with LOAD_TRUNCATED_IMAGES. The rest is grey or, in a GIF file, has the palette's first colour. In a
-// baseline JPEG file, everything after the damage is grey. If scans of a progressive file are missing,
-// its blocks aren't smoothed, while Pillow smooths them. Without this option a cut JPEG file is an
-// error. Damage that is noticed in a JPEG file is an error too, unless it lies below the rows that a
-// crop needs.
+// baseline JPEG file, everything after the damage is grey. If scans of a progressive file are missing, its
+// blocks aren't smoothed; Pillow smooths them.
 //
-// WithDamaged also loads PNG files whose end is missing but whose pixels are complete, and PNG files with
-// a wrong checksum.
+// WithDamaged also loads PNG files whose end is missing but whose pixels are complete, and PNG files with a
+// wrong checksum.
 //
-// A JPEG file has no checksum: if flipped bits still make valid codes, its pixels change unnoticed.
+// Without this option a truncated JPEG file is an error. If damage in a JPEG file is noticed, it is an
+// error too, unless it lies below the rows that a crop needs. But a JPEG file has no checksum: if flipped
+// bits still make valid codes, its pixels change unnoticed.
 func WithDamaged() Option {
 	return func(s *settings) error {
 		s.damaged = true
@@ -87,8 +87,8 @@ func WithDamaged() Option {
 const DefaultMaxPixels = 89_478_485
 
 // WithMaxPixels sets how many pixels a picture may have. The default is [DefaultMaxPixels]. If a file's
-// header tells of more pixels, or of a side longer than 2²⁰, that is an error, before any memory is
-// allocated.
+// header declares more pixels, or a side longer than 2²⁰, that is an error. No memory is allocated for such
+// a picture.
 func WithMaxPixels(n int) Option {
 	return func(s *settings) error {
 		if n < 1 || int64(n) > 1<<31 {
@@ -99,9 +99,8 @@ func WithMaxPixels(n int) Option {
 	}
 }
 
-// WithoutScaling decodes JPEG files at their full size. Otherwise a file is decoded at half or a quarter of
-// its size if that leaves at least twice as many pixels per side as the result has: see the package
-// documentation.
+// WithoutScaling decodes JPEG files at their full size. By default, a large file is decoded at half or a
+// quarter of its size: see the package documentation.
 func WithoutScaling() Option {
 	return func(s *settings) error {
 		s.unscaled = true
@@ -113,8 +112,8 @@ func WithoutScaling() Option {
 const DefaultRowMemory = 256 << 20
 
 // WithRowMemory sets how many bytes of memory the process may use to remember where rows of blocks begin in
-// baseline JPEG files: see the package documentation. The default is [DefaultRowMemory]; with 0, the
-// pipeline remembers nothing. The pixels are the same.
+// baseline JPEG files: see the package documentation. The default is [DefaultRowMemory]. With 0, the
+// pipeline remembers nothing. The option doesn't change pixels.
 func WithRowMemory(bytes int64) Option {
 	return func(s *settings) error {
 		if bytes < 0 {
@@ -125,8 +124,7 @@ func WithRowMemory(bytes int64) Option {
 	}
 }
 
-// A Pipeline turns the bytes of pictures into tensors. Many goroutines may use it
-// at once.
+// A Pipeline turns the bytes of pictures into tensors. Many goroutines may use it at once.
 type Pipeline struct {
 	plan
 	dtype     nwt.DType
@@ -146,9 +144,9 @@ type Pipeline struct {
 	made      string // names the transforms that it was made from
 }
 
-// New makes a pipeline that applies the transforms in the order given. Transforms of geometry must come first,
-// and one of them must fix the size of the result. Transforms of colour must follow, and then Normalize
-// and RandomErasing. The error joins an *[nwt.ArgumentError] for each problem.
+// New makes a pipeline that applies the transforms in the order given. Geometric transforms must come
+// first, and one of them must fix the size of the result. Colour transforms come next, then Normalize and
+// RandomErasing. The error joins an *[nwt.ArgumentError] for each problem.
 func New(transforms []Transform, opts ...Option) (*Pipeline, error) {
 	p := &Pipeline{dtype: nwt.Float32, maxPixels: DefaultMaxPixels, rowBound: DefaultRowMemory}
 	p, err := p.complete(transforms, opts)
@@ -226,14 +224,13 @@ func writers[T element](f format, tables *[3]*levels[T], of func(float64) T) fun
 	return func() writer { return &output[T]{format: f, tables: tables, of: of} }
 }
 
-// Fingerprint depends on what the pipeline makes of a picture: its transforms, and the options that
-// change pixels.
+// Fingerprint depends on the pipeline's transforms, and on the options that change pixels.
 func (p *Pipeline) Fingerprint() string {
 	return fmt.Sprintf("vision.Pipeline: %s%v %v orientation %v damaged %v scaled %v", p.made, p.dtype, p.layout, p.orient, p.damaged, !p.unscaled)
 }
 
-// Field returns the field that holds the result: its name, type and shape. To declare it in a schema,
-// pass its shape: nwt.AddField[float32](&schema, name, p.Field(name).Shape...).
+// Field returns the field that holds the result, with its name, type and shape. To declare the field in a
+// schema, pass its shape: nwt.AddField[float32](&schema, name, p.Field(name).Shape...).
 func (p *Pipeline) Field(name string) nwt.Field {
 	channels := 3
 	if p.grey {
@@ -262,11 +259,11 @@ func (p *Pipeline) fits(dst *nwt.Sample, field, n int) bool {
 
 // Load decodes the picture in data, applies the transforms with random numbers from dst.Rand, and writes
 // the result to a field of dst. The field must have the type and shape of [Pipeline.Field]. Load neither
-// keeps nor changes data. Its errors don't name the picture: the caller adds the name.
+// keeps nor changes data. Its errors don't name the picture, so the caller adds the name.
 //
-// Load ends soon after the context of the dataset's Load call does: when the program leaves the epoch, or
-// when [nwt.WithTimeout] gives the call up. The error then wraps the context's cause. The package
-// documentation says which decoders go on for longer.
+// Load ends soon after the context of the dataset's Load call ends. That happens when the program leaves
+// the epoch, or when [nwt.WithTimeout] gives the call up. The error then wraps the context's cause. Some
+// decoders continue for longer: see the package documentation.
 func (p *Pipeline) Load(dst *nwt.Sample, field int, data []byte) error {
 	return p.load(dst.Context(), dst, field, data)
 }
@@ -276,7 +273,7 @@ func (p *Pipeline) load(ctx context.Context, dst *nwt.Sample, field int, data []
 	return d.load(ctx, p, field, [][]byte{data})
 }
 
-// LoadPixels does what Load does, for a picture that is decoded already: height × width pixels of three
+// LoadPixels does the same as Load for a decoded picture. The picture has height × width pixels of three
 // bytes, or of one byte if it is grey, in the order of layout.
 func (p *Pipeline) LoadPixels(dst *nwt.Sample, field int, pixels []byte, height, width int, layout Layout) error {
 	_, err := p.ChoosePixels(dst, field, pixels, height, width, layout)

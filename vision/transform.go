@@ -11,8 +11,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// A Transform is a step of a [Pipeline]: one of this package's types. Names,
-// meanings and defaults are those of torchvision.transforms.v2.
+// A Transform is a step of a [Pipeline], and one of this package's types. Names, meanings and defaults are
+// those of torchvision.transforms.v2.
 type Transform interface {
 	// check completes and checks the step; it returns its name.
 	check(*plan) error
@@ -81,8 +81,8 @@ func (p *plan) geometrical(name string, size Size, resizes bool, f func(*geometr
 	return nil
 }
 
-// RandomResizedCrop takes a part of the picture with a random area and a random ratio of width to height,
-// and resizes it. If ten random parts don't fit, it takes the middle.
+// RandomResizedCrop takes a part of the picture and resizes it. The part's area and its ratio of width to
+// height are random. If ten random parts don't fit, it takes the middle of the picture.
 type RandomResizedCrop struct {
 	Size  Size
 	Scale [2]float64 // least and greatest share of the picture's area; default 0.08 and 1
@@ -161,8 +161,8 @@ func logUniform(r *rand.Rand, from, to float64) float64 {
 	return from
 }
 
-// Resize resizes the picture to Size. If Size is 0, it resizes the shorter side to
-// Shorter pixels and keeps the ratio of the sides.
+// Resize resizes the picture to Size. If Size is 0, it resizes the shorter side to Shorter pixels and keeps
+// the ratio of the sides.
 type Resize struct {
 	Shorter int
 	Size    Size
@@ -193,7 +193,7 @@ func (t Resize) check(p *plan) error {
 	})
 }
 
-// CenterCrop takes the middle of the picture. If the picture is smaller, it is surrounded by black.
+// CenterCrop takes the middle of the picture. If the picture is smaller than Size, it gets a black border.
 type CenterCrop struct{ Size Size }
 
 func (t CenterCrop) check(p *plan) error {
@@ -214,9 +214,9 @@ func (t CenterCrop) check(p *plan) error {
 	})
 }
 
-// RandomCrop takes a part of a given size at a random place of the picture, after padding the picture
-// with Padding black pixels on each side. If the picture is smaller than the part, that is an error; with
-// PadIfNeeded, it is surrounded by black instead.
+// RandomCrop first pads the picture with Padding black pixels on each side. Then it takes a part of the
+// given size at a random place. If the padded picture is smaller than the part, that is an error. With
+// PadIfNeeded, such a picture gets a black border instead.
 type RandomCrop struct {
 	Size        Size
 	Padding     int
@@ -325,8 +325,8 @@ func (t Normalize) check(p *plan) error {
 	return nil
 }
 
-// RandomErasing overwrites a random rectangle with Value, in a share P of the pictures, usually 0.5. Value is in
-// the units of the result: after Normalize, 0 is the mean.
+// RandomErasing overwrites a random rectangle with Value, in a share P of the pictures, usually 0.5. Value
+// is in the units of the result. So after Normalize, 0 is the mean.
 type RandomErasing struct {
 	P     float64
 	Scale [2]float64 // share of the result's area, from … to; default 0.02 … 0.33
