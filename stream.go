@@ -11,7 +11,6 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/nwt-go/nwt/internal/files"
 	"github.com/nwt-go/nwt/internal/lanes"
 	"github.com/nwt-go/nwt/internal/mixture"
 	"github.com/nwt-go/nwt/internal/order"
@@ -29,9 +28,8 @@ type Stream interface {
 	Fields() []Field // the layout of one sample, which must not change
 	Shards() int     // the number of shards, at least one for each rank unless it is a [CountedStream]; each loader asks only once
 	// Open begins to read a shard, 0 ≤ shard < Shards. After a temporary error of Open or of the reader,
-	// the loader calls Open again, as [WithRetry] says; while too many files are open, it tries for a
-	// minute. The shard must give the same records again: those already read are dropped. After any other
-	// error of Open the shard counts as one bad sample.
+	// the loader calls Open again, as [WithRetry] says. The shard must give the same records again: those
+	// already read are dropped. After any other error of Open the shard counts as one bad sample.
 	Open(ctx context.Context, shard int) (ShardReader, error)
 	Load(ctx context.Context, r *Record, dst *Sample) error // makes a sample of a record, under the rules for Load of a [Dataset]
 }
@@ -421,13 +419,8 @@ func (q *streamFill) config(k, first int) shards.Config[Record] {
 	s, n, o := q.l.setup.ds.(*streamDataset).streams[k], q.l.setup.shards[k], q.l.setup.opts
 	order, key := q.l.setup.shardOrder(k), permute.SeedKey(q.l.setup.seedOfStream(k))
 	c := shards.Config[Record]{
-		Open: func(ctx context.Context, shard int) (shards.Reader[Record], error) { return s.Open(ctx, shard-first) },
-		Again: func(ctx context.Context, failures int, err error) error {
-			if files.TooMany(err) {
-				return err
-			}
-			return o.retry.Again(ctx, failures, err)
-		},
+		Open:   func(ctx context.Context, shard int) (shards.Reader[Record], error) { return s.Open(ctx, shard-first) },
+		Again:  o.retry.Again,
 		Size:   func(r *Record) int { return cap(r.Data) },
 		Failed: func(shard, record int, err error) error { return &ShardError{Shard: shard, Record: record, Err: err} },
 		Shards: func(epoch int) (all []int) {

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/fstest"
 	"testing/synctest"
@@ -132,23 +131,6 @@ func TestAShardThatCannotBeOpenedForItEndsIsNoEmptyShard(t *testing.T) {
 	require.NotErrorIs(t, err, io.EOF)
 	_, _, err = epoch(t, nwt.Streamed(s))
 	require.ErrorContains(t, err, "the connection")
-}
-
-func TestWhereTooManyFilesAreOpenAShardWaitsForOne(t *testing.T) {
-	data := fstest.MapFS{"a.tar": {Data: shard(t, 0, 5)}, "b.tar": {Data: shard(t, 5, 10)}}
-	var attempts atomic.Int32
-	short := failing{data, func(string) error {
-		if attempts.Add(1)%3 > 0 {
-			return []error{syscall.EMFILE, syscall.ENFILE}[attempts.Load()%2]
-		}
-		return nil
-	}}
-	s, err := wds.New(short, []string{"a.tar", "b.tar"}, fields, load)
-	require.NoError(t, err)
-	got, bad, err := epoch(t, nwt.Streamed(s), nwt.WithErrorBudget(10), nwt.WithInterleave(1))
-	require.NoError(t, err)
-	require.Empty(t, bad)
-	require.Equal(t, upTo(10), got)
 }
 
 // stuck is a file that is read when its turn comes, if ever.

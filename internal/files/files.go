@@ -241,10 +241,6 @@ func whileShared(ctx context.Context, f func() error) error {
 	}
 }
 
-// TooMany reports whether opening failed only because too many files are open in this process or on this
-// machine. In that case it is worth waiting until one is closed.
-func TooMany(err error) bool { return tooMany(err) }
-
 // IsAt reports whether f is the file at path.
 func IsAt(f interface{ Stat() (fs.FileInfo, error) }, path string) bool {
 	is, err := f.Stat()

@@ -18,5 +18,3 @@ func rename(from, to string) error { return os.Rename(from, to) }
 func remove(path string) error { return os.Remove(path) }
 
 func heldOpen(error) bool { return false }
-
-func tooMany(error) bool { return false }

@@ -3,7 +3,6 @@
 package files
 
 import (
-	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -21,5 +20,3 @@ func rename(from, to string) error { return os.Rename(from, to) }
 func remove(path string) error { return os.Remove(path) }
 
 func heldOpen(error) bool { return false }
-
-func tooMany(err error) bool { return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) }

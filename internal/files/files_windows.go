@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"golang.org/x/sys/windows"
 )
@@ -73,8 +72,4 @@ func heldOpen(err error) bool {
 		}
 	}
 	return false
-}
-
-func tooMany(err error) bool {
-	return errors.Is(err, windows.ERROR_TOO_MANY_OPEN_FILES) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }

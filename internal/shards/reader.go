@@ -7,10 +7,8 @@ import (
 	"io"
 	"math"
 	"sync/atomic"
-	"time"
 
 	"github.com/nwt-go/nwt/internal/callctx"
-	"github.com/nwt-go/nwt/internal/files"
 	"github.com/nwt-go/nwt/internal/lanes"
 	"github.com/nwt-go/nwt/internal/usercall"
 )
@@ -459,38 +457,13 @@ func (c *shardReader[R]) open() (err error) {
 	if c.reader != nil {
 		return nil
 	}
-	if c.reader, err = c.openPatiently(); err != nil {
+	c.reader, err = c.set.Open(c.ctx, c.shard)
+	if err == nil && c.reader == nil {
+		err = errors.New("its Open returned neither a reader nor an error")
+	}
+	if err != nil {
 		return fmt.Errorf("it can't be opened: %w", err)
 	}
 	c.given = 0
 	return nil
-}
-
-// filePatience is how long to wait while too many files are open.
-const filePatience = time.Minute
-
-// openPatiently opens a shard. While too many files are open, it tries again.
-func (c *shardReader[R]) openPatiently() (Reader[R], error) {
-	began := time.Now()
-	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
-		c.begins()
-		reader, err := c.set.Open(c.ctx, c.shard)
-		c.returned() // waiting doesn't count as the call's time
-		switch {
-		case err == nil && reader == nil:
-			return nil, errors.New("its Open returned neither a reader nor an error")
-		case !files.TooMany(err):
-			return reader, err
-		case time.Since(began) >= filePatience:
-			return nil, fmt.Errorf("too many files were open for a minute (a lower WithInterleave needs fewer): %w", err)
-		}
-		if !c.set.group.short.Swap(true) {
-			c.set.group.Log.Warn("nwt: too many files are open: a shard is opened again for a minute. A lower WithInterleave needs fewer", "error", err)
-		}
-		select {
-		case <-time.After(wait):
-		case <-c.ctx.Done():
-			return nil, err
-		}
-	}
 }

@@ -80,8 +80,6 @@ type Group struct {
 	Ahead    bool            // goroutines read the shards; otherwise the caller of Next does. The fields below matter only if it is set
 	Watchdog *watch.Watchdog // watches each call of Open and of a Reader; nil: none
 	Stop     func(err error) // called when a reader has ended its goroutine: reading must end
-
-	short atomic.Bool // it has been logged that too many files are open
 }
 
 // A Set reads the shards of one stream.

@@ -5,14 +5,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"io/fs"
 	"iter"
 	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -346,24 +344,6 @@ func TestALoaderThatLosesItsWorkersWaitsForAStreamWithoutSpinning(t *testing.T) 
 		require.Len(t, got, 80)
 		require.NoError(t, l.Close())
 	})
-}
-
-func TestAShardIsOpenedOnceMoreWhenTooManyFilesAreOpen(t *testing.T) {
-	for _, workers := range []int{0, 2} {
-		var refused atomic.Int32
-		s := &kit.Breaking{Shelves: kit.NewShelves(5, 5, 5), OnOpen: func(shard int) error {
-			if shard == 1 && refused.Add(1) <= 9 {
-				return &fs.PathError{Op: "open", Path: "1.tar", Err: syscall.EMFILE}
-			}
-			return nil
-		}}
-		l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(workers), nwt.WithRetry(0, time.Microsecond), kit.Silent)
-		got, err := kit.Values(t, l, 0)
-		require.NoError(t, err)
-		slices.Sort(got)
-		require.Equal(t, kit.UpTo(15), got)
-		require.Zero(t, s.Opened.Load())
-	}
 }
 
 func TestTheWaitBeforeAShardIsOpenedAgainDoubles(t *testing.T) {

@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"iter"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -147,50 +145,6 @@ func TestBatchesOfAStreamHaveTheirOwnRandomness(t *testing.T) {
 				require.Equal(t, whole[k+1:], append([]uint64{}, rest...))
 			}
 		}
-	}
-}
-
-// scarce is a stream of which only so many shards can be open at once.
-type scarce struct {
-	nwt.Stream
-	most, open atomic.Int32
-}
-
-func (s *scarce) Open(ctx context.Context, shard int) (nwt.ShardReader, error) {
-	if s.open.Add(1) > s.most.Load() {
-		s.open.Add(-1)
-		return nil, &fs.PathError{Op: "open", Path: "shard.tar", Err: syscall.EMFILE}
-	}
-	r, err := s.Stream.Open(ctx, shard)
-	return &scarceReader{r, s}, err
-}
-
-type scarceReader struct {
-	nwt.ShardReader
-	s *scarce
-}
-
-func (r *scarceReader) Close() error { r.s.open.Add(-1); return r.ShardReader.Close() }
-
-func TestAShardWaitsAMinuteForAFile(t *testing.T) {
-	for _, workers := range []int{0, 2} {
-		synctest.Test(t, func(t *testing.T) {
-			var log kit.Journal
-			s := &scarce{Stream: kit.NewShelves(10)}
-			l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithBatchSize(2), nwt.WithWorkers(workers), nwt.WithInterleave(1), log.Option())
-			time.AfterFunc(50*time.Second, func() { s.most.Store(1) })
-			got, err := kit.Values(t, l, 0)
-			require.NoError(t, err)
-			require.Equal(t, kit.UpTo(10), got)
-			require.Contains(t, log.String(), "too many files are open")
-			s.most.Store(0)
-			began := time.Now()
-			_, err = kit.Values(t, l, 1)
-			require.ErrorIs(t, err, syscall.EMFILE)
-			require.ErrorContains(t, err, "too many files were open for a minute (a lower WithInterleave needs fewer)")
-			require.InDelta(t, time.Minute, time.Since(began), float64(time.Second+time.Millisecond))
-			require.NoError(t, l.Close())
-		})
 	}
 }
 
