@@ -46,29 +46,29 @@ func (r *Result) trial(workers int) Trial {
 
 // A Result is what [Tune] found. In JSON, durations are whole nanoseconds.
 type Result struct {
-	Workers       int           `json:"workers"`       // the choice: the fewest workers within Alpha of the fastest, as far as could be measured
-	Fastest       int           `json:"fastest"`       // the fastest count that may be chosen. Counts that were measured only once, or less precisely than ± 50 %, are left out if there are others
-	Trials        []Trial       `json:"trials"`        // one per worker count measured, ascending, except counts that memory rules out
-	Alpha         time.Duration `json:"alpha_ns"`      // how much longer the choice may take than the fastest count, over as many iterations as Iterations says
-	Iterations    int           `json:"iterations"`    // the number of iterations over which Alpha and Trial.Total accumulate
-	Repeatability float64       `json:"repeatability"` // the share of runs that would choose the same, 0 … 1; 0: not known. It doesn't say whether the choice is right
+	Workers       int           `json:"workers"`       // the choice: the lowest count whose measured time is within Alpha of the fastest count's
+	Fastest       int           `json:"fastest"`       // the fastest count that may be chosen. If possible, it was measured more than once, and to within ± 50 %
+	Trials        []Trial       `json:"trials"`        // one per measured worker count, ascending. Counts that memory rules out have none
+	Alpha         time.Duration `json:"alpha_ns"`      // the difference in time that doesn't matter, over Iterations iterations
+	Iterations    int           `json:"iterations"`    // how many iterations Alpha and Trial.Total cover
+	Repeatability float64       `json:"repeatability"` // the share of repeated tunings that would choose the same count, 0 … 1; 0: not known. A high share doesn't prove that the choice is right
 
-	Floor    time.Duration `json:"floor_ns"`            // what an iteration would take if training never waited; known from counts at which it hardly waits; 0: not known
-	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // counts that may not be chosen, ascending: their Code says why
+	Floor    time.Duration `json:"floor_ns"`            // time of an iteration if training never waited, judging by counts at which it hardly waits; 0: not known
+	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // counts that may not be chosen, ascending
 
 	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" if a loader tuned itself
 	Device     string `json:"device"`
 	BatchSize  int    `json:"batch_size"`
 	BatchBytes int64  `json:"batch_bytes"`
 
-	BatchSamples float64 `json:"batch_samples"` // mean size of a batch: a sampler may make batches smaller than BatchSize
-	Step         bool    `json:"step"`          // WithStep was given: iterations include a training step
-	Cached       bool    `json:"cached"`        // the result was taken from the file of WithResultCache
+	BatchSamples float64 `json:"batch_samples"` // mean size of a batch, which may be smaller than BatchSize with a BatchSampler
+	Step         bool    `json:"step"`          // whether iterations include the training step of WithStep
+	Cached       bool    `json:"cached"`        // whether the result comes from the file of WithResultCache
 
 	Hardware Hardware      `json:"hardware"`
-	Reason   string        `json:"reason"`             // why the choice was made, in a sentence or two
+	Reason   string        `json:"reason"`             // why this count was chosen, in a sentence or two
 	Warnings []string      `json:"warnings,omitempty"` // reasons to trust the answer less
-	Advice   []string      `json:"advice,omitempty"`   // what to change, judging by the measurements
+	Advice   []string      `json:"advice,omitempty"`   // suggested changes, the most useful first
 	Elapsed  time.Duration `json:"elapsed_ns"`         // how long tuning took
 
 	waited time.Duration // the part of Elapsed in which another process tuned
@@ -77,19 +77,19 @@ type Result struct {
 // RuledOut is a worker count that may not be chosen.
 type RuledOut struct {
 	Workers int    `json:"workers"`
-	Code    string `json:"code"`   // "memory": it takes too much; "cpus": it is faster only because it takes CPUs from other programs; "stream" or "timeout": count 0 isn't tried there
-	Reason  string `json:"reason"` // the code in words, with figures
+	Code    string `json:"code"`   // "memory": needs too much memory; "cpus": is faster only by taking CPUs from other programs; "stream" or "timeout": 0 workers aren't tried for a stream or with WithTimeout
+	Reason  string `json:"reason"` // Code in words, with figures
 }
 
 // Hardware describes the machine, and how much of it the process may use.
 type Hardware struct {
-	CPU        string  `json:"cpu"`      // model
+	CPU        string  `json:"cpu"`      // model of the CPU
 	Logical    int     `json:"logical"`  // CPUs of the machine, hyper-threads included
 	Physical   int     `json:"physical"` // cores of the machine
 	Affinity   int     `json:"affinity"` // logical CPUs that the process may run on
 	Quota      float64 `json:"quota"`    // CPU time that the container may use, in CPUs; 0: no quota
 	GOMAXPROCS int     `json:"gomaxprocs"`
-	Memory     int64   `json:"memory"` // of the machine, in bytes
+	Memory     int64   `json:"memory"` // memory of the machine, in bytes
 }
 
 func (h Hardware) String() string {
@@ -109,43 +109,43 @@ func (h Hardware) String() string {
 // A Trial holds what was measured at one worker count.
 type Trial struct {
 	Workers    int           `json:"workers"`
-	Iterations int           `json:"iterations"` // how many iterations were measured; those before workers are warm are left out, unless warming up takes too long
-	Mean       time.Duration `json:"mean_ns"`    // mean time of an iteration: wait + transfer (+ step, if there is one)
-	Low        time.Duration `json:"low_ns"`     // Low … High is the 95 % interval of Mean, after removing drift that all counts share
+	Iterations int           `json:"iterations"` // how many iterations were measured, usually without those in which workers warm up
+	Mean       time.Duration `json:"mean_ns"`    // mean time of an iteration, the sum of Wait, Transfer and Step
+	Low        time.Duration `json:"low_ns"`     // Low … High is the 95 % confidence interval of Mean. Drift that all counts share is removed first
 	High       time.Duration `json:"high_ns"`
-	Median     time.Duration `json:"median_ns"` // time of an iteration
-	P99        time.Duration `json:"p99_ns"`    // time of an iteration
-	Total      time.Duration `json:"total_ns"`  // time of as many iterations as Result.Iterations says
+	Median     time.Duration `json:"median_ns"` // median time of an iteration
+	P99        time.Duration `json:"p99_ns"`    // 99th percentile of the time of an iteration
+	Total      time.Duration `json:"total_ns"`  // time of Result.Iterations iterations
 
-	Wait     time.Duration `json:"wait_ns"`           // mean time blocked for a batch
-	Transfer time.Duration `json:"transfer_ns"`       // mean time of the copy to the device, except the part that other work hid
+	Wait     time.Duration `json:"wait_ns"`           // mean time that an iteration waits for a batch to be loaded
+	Transfer time.Duration `json:"transfer_ns"`       // mean time that an iteration waits for the copy to the device
 	Step     time.Duration `json:"step_ns"`           // mean time of the training step
-	Reading  float64       `json:"reading,omitempty"` // share of the time, 0 … 1, in which a batch waited for a stream's records; near 1, reading is the bottleneck
+	Reading  float64       `json:"reading,omitempty"` // share of the time, 0 … 1, in which a batch waits for a stream's records. Near 1, reading is the bottleneck
 
-	Copy      time.Duration `json:"copy_ns,omitempty"`   // mean time of the copy to the device, hidden or not
-	Bandwidth float64       `json:"bandwidth,omitempty"` // of the copies, in bytes per second
+	Copy      time.Duration `json:"copy_ns,omitempty"`   // mean time of the whole copy to the device
+	Bandwidth float64       `json:"bandwidth,omitempty"` // bytes per second of the copies
 
-	FirstBatch time.Duration `json:"first_batch_ns"` // time until the first batch came, WithWorkerInit included; set only for the count that was measured first
+	FirstBatch time.Duration `json:"first_batch_ns"` // time until the first batch came, WithWorkerInit included. It is set only for the count that was measured first
 	Prefetch   int           `json:"prefetch"`       // the largest prefetch during the trial, in batches
-	Memory     int64         `json:"memory"`         // bytes that this process and the processes that load for it need, without file pages and idle heap; 0: not known
-	PeakRSS    int64         `json:"peak_rss"`       // of the process, in bytes, file pages included
-	PeakExact  bool          `json:"peak_exact"`     // the kernel reported PeakRSS
+	Memory     int64         `json:"memory"`         // bytes that this process and its loading processes need, without file pages and idle heap; 0: not known
+	PeakRSS    int64         `json:"peak_rss"`       // peak resident memory of this process in bytes, file pages included
+	PeakExact  bool          `json:"peak_exact"`     // whether PeakRSS comes from the kernel
 	SystemUsed int64         `json:"system_used"`    // bytes in use on the machine when the trial ended
 
 	// Shares of the CPUs, 0 … 1. If the host has several ranks, the shares are of this rank's CPUs.
 	CPU          float64 `json:"cpu"`           // used by this process, its garbage collector included
 	CollectorCPU float64 `json:"collector_cpu"` // used by its garbage collector
-	OtherCPU     float64 `json:"other_cpu"`     // used by other processes: during this trial or, if it was too short to tell, during all of Tune; −1: not known
+	OtherCPU     float64 `json:"other_cpu"`     // used by other processes. If this trial was too short to tell, it is their share during all of Tune; −1: not known
 }
 
 // Progress says how far tuning or precomputing has come.
 type Progress struct {
 	Phase   string        // "measuring", "precomputing" or "done"
-	Workers int           // the count that is being measured, or that precomputing uses
-	Done    float64       // share that is done, 0 … 1; it never falls
-	Elapsed time.Duration // since Tune was called, or since Precompute began to load
-	Left    time.Duration // for tuning, the most time that is left, 0 if there is no bound; for precomputing, an estimate
-	Trial   *Trial        // what is known so far of the count that was just measured; nil if none was
+	Workers int           // number of workers that is being measured, or with which samples are precomputed
+	Done    float64       // share of the work that is done, 0 … 1. It never falls
+	Elapsed time.Duration // time since Tune was called, or since Precompute began to load
+	Left    time.Duration // for tuning, the most time that may be left, or 0 without a bound; for precomputing, an estimate
+	Trial   *Trial        // figures of the count that was measured last, so far; nil if there is none
 }
 
 // needs returns the memory that a trial needs. File pages don't count, because the system can take them

@@ -6,15 +6,15 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// A Strategy decides which counts of workers [Tune] measures, and for how long.
+// A Strategy decides which worker counts [Tune] measures, and for how long.
 type Strategy int
 
 const (
-	// Greedy tries more workers while training waits, and then fewer, until they are clearly too few. It
-	// ends when 95 % of repeated tunings would choose the same count.
+	// Greedy tries more workers while training waits. Then it tries fewer workers, until they are clearly too
+	// few. Greedy ends when 95 % of repeated tunings would choose the same count.
 	Greedy Strategy = iota
-	// Exhaustive measures every count, 0 … CPUs−1, in four rounds, and higher counts as long as more
-	// workers are faster and CPUs are idle.
+	// Exhaustive measures every count from 0 to CPUs − 1, in four rounds. It also measures higher counts
+	// while more workers are faster and CPUs are idle.
 	Exhaustive
 )
 
@@ -29,7 +29,7 @@ func (s Strategy) String() string {
 	return strategies[s].String()
 }
 
-// WithStrategy sets how [Tune] searches: [Greedy] by default, or [Exhaustive].
+// WithStrategy sets how [Tune] searches: with [Greedy], which is the default, or with [Exhaustive].
 func WithStrategy(s Strategy) Option {
 	return option("WithStrategy", inTune, errorIf(!s.known(), "WithStrategy", s, "must be Greedy or Exhaustive"), func(o *options) { o.strategy = s })
 }

@@ -19,14 +19,15 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// Tune measures, at several worker counts, how long a batch takes to reach the device, on this machine
-// and with this dataset. It picks the lowest count that is as good as the fastest. Give it the options
-// that training will use. The batches that it loads are dropped. It returns the errors of [NewLoader],
-// of loading, of the step and of ctx, and an error if no count fits into memory. If ctx ends after the
-// result is complete, Tune still returns the result.
+// Tune finds the lowest worker count that is as good as the fastest one. It loads batches of ds with several
+// worker counts on this machine, and measures how long a batch takes to reach the device. Give Tune the
+// options that training will use. Tune drops the batches that it loads.
 //
-// On Linux, Tune measures peak memory by resetting the process's high-water mark (VmHWM, and the maximum
-// resident set of getrusage): afterwards the mark counts from the last measurement.
+// Tune returns the errors of [NewLoader], of loading and of the step. If no worker count fits into memory,
+// Tune returns an error. If ctx ends before the result is complete, Tune returns the context's error.
+//
+// On Linux, Tune resets the process's peaks of memory: VmHWM, and the maximum resident set of getrusage.
+// After Tune, these peaks count from its last measurement.
 func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	src, err := newSetup(ds, opts)
 	if err != nil {
@@ -36,8 +37,8 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	return src.tune(ctx)
 }
 
-// NewTunedLoader calls [Tune], then [NewLoader] with the worker count that Tune chose; [Loader.Result]
-// returns Tune's result. ctx bounds only tuning.
+// NewTunedLoader calls [Tune], and then [NewLoader] with the worker count that Tune chose. [Loader.Result]
+// returns Tune's result. The context bounds only tuning.
 func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSetup(ds, opts)
 	if err != nil {
