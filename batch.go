@@ -612,6 +612,63 @@ func (l *engine) release(s *slot) {
 	}
 }
 
+// openSpare prepares the batch's spare for the places from … to−1, which are then loaded one by one: a
+// call of LoadMany that was given up may still write to these places in the batch's own slot. In the
+// spare, the index of any other place is −1. Its memory is ordinary memory, since the places are moved
+// to another slot afterwards.
+func (b *batch) openSpare(from, to int) error {
+	if b.spare == nil {
+		s, err := b.slotLike(slotMemory{osmemory.Map, osmemory.Unmap})
+		if err != nil {
+			return err
+		}
+		for place := range s.indices {
+			s.indices[place] = -1
+		}
+		b.spare = s
+	}
+	copy(b.spare.indices[from:to], b.slot.indices[from:to])
+	return nil
+}
+
+// slotLike returns a slot in which the batch has the same shape as in its own slot.
+func (b *batch) slotLike(mem slotMemory) (*slot, error) {
+	s, err := b.l.newSlot(mem)
+	if err == nil && b.l.ownShapes() {
+		s.places.Like(&b.slot.places)
+	}
+	return s, err
+}
+
+// moveOut moves a loaded batch, except its bad places, to a slot that no call that was given up can write to.
+func (b *batch) moveOut() error {
+	memory := b.l.setup.slotMem
+	if b.request != nil && b.request.memory.alloc != nil {
+		memory = b.request.memory
+	}
+	to, err := b.slotLike(memory)
+	if err != nil {
+		return fmt.Errorf("out of the way of a Load that hangs: %w", err)
+	}
+	bad := b.bad.sorted()
+	for place := range b.size {
+		if len(bad) > 0 && bad[0].place == place {
+			bad = bad[1:]
+			continue
+		}
+		home := b.slot
+		if b.spare != nil && b.spare.indices[place] >= 0 {
+			home = b.spare
+		}
+		to.copyPlaces(place, home, place, place+1)
+	}
+	b.giveUp(b.slot)
+	b.slot = to
+	b.resize(b.size)
+	b.leaveSpare()
+	return nil
+}
+
 // copyPlaces copies places from … end−1 of src, a slot of the same geometry that may be s itself, to the
 // places of s that begin at to.
 func (s *slot) copyPlaces(to int, src *slot, from, end int) {

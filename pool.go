@@ -2,15 +2,12 @@ package nwt
 
 import (
 	"context"
-	"fmt"
 	"runtime/pprof"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/nwt-go/nwt/internal/callctx"
-	"github.com/nwt-go/nwt/internal/osmemory"
 	"github.com/nwt-go/nwt/internal/search"
 	"github.com/nwt-go/nwt/internal/watch"
 )
@@ -43,13 +40,12 @@ type pool struct {
 	watching   sync.WaitGroup // the goroutine of the watchdog
 }
 
-// poolHooks is what a pool needs from its engine: newWorker and work are in worker.go, takeOver is in
-// pool.go, the others are in loader.go. The methods that run while mu is held are quick and call nothing
-// of the program.
+// poolHooks is what a pool needs from its engine: newWorker, work and giveUp are in worker.go, the others
+// in loader.go. The methods that run while mu is held are quick and call nothing of the program.
 type poolHooks interface {
 	newWorker(seat, number int) *worker // called with mu held
 	work(w *worker)                     // runs in a worker's goroutine until the worker leaves or its call was given up
-	takeOver(next, w *worker)           // makes next continue after w's call, which was given up and can't go on
+	giveUp(w *worker) handover          // gives up w's call, which can't go on: see handover
 	setQuota(workers int)               // sets for how many seats there is work; called with mu held
 	isEnding() bool                     // reports whether the run is ending, so that no worker need prepare for it; called with mu held
 }
@@ -195,14 +191,14 @@ func (p *pool) seat(w *worker) {
 	}()
 }
 
-// replace gives up the call of a worker that can't go on, and lets another worker take its seat.
+// replace gives up the call of a worker that can't go on, and lets another worker take its seat and its
+// claim.
 func (p *pool) replace(w *worker) (givenUp bool) {
-	p.mu.Lock()
-	next := p.hooks.newWorker(w.seat, p.numbers.take())
-	p.mu.Unlock()
-	p.hooks.takeOver(next, w)
+	rest := p.hooks.giveUp(w)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	next := p.hooks.newWorker(w.seat, p.numbers.take())
+	next.takeOver(rest)
 	p.seat(next)
 	p.goroutines.Done() // for w: whoever waits for the goroutines needn't wait for this call
 	return true
@@ -295,140 +291,3 @@ func (n *numbers) take() int {
 }
 
 func (n numbers) giveBack(number int) { n[number] = false }
-
-// With WithTimeout, a call that takes too long is given up. The watchdog (internal/watch) calls pool.replace,
-// and another goroutine takes over from the call's worker (takeOver). If the call is of Load, its sample is bad:
-// "no answer within WithTimeout(1s)" (internal/callctx). If it is of LoadMany, its samples are loaded one by one,
-// in the batch's spare (openSpare). The call goes on in its goroutine, which the loader no longer counts on. It
-// keeps everything that it may touch: its worker, with the samples and the indices it was given, and the whole
-// slot that they lie in (slot.holders). The batch is moved to another slot before it is delivered (leaveOutBad in
-// errors.go, moveOut). When the call returns, its loop learns that it is tooLate (its clock is Lost), and its
-// worker frees what it kept (returned). While too many calls are Away, no batch is opened (tooManyAway). Calls of
-// a ShardReader are given up in internal/shards, call.go.
-
-// takeOver implements poolHooks. If a call of Load is given up, its sample is bad. The samples of a
-// LoadMany are loaded one by one, if there is memory for that. The watchdog holds w's clock meanwhile, so
-// w's goroutine doesn't come back from the call and touch what is read and written here; next has none yet.
-func (l *engine) takeOver(next, w *worker) {
-	b := w.claim.Item
-	err := callctx.NoAnswer(w.loop.call.ctx)
-	w.loop.slot.holders.Add(1) // the call; the last holder frees the slot
-	w.keeps = w.loop.slot
-	w.loop.call.cancel(err)
-	next.claim, next.claimed, next.asked, next.loop.slot, next.loop.next = w.claim, true, true, w.loop.slot, w.loop.call.upto
-	if w.loop.call.ofBatch {
-		if refused := b.openSpare(w.loop.next, w.claim.To); refused != nil {
-			err = fmt.Errorf("%w; nor can its samples be loaded one by one: %w", err, refused)
-		} else {
-			next.loop.slot, next.loop.next = b.spare, w.loop.next
-		}
-		if !l.ring.Stopped() { // else it is not a failure
-			next.failed = err
-		}
-	}
-	for place := w.loop.next; place < next.loop.next; place++ {
-		b.fail(place, w.number, err, nil)
-	}
-}
-
-// returned frees what a call that was given up has held.
-func (w *worker) returned() {
-	w.l.release(w.keeps)
-	w.l.pool.returned(w)
-	w.loop.scratch.close(w.l.setup.opts.log)
-}
-
-// tooManyAway returns an error if too many calls that were given up haven't returned: each keeps a
-// goroutine, and perhaps a slot.
-func (l *engine) tooManyAway() error {
-	const most = 1024
-	if away := l.pool.watchdog.Away(); away >= most {
-		return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", away, l.setup.opts.timeout, most)
-	}
-	return nil
-}
-
-// patience is how long a run that is ending waits for calls before it says so.
-const patience = 5 * time.Second
-
-// A slowCallLog logs, once, that a run that is ending waits for calls.
-type slowCallLog struct {
-	armed sync.Once
-	timer *time.Timer // nil: not armed
-}
-
-func (s *slowCallLog) arm(r *run) {
-	s.armed.Do(func() {
-		s.timer = time.AfterFunc(patience, func() {
-			waits := "the epoch is over"
-			if context.Cause(r.ctx) == ErrClosed {
-				waits = "Close was called (if Load called it, it waits for ever: Load must not call Close)"
-			}
-			r.l.setup.opts.log.Warn("nwt: "+waits+", but a call of Load is still running, and is waited for: Load should return when its context ends, or WithTimeout should bound it", "epoch", r.yielded.Load())
-		})
-	})
-}
-
-func (s *slowCallLog) stop() {
-	s.armed.Do(func() {})
-	if s.timer != nil {
-		s.timer.Stop()
-	}
-}
-
-// openSpare prepares the batch's spare for the places from … to−1, which are then loaded one by one: a
-// call of LoadMany that was given up may still write to these places in the batch's own slot. In the
-// spare, the index of any other place is −1. Its memory is ordinary memory, since the places are moved
-// to another slot afterwards.
-func (b *batch) openSpare(from, to int) error {
-	if b.spare == nil {
-		s, err := b.slotLike(slotMemory{osmemory.Map, osmemory.Unmap})
-		if err != nil {
-			return err
-		}
-		for place := range s.indices {
-			s.indices[place] = -1
-		}
-		b.spare = s
-	}
-	copy(b.spare.indices[from:to], b.slot.indices[from:to])
-	return nil
-}
-
-// slotLike returns a slot in which the batch has the same shape as in its own slot.
-func (b *batch) slotLike(mem slotMemory) (*slot, error) {
-	s, err := b.l.newSlot(mem)
-	if err == nil && b.l.ownShapes() {
-		s.places.Like(&b.slot.places)
-	}
-	return s, err
-}
-
-// moveOut moves a loaded batch, except its bad places, to a slot that no call that was given up can write to.
-func (b *batch) moveOut() error {
-	memory := b.l.setup.slotMem
-	if b.request != nil && b.request.memory.alloc != nil {
-		memory = b.request.memory
-	}
-	to, err := b.slotLike(memory)
-	if err != nil {
-		return fmt.Errorf("out of the way of a Load that hangs: %w", err)
-	}
-	bad := b.bad.sorted()
-	for place := range b.size {
-		if len(bad) > 0 && bad[0].place == place {
-			bad = bad[1:]
-			continue
-		}
-		home := b.slot
-		if b.spare != nil && b.spare.indices[place] >= 0 {
-			home = b.spare
-		}
-		to.copyPlaces(place, home, place, place+1)
-	}
-	b.giveUp(b.slot)
-	b.slot = to
-	b.resize(b.size)
-	b.leaveSpare()
-	return nil
-}

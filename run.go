@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/ring"
@@ -371,6 +372,16 @@ func (r *run) openOne() (opened bool, err error) {
 	return true, nil
 }
 
+// tooManyAway returns an error if too many calls that were given up haven't returned: each keeps a
+// goroutine, and perhaps a slot.
+func (l *engine) tooManyAway() error {
+	const most = 1024
+	if away := l.pool.watchdog.Away(); away >= most {
+		return fmt.Errorf("nwt: %d calls that WithTimeout(%v) gave up haven't returned, the bound is %d: what they wait for is down", away, l.setup.opts.timeout, most)
+	}
+	return nil
+}
+
 // place writes into a batch which part of the schedule batch i is. The error comes from a BatchSampler.
 func (r *run) place(b *batch, i int) (err error) {
 	epoch, base, k, number := r.schedule.At(i)
@@ -578,6 +589,34 @@ func (r *run) takeBack() {
 		r.l.ring.Item(seq).letGo()
 	}
 	r.ahead = nil
+}
+
+// patience is how long a run that is ending waits for calls before it says so.
+const patience = 5 * time.Second
+
+// A slowCallLog logs, once, that a run that is ending waits for calls.
+type slowCallLog struct {
+	armed sync.Once
+	timer *time.Timer // nil: not armed
+}
+
+func (s *slowCallLog) arm(r *run) {
+	s.armed.Do(func() {
+		s.timer = time.AfterFunc(patience, func() {
+			waits := "the epoch is over"
+			if context.Cause(r.ctx) == ErrClosed {
+				waits = "Close was called (if Load called it, it waits for ever: Load must not call Close)"
+			}
+			r.l.setup.opts.log.Warn("nwt: "+waits+", but a call of Load is still running, and is waited for: Load should return when its context ends, or WithTimeout should bound it", "epoch", r.yielded.Load())
+		})
+	})
+}
+
+func (s *slowCallLog) stop() {
+	s.armed.Do(func() {})
+	if s.timer != nil {
+		s.timer.Stop()
+	}
 }
 
 // lockAndHalt is halt for goroutines other than the consumer's.

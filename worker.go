@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/callctx"
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/search"
 	"github.com/nwt-go/nwt/internal/usercall"
@@ -27,11 +28,11 @@ type worker struct {
 	ready   bool         // WithWorkerInit has succeeded
 	untimed int          // claims since the last one that was timed
 	cold    atomic.Int32 // samples to load before the worker counts as warm; it is warm at 0 or less
-	begins  atomic.Bool  // WithWorkerInit or the first claim is under way; not set for a claim that replace handed over
+	begins  atomic.Bool  // WithWorkerInit or the first claim is under way; not set for a claim that was taken over
 
 	loop   loadLoop
 	keeps  *slot // if its call was given up: its slot, until the call returns
-	failed error // if it took over from a LoadMany that was given up: the error to be logged
+	failed error // if it took over from a LoadMany: see handover
 }
 
 // newWorker implements poolHooks; number is what Sample.Worker returns.
@@ -149,7 +150,7 @@ func (w *worker) loadClaim() {
 		b.askSampler(w.loop.next, end, w.number)
 	}
 	ctx := w.loop.context(b.context())
-	if w.loop.how.together != nil && w.loop.slot == b.slot { // else in the spare of a LoadMany that was given up: see takeOver
+	if w.loop.how.together != nil && w.loop.slot == b.slot { // else in the spare: see handover
 		w.loop.together(ctx, end, true)
 	} else {
 		w.loop.singly(ctx, end)
@@ -195,4 +196,62 @@ func (w *worker) initialize(r *run) bool {
 		r.stop(&LoadError{Index: -1, Position: -1, Epoch: int(r.yielded.Load()), Worker: w.loop.sample.common.worker, Err: fmt.Errorf("WithWorkerInit: %w", usercall.Cause(err)), Stack: stack})
 	}
 	return usercall.Call(func() error { return w.l.setup.opts.init(r.ctx, w.loop.sample.common.worker) }, fail)
+}
+
+// A handover is what the worker whose call is given up hands to the worker that goes on.
+//
+// The lost worker keeps all that its call may touch: its goroutine and number, its samples, indices and
+// Scratch values, and the whole slot, of which the call is a holder until it returns. The batch is moved to
+// another slot before it is delivered (moveOut). The next worker gets the seat and the claim: it loads the
+// rest, and reports all of it to the ring. If the call is one of Load, its sample is bad, and the rest begins
+// after it. If it is one of LoadMany, the rest is all of its samples, which are loaded one by one in the
+// batch's spare, where the call can't write.
+//
+// The watchdog alone hands over, and one call at a time. It holds the lost worker's clock meanwhile, so that
+// the worker doesn't come back from its call and touch what is read and written here; when it does, it first
+// learns that its clock is Lost, and then touches nothing of the batch. The next worker has no goroutine yet.
+// While too many calls haven't returned, no batch is opened (tooManyAway). What a stream's readers do is in
+// internal/shards, call.go.
+type handover struct {
+	claim  ring.Claim[batch]
+	slot   *slot // into which the rest is loaded: the claim's, or the spare
+	from   int   // the first place of the rest
+	failed error // of the LoadMany, which the next worker logs: a log's handler would hold up the watchdog
+}
+
+// giveUp implements poolHooks.
+func (l *engine) giveUp(w *worker) handover {
+	b := w.claim.Item
+	err := callctx.NoAnswer(w.loop.call.ctx)
+	w.loop.slot.holders.Add(1) // the call
+	w.keeps = w.loop.slot
+	w.loop.call.cancel(err)
+	rest := handover{claim: w.claim, slot: w.loop.slot, from: w.loop.call.upto}
+	if w.loop.call.ofBatch {
+		if refused := b.openSpare(w.loop.next, w.claim.To); refused != nil {
+			err = fmt.Errorf("%w; nor can its samples be loaded one by one: %w", err, refused)
+		} else {
+			rest.slot, rest.from = b.spare, w.loop.next
+		}
+		if !l.ring.Stopped() { // else it is not a failure
+			rest.failed = err
+		}
+	}
+	for place := w.loop.next; place < rest.from; place++ {
+		b.fail(place, w.number, err, nil)
+	}
+	return rest
+}
+
+// takeOver makes a new worker go on with the rest of a claim, for which the sampler was asked.
+func (w *worker) takeOver(rest handover) {
+	w.claim, w.claimed, w.asked, w.failed = rest.claim, true, true, rest.failed
+	w.loop.slot, w.loop.next = rest.slot, rest.from
+}
+
+// returned frees what a call that was given up has held.
+func (w *worker) returned() {
+	w.l.release(w.keeps)
+	w.l.pool.returned(w)
+	w.loop.scratch.close(w.l.setup.opts.log)
 }
