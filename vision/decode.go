@@ -23,8 +23,6 @@ func (w *worker) decode(data []byte, h header, g *geometry) error {
 		g.x, g.y = g.x.shrunk(size.luma), g.y.shrunk(size.luma)
 	case h.png.channels > 0:
 		err = w.decodePNG(data, h, needed)
-	case isGIF(data):
-		err = w.decodeGIF(data, h)
 	default:
 		err = w.decodeImage(data, h, needed.bottom)
 	}
@@ -302,6 +300,7 @@ func (w *worker) decodeImage(data []byte, h header, bottom int) error {
 	whole, rows, webp := image.Rect(0, 0, h.width, h.height), h.height, isWebP(data)
 	part := whole
 	var img image.Image
+	var kind string
 	var err error
 	if webp {
 		if img, part, err = w.decodeWebP(data, h, bottom); img != nil && err == nil {
@@ -309,7 +308,10 @@ func (w *worker) decodeImage(data []byte, h header, bottom int) error {
 		}
 	}
 	if img == nil && err == nil {
-		img, _, err = image.Decode(w.from(data))
+		img, kind, err = image.Decode(w.from(data))
+	}
+	if frame, ok := img.(*image.Paletted); ok && kind == "gif" { // it may be a part of the screen
+		part, rows, frame.Rect = frame.Rect, frame.Rect.Dy(), frame.Rect.Sub(frame.Rect.Min)
 	}
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF

@@ -6,9 +6,7 @@ import (
 	"hash/crc32"
 	"image"
 	"image/color"
-	"image/gif"
 	"image/png"
-	"runtime"
 	"slices"
 	"testing"
 
@@ -88,86 +86,6 @@ func TestTIFFFilesAreTurnedOrRefusedWherePackageTIFFPassesOverWhatTheySay(t *tes
 	}
 }
 
-func TestAGIFFileWhosePixelsAreThereIsLoadedHoweverOddItIs(t *testing.T) {
-	colours := color.Palette{color.RGBA{10, 20, 30, 255}, color.RGBA{200, 100, 50, 255}, color.RGBA{90, 80, 70, 255}, color.RGBA{1, 2, 3, 255}}
-	frame := image.NewPaletted(image.Rect(0, 0, 40, 30), colours)
-	for i := range frame.Pix {
-		frame.Pix[i] = byte(i * i / 7 % 4)
-	}
-	file := encoded(t, func(b *bytes.Buffer) error { return gif.Encode(b, frame, nil) })
-	want := nwt.Values[uint8](load(t, of(t, 40, 30), file), 0)
-	picture := 13 + 3<<(file[10]&7+1)
-	for file[picture] == 0x21 {
-		picture += 8
-	}
-	require.EqualValues(t, 0x2c, file[picture])
-
-	unknown := slices.Concat(file[:picture], []byte{0x21, 0x2a, 3, 1, 2, 3, 0}, file[picture:])
-	alike := func(want []uint8, width, height int, file []byte, what string) {
-		for _, opts := range [][]vision.Option{nil, {vision.WithDamaged()}} {
-			require.Equal(t, want, nwt.Values[uint8](load(t, of(t, width, height, opts...), file), 0), what)
-		}
-	}
-	alike(want, 40, 30, unknown, "an extension that nobody knows")
-
-	small := bytes.Clone(file)
-	binary.LittleEndian.PutUint16(small[6:], 8)
-	binary.LittleEndian.PutUint16(small[8:], 8)
-	alike(want, 40, 30, small, "a picture outside of the screen")
-
-	// Behind a code that forgets, four pixels of four bits or less, and what follows them.
-	packed := func(codes ...[2]int) (b []byte) {
-		bits, n := uint64(0), 0
-		for _, c := range codes {
-			bits, n = bits|uint64(c[0])<<n, n+c[1]
-		}
-		return binary.LittleEndian.AppendUint64(nil, bits)[:(n+7)/8]
-	}
-	four := func(codes ...[2]int) []byte {
-		b := packed(codes...)
-		return slices.Concat([]byte("GIF89a\x02\x00\x02\x00\x80\x00\x00\x0a\x14\x1e\xc8\x64\x32\x2c\x00\x00\x00\x00\x02\x00\x02\x00\x00\x02"),
-			[]byte{byte(len(b))}, b, []byte{0, 0x3b})
-	}
-	pixel := [][]byte{{10, 20, 30}, {200, 100, 50}}
-	alternating := slices.Concat(pixel[0], pixel[1], pixel[0], pixel[1])
-	alike(alternating, 2, 2, four([2]int{4, 3}, [2]int{0, 3}, [2]int{1, 3}, [2]int{0, 3}, [2]int{1, 4}, [2]int{0, 4}, [2]int{5, 4}), "too many pixels")
-	alike(alternating, 2, 2, four([2]int{4, 3}, [2]int{0, 3}, [2]int{1, 3}, [2]int{0, 3}, [2]int{1, 4}, [2]int{15, 4}), "a bad code behind the pixels")
-	onlyDamaged(t, 2, 2, four([2]int{4, 3}, [2]int{0, 3}, [2]int{1, 3}, [2]int{0, 3}, [2]int{15, 4}))
-	onlyDamaged(t, 2, 2, four([2]int{4, 3}, [2]int{0, 3}, [2]int{1, 3}, [2]int{0, 3}, [2]int{3, 4}, [2]int{5, 4})) // no such colour
-
-	// As an icon has it: the transparent pixels have no colour.
-	icon := four([2]int{4, 3}, [2]int{0, 3}, [2]int{1, 3}, [2]int{0, 3}, [2]int{3, 4}, [2]int{5, 4})
-	alike(slices.Concat(pixel[0], pixel[1], pixel[0], []byte{0, 0, 0}), 2, 2,
-		slices.Concat(icon[:19], []byte("\x21\xf9\x04\x01\x00\x00\x03\x00"), icon[19:]), "a transparent colour beyond the palette")
-
-	var order []int // rows of an interlaced picture
-	for _, pass := range [][2]int{{0, 8}, {4, 8}, {2, 4}, {1, 2}} {
-		for y := pass[0]; y < 30; y += pass[1] {
-			order = append(order, y)
-		}
-	}
-	mixed := image.NewPaletted(frame.Rect, colours)
-	for i, y := range order {
-		copy(mixed.Pix[i*40:][:40], frame.Pix[y*40:])
-	}
-	interlaced := encoded(t, func(b *bytes.Buffer) error { return gif.Encode(b, mixed, nil) })
-	interlaced[picture+9] |= 0x40
-	alike(want, 40, 30, interlaced, "interlaced rows")
-
-	cut := onlyDamaged(t, 40, 30, file[:len(file)*3/4])
-	require.Equal(t, want[:3*40*15], cut[:3*40*15], "the upper rows")
-
-	// Codes of two bits: each pixel behind the code 2, which forgets what was; at the end 3.
-	var codes [][2]int
-	for i := range 9 {
-		codes = append(codes, [2]int{2, 2}, [2]int{i % 2, 2})
-	}
-	bits := packed(append(codes, [2]int{3, 2})...)
-	narrow := slices.Concat([]byte("GIF89a\x03\x00\x03\x00\x80\x00\x00\x0a\x14\x1e\xc8\x64\x32\x2c\x00\x00\x00\x00\x03\x00\x03\x00\x00\x01"),
-		[]byte{byte(len(bits))}, bits, []byte{0, 0x3b})
-	alike(slices.Concat(alternating, alternating, pixel[0]), 3, 3, narrow, "literals of one bit")
-}
-
 func TestAPNGFileWhosePixelsAreThereIsLoadedWithDamaged(t *testing.T) {
 	file := read(t, "rgb.png")
 	want := nwt.Values[uint8](load(t, of(t, 240, 180), file), 0)
@@ -229,15 +147,4 @@ func TestACommentOfNoLengthInAJPEGFileIsPassedOver(t *testing.T) {
 	}
 	_, err := pixels(t, full(t), slices.Concat(data[:2], []byte{0xff, 0xdb, 0, 0}, data[2:]))
 	require.Error(t, err, "a table of no length")
-}
-
-// Its memory would be taken before its size is checked.
-func TestAGIFFileThatLiesTakesNoMemoryIfDamageIsBorne(t *testing.T) {
-	bomb := []byte("GIF88a\xff\xff\xff\xff\x80\x00\x00\x0a\x14\x1e\xc8\x64\x32\x2c\x00\x00\x00\x00\xff\xff\xff\xff\x00\x02\x01\x04\x00\x3b")
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	_, err := pixels(t, of(t, 4, 4, vision.WithDamaged()), bomb)
-	runtime.ReadMemStats(&after)
-	require.Error(t, err)
-	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(10<<20))
 }

@@ -65,10 +65,9 @@ func WithOrientation() Option {
 	}
 }
 
-// WithDamaged loads the decodable part of JPEG and GIF files that are truncated or damaged, as Pillow does
-// with LOAD_TRUNCATED_IMAGES. The rest is grey or, in a GIF file, has the palette's first colour. In a
-// baseline JPEG file, everything after the damage is grey. If scans of a progressive file are missing, its
-// blocks aren't smoothed; Pillow smooths them.
+// WithDamaged loads the decodable part of JPEG files that are truncated or damaged, as Pillow does with
+// LOAD_TRUNCATED_IMAGES. The rest is grey. In a baseline JPEG file, everything after the damage is grey.
+// If scans of a progressive file are missing, its blocks aren't smoothed; Pillow smooths them.
 //
 // WithDamaged also loads PNG files whose end is missing but whose pixels are complete, and PNG files with a
 // wrong checksum.

@@ -104,36 +104,23 @@ func TestTheFirstPictureOfAnAnimationIsTaken(t *testing.T) {
 	}
 }
 
-func TestAGIFKeepsTheColoursBehindItsTransparency(t *testing.T) {
-	colours := color.Palette{color.RGBA{10, 20, 30, 255}, color.RGBA{200, 100, 50, 255}, color.RGBA{90, 80, 70, 255}}
+func TestAGIFIsBlackWhereItsFirstPictureIsTransparentOrMissing(t *testing.T) {
+	colours := color.Palette{color.RGBA{10, 20, 30, 255}, color.RGBA{200, 100, 50, 255}, color.RGBA{}}
 	frame := image.NewPaletted(image.Rect(1, 1, 4, 3), colours)
-	for i := range frame.Pix {
-		frame.Pix[i] = 1
+	copy(frame.Pix, []byte{0, 1, 2, 2, 1, 0})
+	file := encoded(t, func(b *bytes.Buffer) error {
+		return gif.EncodeAll(b, &gif.GIF{
+			Image: []*image.Paletted{frame, frame}, Delay: []int{1, 1}, Config: image.Config{ColorModel: colours, Width: 5, Height: 4},
+		})
+	})
+	want := make([]byte, 3*5*4)
+	for i, c := range frame.Pix {
+		at := 3 * ((1+i/3)*5 + 1 + i%3)
+		copy(want[at:], []byte{colours[c].(color.RGBA).R, colours[c].(color.RGBA).G, colours[c].(color.RGBA).B})
 	}
-	encode := func(background byte, transparent int) []byte {
-		var b bytes.Buffer
-		require.NoError(t, gif.EncodeAll(&b, &gif.GIF{
-			Image: []*image.Paletted{frame, frame}, Delay: []int{1, 1}, BackgroundIndex: background,
-			Config: image.Config{ColorModel: colours, Width: 5, Height: 4},
-		}))
-		file := b.Bytes()
-		if at := bytes.Index(file, []byte{0x21, 0xf9, 4}); transparent >= 0 {
-			file[at+3] |= 1
-			file[at+6] = byte(transparent)
-		}
-		return file
-	}
-	p, err := vision.New([]vision.Transform{vision.CenterCrop{Size: vision.Size{Height: 4, Width: 5}}}, vision.WithType(nwt.Uint8), vision.WithLayout(vision.HWC))
-	require.NoError(t, err)
-	for _, c := range []struct {
-		background  byte
-		transparent int
-		corner      []byte
-	}{{2, -1, []byte{10, 20, 30}}, {0, 1, []byte{200, 100, 50}}, {1, 0, []byte{10, 20, 30}}} {
-		got := nwt.Values[uint8](load(t, p, encode(c.background, c.transparent)), 0)
-		require.Equal(t, c.corner, got[:3])
-		require.Equal(t, []byte{200, 100, 50}, got[(5+1)*3:][:3])
-	}
+	require.Equal(t, want, nwt.Values[uint8](load(t, of(t, 5, 4), file), 0))
+	_, err := pixels(t, of(t, 5, 4, vision.WithDamaged()), file[:len(file)/3])
+	require.Error(t, err, "a GIF file that is cut")
 }
 
 // exif is EXIF data that has an orientation alone.

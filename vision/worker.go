@@ -6,10 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	_ "image/gif" // registers a format for image.Decode
 	"io"
 	"math/rand/v2"
 
-	_ "golang.org/x/image/bmp"  // registers a format for image.Decode
+	_ "golang.org/x/image/bmp"  //
 	_ "golang.org/x/image/tiff" //
 	_ "golang.org/x/image/webp" //
 
@@ -24,7 +25,6 @@ type worker struct {
 	baseline    *baselineDecoder
 	progressive *progressiveDecoder
 	png         *pngDecoder
-	gif         *gifDecoder
 	out         writer
 
 	geometry geometry
@@ -87,9 +87,6 @@ func (w *worker) tidy() {
 	}
 	if w.progressive.bytes() > maxKept {
 		w.progressive = nil
-	}
-	if w.gif != nil && cap(w.gif.codes)+cap(w.gif.pixels) > maxKept {
-		w.gif = nil
 	}
 	if w.png != nil && cap(w.png.codes)+2*cap(w.png.rows[0])+cap(w.png.spread) > maxKept {
 		w.png = nil
@@ -196,12 +193,6 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 			m := metadataOf(w.ctx, data)
 			h.orientation = m.orientation()
 		}
-	case isGIF(data):
-		f, ok := frameOfGIF(w.ctx, data)
-		if !ok {
-			return h, w.failed("vision: GIF: no picture: %w", io.ErrUnexpectedEOF)
-		}
-		h.width, h.height = f.grown().X, f.grown().Y
 	default:
 		config, format, err := image.DecodeConfig(w.from(data))
 		if errors.Is(err, image.ErrFormat) {
