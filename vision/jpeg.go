@@ -18,7 +18,7 @@ type jpegHeader struct {
 	subX, subY    int                   // pixels of the picture for each pixel of a chroma plane; 0: unusual
 	progressive   bool                  // else baseline
 	ycc           bool                  // the components are grey, or YCbCr, or YCbCr and black
-	metadata      metadata
+	exif          []byte
 	scanAt        int  // where the first scan's pixels begin
 	interleaved   bool // the first scan has all components
 
@@ -116,10 +116,8 @@ func readJPEG(ctx context.Context, data []byte) (h jpegHeader, err error) {
 			ids = h.components == 3 && [3]byte{segment[6], segment[9], segment[12]} == [3]byte{'R', 'G', 'B'}
 		case marker == 0xe0 && len(segment) >= 14 && bytes.HasPrefix(segment, []byte("JFIF\x00")):
 			jfif = true
-		case marker == 0xe1 && h.metadata.exif == nil && bytes.HasPrefix(segment, exifPrefix):
-			h.metadata.exif = segment
-		case marker == 0xe1 && bytes.HasPrefix(segment, xmpPrefix):
-			h.metadata.xmp = segment[len(xmpPrefix):]
+		case marker == 0xe1 && h.exif == nil && bytes.HasPrefix(segment, exifPrefix):
+			h.exif = segment
 		case marker == 0xee && len(segment) >= 12 && bytes.HasPrefix(segment, []byte("Adobe")):
 			adobe = int(segment[11])
 		case marker == 0xda:

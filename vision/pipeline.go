@@ -55,9 +55,9 @@ func WithLayout(l Layout) Option {
 	}
 }
 
-// WithOrientation turns and mirrors pictures of JPEG, PNG and WebP files as their Exif data says. If the
-// Exif data has no orientation, the XMP data is used, as in Pillow. Without this option pictures are loaded
-// as they are stored, as in torchvision's ImageFolder. TIFF files are always turned, as in torchvision.
+// WithOrientation turns and mirrors pictures of JPEG, PNG and WebP files as their Exif data says. Without
+// this option pictures are loaded as they are stored, as in torchvision's ImageFolder. TIFF files are
+// always turned, as in torchvision.
 func WithOrientation() Option {
 	return func(s *settings) error {
 		s.orient = true

@@ -182,7 +182,7 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 		}
 		h.width, h.height = h.jpeg.width, h.jpeg.height
 		if w.p.orient {
-			h.orientation = h.jpeg.metadata.orientation()
+			h.orientation = orientation(h.jpeg.exif)
 		}
 	case bytes.HasPrefix(data, pngSignature):
 		if h.png, err = readPNG(data, w.p.damaged); err != nil {
@@ -190,8 +190,7 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 		}
 		h.width, h.height = h.png.width, h.png.height
 		if w.p.orient {
-			m := metadataOf(w.ctx, data)
-			h.orientation = m.orientation()
+			h.orientation = orientation(exifOf(w.ctx, data))
 		}
 	default:
 		config, format, err := image.DecodeConfig(w.from(data))
@@ -209,8 +208,7 @@ func (w *worker) inspect(data []byte) (h header, err error) {
 				return h, err
 			}
 		case w.p.orient:
-			m := metadataOf(w.ctx, data)
-			h.orientation = m.orientation()
+			h.orientation = orientation(exifOf(w.ctx, data))
 		}
 	}
 	return h, w.p.checkSize(h.width, h.height)
