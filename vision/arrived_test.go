@@ -109,31 +109,6 @@ func TestACutJPEGFileIsAnErrorOrHasAllItsPixels(t *testing.T) {
 	}
 }
 
-// Frames of Motion JPEG have none.
-func TestWithoutHuffmanTablesTheStandardsAreUsed(t *testing.T) {
-	for _, name := range []string{"420.jpg", "grey.jpg"} {
-		data := read(t, name)
-		var bare []byte
-		for at := 2; ; {
-			size := 2 + int(data[at+2])<<8 + int(data[at+3])
-			if data[at+1] == 0xda {
-				bare = slices.Concat(data[:2], bare, data[at:])
-				break
-			}
-			if data[at+1] != 0xc4 {
-				bare = append(bare, data[at:at+size]...)
-			}
-			at += size
-		}
-		require.Less(t, len(bare), len(data))
-		want, err := pixels(t, full(t), data)
-		require.NoError(t, err)
-		got, err := pixels(t, full(t), bare)
-		require.NoError(t, err, name)
-		require.Equal(t, want, got, name)
-	}
-}
-
 // An end marker behind a scan says that the picture is whole, and libjpeg believes it.
 func TestAFileWhoseLaterScansAreMissingIsAnErrorThoughItHasAnEnd(t *testing.T) {
 	for _, name := range []string{"progressive.jpg", "restarts-progressive.jpg", "separate.jpg"} {

@@ -159,23 +159,15 @@ func (d *baselineDecoder) checkTables(i int) error {
 	if c.quant > 3 || !d.defined[c.quant] {
 		return fmt.Errorf("component %d uses quantization table %d, which isn't there", i, c.quant)
 	}
-	return cmp.Or(d.use(0, c.dc, true), d.use(1, c.ac, true))
+	return cmp.Or(d.use(0, c.dc), d.use(1, c.ac))
 }
 
-// use makes a Huffman table that a scan uses. If no segment defines it, it is the standard's in a
-// baseline file, because Motion JPEG leaves tables out.
-func (d *baselineDecoder) use(class int, id byte, baseline bool) error {
-	var source []byte
-	if id < 4 {
-		source = d.given[class][id]
-	}
-	if source == nil && id < 2 && baseline {
-		source = standardTables[class][id]
-	}
-	if source == nil {
+// use makes a Huffman table that a scan uses.
+func (d *baselineDecoder) use(class int, id byte) error {
+	if id > 3 || d.given[class][id] == nil {
 		return fmt.Errorf("a scan uses Huffman table %d of class %d, which isn't there", id, class)
 	}
-	return d.tables[class][id].make(source)
+	return d.tables[class][id].make(d.given[class][id])
 }
 
 func (d *baselineDecoder) readQuantization(segment []byte) error {

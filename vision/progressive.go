@@ -163,9 +163,9 @@ func (d *progressiveDecoder) readBand(segment []byte) (b band, err error) {
 			err = d.checkTables(b.components[i])
 			c.last = 63
 		case b.from > 0:
-			err = d.use(1, c.ac, false)
+			err = d.use(1, c.ac)
 		case b.first:
-			err = d.use(0, c.dc, false)
+			err = d.use(0, c.dc)
 		}
 		if err == nil && !p.begun && (c.quant > 3 || !d.defined[c.quant]) {
 			err = fmt.Errorf("component %d uses quantization table %d, which isn't there", i, c.quant)
