@@ -39,8 +39,8 @@ const (
 )
 
 // A Dataset is the dataset of one or several servers, which load its samples. The loader's number of
-// workers decides how many requests are under way; nwt.Tune finds this number. The Dataset is an
-// nwt.SizedDataset if the servers' dataset is one.
+// workers is the number of requests under way; nwt.Tune finds this number. If the servers' dataset is an
+// nwt.SizedDataset, so is the Dataset.
 type Dataset interface {
 	nwt.BatchDataset
 	nwt.Fingerprinter
@@ -70,9 +70,9 @@ func (d *sized) Sizes(index int, sizes []int) {
 	}
 }
 
-// Open makes a dataset whose samples servers load. All of these must serve the same dataset. An address
-// is host:port. If there is only one, it may also be dns:///name:port, which stands for all hosts of
-// this name; the name is looked up again while training runs. If a server that answers later has another
+// Open makes a dataset whose samples are loaded by servers. All servers must serve the same dataset. An
+// address is host:port. A single address may also be dns:///name:port, which stands for all hosts with this
+// name. The name is looked up again while training runs. If a server that answers later has another
 // dataset, token or version, the epoch ends with an error, whatever WithErrorBudget allows.
 func Open(ctx context.Context, addresses []string, opts ...ClientOption) (Dataset, error) {
 	o := &options{patience: time.Minute}

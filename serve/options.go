@@ -55,8 +55,8 @@ func optionError(option string, value any, format string, args ...any) error {
 	return &nwt.ArgumentError{Name: "serve." + option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
-// WithLoader gives a server the options of nwt.NewLoader: batch size, order, workers, timeout, retries.
-// The rank and world of a request take precedence over WithRank.
+// WithLoader gives a server options of nwt.NewLoader, for example the batch size, the order or the number
+// of workers. The rank and world of a request take precedence over WithRank.
 func WithLoader(opts ...nwt.Option) ServerOption {
 	return serverOption(func(o *options) error { o.loader = append(o.loader, opts...); return nil })
 }
@@ -66,10 +66,9 @@ func WithTuning() ServerOption {
 	return serverOption(func(o *options) error { o.tune = true; return nil })
 }
 
-// WithSlots sets how many batches a server loads and sends at a time: 1 … 4096, 16 by default. This
-// bounds the server's memory. Further requests wait. Hosts take turns, and so do the connections of a
-// host. Clients that use shared memory may together hold n more batches; beyond these, each client may
-// hold one.
+// WithSlots sets how many batches a server loads and sends at a time: 1 … 4096, 16 by default. This bounds
+// the server's memory. Further requests wait. Hosts take turns, and so do the connections of a host.
+// Clients that use shared memory may together hold n more batches. Beyond these, each client may hold one.
 func WithSlots(n int) ServerOption {
 	return serverOption(func(o *options) error {
 		if o.slots = n; n < 1 || n > 4096 {
@@ -79,8 +78,8 @@ func WithSlots(n int) ServerOption {
 	})
 }
 
-// WithShared also answers clients of this host through shared memory. They connect to the Unix socket at
-// path; only the server's user and root may. It needs Linux.
+// WithShared also answers clients of this host through shared memory. Clients connect to the Unix socket at
+// path; only the server's user and root may. WithShared needs Linux.
 func WithShared(path string) ServerOption {
 	return serverOption(func(o *options) error {
 		if o.shared = path; runtime.GOOS != "linux" {
@@ -93,7 +92,7 @@ func WithShared(path string) ServerOption {
 	})
 }
 
-// WithMore adds a text of up to 2 GB that clients on this host may ask for by its name.
+// WithMore adds a text of up to 2 GB, which clients on this host may request by its name.
 func WithMore(name string, text func() []byte) ServerOption {
 	return serverOption(func(o *options) error {
 		if o.more == nil {
@@ -114,10 +113,10 @@ func WithAbout(about map[string]any) ServerOption {
 	})
 }
 
-// WithPatience sets how long a client waits for a batch, whatever servers do meanwhile: a minute by
-// default, at least a millisecond. Time in which the client itself is suspended doesn't count. If no batch
-// comes in time, the request fails with a temporary error: nwt.WithRetry says whether it is repeated, or
-// the epoch ends.
+// WithPatience sets how long a client waits for a batch, from all servers together. The default is a
+// minute; d must be at least a millisecond. Time in which the client itself is suspended doesn't count. If
+// no batch comes in time, the request fails with a temporary error. nwt.WithRetry decides whether the
+// request is repeated or the epoch ends.
 func WithPatience(d time.Duration) ClientOption {
 	return clientOption(func(o *options) error {
 		if o.patience = d; d < time.Millisecond {
@@ -127,8 +126,8 @@ func WithPatience(d time.Duration) ClientOption {
 	})
 }
 
-// WithToken sets what clients must know: 1 … 1024 printable characters of ASCII, without a space at
-// either end. Over Flight it is sent as it is, so encrypt with [WithTLS] where others can listen.
+// WithToken sets a token that clients must know. It has 1 … 1024 printable ASCII characters, and no space
+// at either end. Flight sends the token unencrypted, so use [WithTLS] where others can listen.
 func WithToken(token string) Option {
 	return option(func(o *options) error {
 		unprintable := func(r rune) bool { return r < ' ' || r > '~' } // in a header of HTTP
@@ -139,9 +138,9 @@ func WithToken(token string) Option {
 	})
 }
 
-// WithTLS encrypts connections. A server's configuration has its certificates. A client's configuration
-// has the root certificates that it trusts; if there are none, the client trusts the system's. By default
-// nothing is encrypted.
+// WithTLS encrypts connections. By default nothing is encrypted. A server's configuration has its
+// certificates. A client's configuration has the root certificates that it trusts. Without root
+// certificates, the client trusts those of the system.
 func WithTLS(c *tls.Config) Option {
 	return option(func(o *options) error {
 		if o.tls = c; c == nil {

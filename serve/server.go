@@ -57,9 +57,9 @@ type Server struct {
 }
 
 // New makes a server of a dataset; ctx bounds tuning. The errors are those of nwt.NewLoader and, with
-// WithTuning, of nwt.Tune; an *nwt.ArgumentError names an option out of bounds. New fails for a stream,
-// whose samples can't be loaded by number, and for a field of more than 2³¹−1 elements, which Arrow can't
-// describe.
+// WithTuning, of nwt.Tune. An *nwt.ArgumentError names an option out of bounds. New returns an error for a
+// stream, because its samples can't be loaded by number. A field of more than 2³¹−1 elements is an error
+// too, because Arrow can't describe it.
 func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, error) {
 	host, _ := os.Hostname()
 	o := &options{slots: 16, grace: 10 * time.Second, name: fmt.Sprintf("%s:%d", host, os.Getpid())}
@@ -114,17 +114,18 @@ func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, er
 	return s, nil
 }
 
-// Result returns what tuning found, or nil without WithTuning.
+// Result returns the result of tuning, or nil without WithTuning.
 func (s *Server) Result() *nwt.Result { return s.result }
 
-// Workers returns how many samples are loaded at a time.
+// Workers returns how many samples are loaded at the same time.
 func (s *Server) Workers() int { return s.work }
 
-// Serve answers requests until ctx ends. It then takes no new ones, finishes those that it has begun if
-// that takes at most 10 s, and hangs up. It closes the listener, which may be nil for a server that has
-// only clients of WithShared. Call Serve only once.
+// Serve answers requests until ctx ends. Then it accepts no new requests, waits at most 10 s for the
+// requests under way, and closes its connections and the listener. If all clients use WithShared, the
+// listener may be nil. Call Serve only once.
 //
-// Without a token, everybody who reaches the address is let in: on loopback, every user of this host.
+// Without a token, everybody who can reach the address gets batches. On loopback, these are all users of
+// this host.
 func (s *Server) Serve(ctx context.Context, l net.Listener) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

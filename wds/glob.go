@@ -13,17 +13,17 @@ import (
 	"github.com/nwt-go/nwt/internal/files"
 )
 
-// Glob returns the names of the files in fsys that match a pattern, for [New]: "train-*.tar",
-// "{train,extra}/shard-*.tar", "train-{000..127}.tar". Braces mean the same as in a shell; the
-// rest is a pattern of [path.Match], which knows *, ? and [a-z]. Folders, and files that systems leave
-// behind, such as ._a.tar, don't match.
+// Glob returns the names of the files in fsys that match a pattern, for [New]. Examples are "train-*.tar",
+// "{train,extra}/shard-*.tar" and "train-{000..127}.tar". Braces mean the same as in a shell. The rest is a
+// pattern of [path.Match], with *, ? and [a-z]. Folders don't match, nor do files that systems leave
+// behind, such as ._a.tar.
 //
-// Braces stand for several patterns. The names that match the first of these come first, sorted, then
-// those that match the second, and so on. A file that matches two patterns is named once.
+// Braces stand for several patterns. The names that match the first pattern come first, sorted, then the
+// names that match the second, and so on. A file that matches two patterns is returned once. If one of
+// several patterns matches no file, Glob returns [fs.ErrNotExist].
 //
-// If a folder can't be read, Glob returns an error; if the error is temporary, Glob tries again first.
-// fs.Glob would silently leave the folder's files out. If braces stand for several patterns, and one
-// of these matches no file, Glob returns [fs.ErrNotExist].
+// If a folder can't be read, Glob returns an error; fs.Glob would silently leave out the folder's files. If
+// the error is temporary, Glob tries again first.
 func Glob(fsys fs.FS, pattern string) ([]string, error) {
 	patterns, err := expand(pattern, maxShards)
 	for _, p := range patterns {

@@ -30,7 +30,7 @@ type index struct {
 // maxIndex keeps a file that is not an index from taking all memory.
 const maxIndex = 1 << 30
 
-// WriteIndex writes an index in the format of webdataset's wids. [Writer.Shard] and [Index] return its
+// WriteIndex writes an index in the format of webdataset's wids. [Writer.Shard] and [Index] return the
 // entries.
 func WriteIndex(w io.Writer, shards []Shard) error {
 	data, err := json.MarshalIndent(index{1, shards}, "", " ")
@@ -40,10 +40,10 @@ func WriteIndex(w io.Writer, shards []Shard) error {
 	return err
 }
 
-// WithIndex sets the name of the index of the shards, a file in fsys. With it the stream is an
-// nwt.CountedStream: it can be resumed with any number of ranks. If the index doesn't say how many
-// samples a shard has, that is an error. A shard can't be opened if its size isn't that in the index:
-// the index then belongs to another version of the shard. If the index says that a shard has no samples,
+// WithIndex sets the name of the index of the shards, which is a file in fsys. With an index, the stream is
+// an nwt.CountedStream, so it can be resumed with any number of ranks. The index must have the number of
+// samples of each shard. If a shard's size differs from the size in the index, the index belongs to another
+// version of the shard, and opening the shard is an error. If the index says that a shard has no samples,
 // New opens the shard to check.
 func WithIndex(name string) Option { return func(s *stream) { s.index = name } }
 
@@ -162,8 +162,8 @@ func (s *stream) fresh(shard int, file fs.File) error {
 	return err
 }
 
-// Index reads shards and returns their entries for [WriteIndex]. It takes the shards' names as [New]
-// does. To use the index with [WithIndex], write it to the root of fsys.
+// Index reads shards and returns their entries for [WriteIndex]. The names of shards are as in [New]. To
+// use the index with [WithIndex], write it to the root of fsys.
 func Index(ctx context.Context, fsys fs.FS, shards []string, opts ...Option) (all []Shard, err error) {
 	made, err := New(fsys, shards, nil, func(context.Context, *Record, *nwt.Sample) error { return nil }, append(opts, WithIndex(""))...)
 	if err != nil {
@@ -195,9 +195,8 @@ func Index(ctx context.Context, fsys fs.FS, shards []string, opts ...Option) (al
 	return all, nil
 }
 
-// Shard returns the shard's entry in an index, once the Writer is closed. If the Writer's output is
-// compressed, set Bytes to the size of the compressed file. With Bytes = 0, [WithIndex] doesn't check
-// the size.
+// Shard returns the shard's entry in an index. Call it after Close. If the Writer's output is compressed,
+// set Bytes to the size of the compressed file. If Bytes is 0, [WithIndex] doesn't check the size.
 func (w *Writer) Shard(name string) Shard { return Shard{name, w.samples, w.out.n} }
 
 // A counter counts the bytes that are written.

@@ -14,11 +14,11 @@ import (
 	"github.com/nwt-go/nwt/internal/retry"
 )
 
-// Locate reads the headers of shards. It takes their names as [New] does. It returns what f makes of each
-// sample, in the order of the shards. If f notes where files lie, samples can be loaded by number. The
-// shards must not be compressed. A record passed to f has the content only of files whose extensions are
-// in read; [Record.Range] tells where the others lie. Several goroutines read shards and call f; its first
-// error ends Locate.
+// Locate reads the headers of shards, so that samples can be loaded by number later. It calls f for each
+// sample and returns the results, in the order of the shards. Usually f notes where files lie: see
+// [Record.Range]. In the record passed to f, only files whose extensions are in read have their content.
+// The names of shards are as in [New], and the shards must not be compressed. Several goroutines read
+// shards and call f. If f returns an error, Locate ends.
 func Locate[T any](ctx context.Context, fsys fs.FS, shards, read []string, f func(r *Record) (T, error)) ([]T, error) {
 	made, err := New(fsys, shards, nil, func(context.Context, *Record, *nwt.Sample) error { return nil })
 	if err != nil {
@@ -63,9 +63,9 @@ func Locate[T any](ctx context.Context, fsys fs.FS, shards, read []string, f fun
 	return slices.Concat(all...), nil
 }
 
-// Range returns where the content of a file lies in the shard. It chooses the file as [Record.File] does, and
-// works for the records of [Locate]. The error says why the record isn't a sample, or lists the extensions
-// that the record has.
+// Range returns where the content of a file lies in the shard, for a record of [Locate]. It chooses the
+// file as [Record.File] does. The error says why the record isn't a sample, or lists the extensions that
+// the record has.
 func (r *Record) Range(exts ...string) (offset, size int64, err error) {
 	if r.err != nil {
 		return 0, 0, r.err

@@ -1,23 +1,25 @@
-// Package wds reads and writes shards in the format of WebDataset: tar files in
-// which the files of a sample follow each other and have the same key.
+// Package wds reads and writes shards in the format of WebDataset. A shard is a tar file in which the files
+// of a sample follow each other and have the same key.
 //
 //	cat/0001.jpg   key "cat/0001", extension "jpg"
 //	cat/0001.cls
 //	cat/0002.jpg
 //	cat/0002.cls
 //
-// A key is the path up to the first dot of its last element; the part after that dot is the extension, in
-// lower case. Files without a key or an extension belong to no sample. Neither do files named __…__ at
-// the top level, or files that systems leave behind: files and folders whose names begin with a dot,
+// A key is the path up to the first dot of its last element. The part after that dot is the extension, in
+// lower case. Files without a key or an extension are ignored, and so are files named __…__ at the top
+// level. Files that systems leave behind are ignored too: files and folders whose names begin with a dot,
 // __MACOSX, @eaDir, Thumbs.db and the like. Shards may be compressed by gzip or Zstandard.
 //
 // Shards are checked as far as the format allows. A shard must have tar's end marker, with nothing but
 // zeros after it. A compressed shard must also be complete and have the right checksum, unless Zstandard
-// wrote none. A shard that was cut or damaged ends with an error, and its last sample, which may lack
-// files, isn't delivered. The checksum of a compressed shard comes only at its end: if it is wrong,
-// samples that were delivered before may be wrong too. Tar itself has no checksum for the content of
-// files. If a key occurs again later in a shard, its files make another sample; the first time this
-// happens, a warning is logged to [slog.Default]. This is checked for the first 100 000 keys of a shard.
+// wrote none. If a shard was truncated or damaged, reading it ends with an error. The last sample of such a
+// shard may lack files, so it isn't delivered. The checksum of a compressed shard is at its end. So if the
+// checksum is wrong, samples that were delivered before may be wrong too. Tar has no checksum for the
+// content of files.
+//
+// If a key occurs again later in a shard, its files make another sample. When this first happens, a warning
+// is logged to [slog.Default]. Only the first 100 000 keys of a shard are compared.
 //
 // Format: https://github.com/webdataset/webdataset
 package wds
@@ -39,16 +41,16 @@ import (
 )
 
 // New makes a stream of samples from shards in fsys, such as a folder (os.DirFS) or a bucket (objects.FS,
-// another package of nwt). The names of shards are paths in fsys, as [Glob] returns them, or brace lists
-// of such paths, as in a shell: "train-{000..127}.tar", "{a,b}/{0..9}.tar". nwt.Streamed makes a dataset
-// of the stream.
+// another package of nwt). The names of shards are paths in fsys, as [Glob] returns them. They may have
+// brace lists as in a shell, such as "train-{000..127}.tar" or "{a,b}/{0..9}.tar". nwt.Streamed makes a
+// dataset of the stream.
 //
-// load turns a record into a sample, under the rules of nwt.Dataset's Load. The record is valid only
-// during the call. New adds the shard's name and the key to the errors of load.
+// load turns a record into a sample, under the rules of nwt.Dataset's Load. The record is valid only during
+// the call. New adds the shard's name and the key to the errors of load.
 //
-// Opening and reading end with the loader's context, even if a call of fsys hasn't returned by then. If
-// reading breaks off, the file is opened again, and reading continues at the same place, as nwt.WithRetry
-// says.
+// When the loader's context ends, opening and reading end, even if a call of fsys hasn't returned by then.
+// If reading fails with a temporary error, the file is opened again, and reading continues at the same
+// place: see nwt.WithRetry.
 func New(fsys fs.FS, shards []string, fields []nwt.Field, load func(ctx context.Context, r *Record, dst *nwt.Sample) error, opts ...Option) (nwt.Stream, error) {
 	s := &stream{fsys: fsys, fields: slices.Clone(fields), load: load, seed: maphash.MakeSeed()}
 	WithLimits(Limits{})(s)
@@ -97,8 +99,8 @@ const validPath = "a path in fsys: relative, with / between its elements, withou
 // An Option changes how shards are read. If an option is repeated, the last one wins.
 type Option func(*stream)
 
-// Limits bound the size of a record; 0 means the default. A record beyond a limit is a bad sample, and
-// its content is skipped.
+// Limits bound the size of a record. 0 means the default. A record beyond a limit is a bad sample, and its
+// content is skipped.
 type Limits struct {
 	Bytes int64 // of all its files together; default: 1 GiB
 	Files int   // default: 1000
@@ -253,8 +255,8 @@ type file struct {
 	at, size int64 // in the shard, for Locate
 }
 
-// File looks for these extensions in turn, and returns the content of the first file that it finds. If the
-// record has none of them, the error lists the extensions that it has.
+// File tries the extensions in turn, and returns the content of the first file that it finds. If the record
+// has none of them, the error lists the extensions that it has.
 func (r *Record) File(exts ...string) ([]byte, error) {
 	f, from, err := r.find(exts)
 	switch {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// A Writer writes a shard. The same samples give the same bytes. To read samples that
-// are larger than the default [Limits], use [WithLimits].
+// A Writer writes a shard. The same samples give the same bytes. To read samples that are larger than the
+// default [Limits], use [WithLimits].
 type Writer struct {
 	tar     *tar.Writer
 	out     *counter

@@ -16,10 +16,9 @@
 //
 // # Ownership
 //
-// The tensors of a batch belong to the code that gets the batch: GoMLX's trainer frees them after the
-// step that uses them. GoMLX can't make a tensor from memory that it doesn't own, so a batch is copied
-// from its slot to the backend's memory. After that the slot is free for the next batch, and you needn't
-// retain or release anything.
+// The tensors of a batch belong to the code that gets the batch. GoMLX's trainer frees them after the step
+// that uses them. GoMLX can't make a tensor from memory that it doesn't own, so each batch is copied from
+// the loader's memory to the backend's. So you needn't retain or release batches.
 package gomlx
 
 import (
@@ -45,28 +44,26 @@ import (
 type Config struct {
 	// Backend is the GoMLX backend that gets the batches.
 	Backend compute.Backend
-	// Device is the backend's device to which batches are copied, 0 by default. The
-	// loader's own device should be the host. For XLA on a GPU see
-	// [nwt.WithPinned].
+	// Device is the backend's device to which batches are copied, 0 by default. The loader's own device
+	// should be the host. For XLA on a GPU see [nwt.WithPinned].
 	Device compute.DeviceNum
-	// Labels names the fields of the loader that are labels. All other fields are inputs; there must be
-	// at least one.
+	// Labels names the fields of the loader that are labels. All other fields are inputs. There must be at
+	// least one input.
 	Labels []string
 }
 
-// An Adapter makes GoMLX's batches from nwt's. Its methods may be called from
-// any goroutine.
+// An Adapter makes GoMLX's batches from nwt's. Its methods may be called from any goroutine.
 //
-// A field becomes a tensor whose first dimension is the number of samples, followed by the field's shape.
-// Inputs and labels are both in the order of the fields. A scalar label gets the shape [n, 1], which
-// GoMLX's losses and metrics expect; a scalar input gets [n]. A ragged field becomes two or more tensors:
-// first the values, padded with zeros to [nwt.Batch.Shape]; then, for each ragged dimension, the lengths
-// as an Int32 [n].
+// A field becomes a tensor. The tensor's first dimension is the number of samples, followed by the field's
+// shape. Inputs and labels are both in the order of the fields. A scalar input gets the shape [n]. A scalar
+// label gets the shape [n, 1], because GoMLX's losses and metrics expect it. A ragged field becomes two or
+// more tensors. The first has the values, padded with zeros to [nwt.Batch.Shape]. Then, for each ragged
+// dimension, a tensor has the lengths, as an Int32 [n].
 //
 // GoMLX compiles the model again for each new shape. With [nwt.WithDropLast] all batches have the same
 // number of samples. A ragged field always has the longest shape allowed, unless the dataset is an
-// [nwt.SizedDataset]: in that case let its Sizes round up, to multiples of 64 for example, so that there
-// are few shapes.
+// [nwt.SizedDataset]. Then let its Sizes round up, for example to multiples of 64, so that there are few
+// shapes.
 type Adapter struct {
 	config Config
 
@@ -99,8 +96,8 @@ var types = map[nwt.DType]dtypes.DType{
 	nwt.Float64:  dtypes.Float64,
 }
 
-// New makes an adapter. If the backend is nil, the error is an *[nwt.ArgumentError]. If Labels names a
-// field that a loader doesn't have, asking for that loader's batches fails.
+// New makes an adapter. If the backend is nil, the error is an *[nwt.ArgumentError]. If a loader lacks a
+// field that Labels names, its batches fail with an error.
 func New(c Config) (*Adapter, error) {
 	if c.Backend == nil {
 		return nil, &nwt.ArgumentError{Name: "gomlx.Config.Backend", Reason: "is nil: batches need a backend to be copied to"}
@@ -161,8 +158,8 @@ func same(a, b nwt.Field) bool {
 	return a.Name == b.Name && a.Type == b.Type && a.RaggedDims == b.RaggedDims && slices.Equal(a.Shape, b.Shape)
 }
 
-// Batch copies a batch to tensors on the backend. The tensors belong to the caller, who no longer needs
-// b. Use Batch in a training loop that you write, and in the step of nwt.WithStep; for GoMLX's loop see
+// Batch copies a batch to tensors on the backend. The tensors belong to the caller, who no longer needs b.
+// Use Batch in a training loop of your own, and in the step of nwt.WithStep. For GoMLX's loop, use
 // [Adapter.Dataset].
 func (a *Adapter) Batch(b *nwt.Batch) (batch train.Batch, err error) {
 	defer func() {
@@ -205,10 +202,10 @@ func (a *Adapter) Batch(b *nwt.Batch) (batch train.Batch, err error) {
 }
 
 // Dataset makes the dataset on which GoMLX trains and evaluates. Each iteration yields the next epoch,
-// beginning with epoch 0. When ctx ends, so do the iterations. The errors are those of
-// [nwt.Loader.Epoch]: an iteration that begins while another runs ends with [nwt.ErrBusy].
+// beginning with epoch 0. When ctx ends, iterations end. The errors are those of [nwt.Loader.Epoch]. If an
+// iteration begins while another runs, it ends with [nwt.ErrBusy].
 //
-// The loader still belongs to the caller, who closes it when training is over.
+// The loader still belongs to the caller, who closes it after training.
 func (a *Adapter) Dataset(ctx context.Context, name string, l *nwt.Loader) *Dataset {
 	return &Dataset{ctx: ctx, name: name, adapter: a, loader: l}
 }
@@ -231,9 +228,9 @@ var (
 	_ train.HasShortName = (*Dataset)(nil)
 )
 
-// Infinite makes an iteration go on with the next epoch when an epoch ends, for
-// train.Loop.RunSteps: the first batches of an epoch are loaded while the model
-// trains on the last batches of the epoch before. It returns d.
+// Infinite makes an iteration continue with the next epoch when an epoch ends, for train.Loop.RunSteps.
+// While the model trains on the last batches of an epoch, the first batches of the next epoch are loaded.
+// Infinite returns d.
 func (d *Dataset) Infinite() *Dataset {
 	d.infinite = true
 	return d
@@ -248,24 +245,23 @@ func (d *Dataset) ShortName() string {
 	return string(r[:min(3, len(r))])
 }
 
-// State returns the state after the last batch that was delivered; Resume continues from it. Save it
-// with the model's checkpoint, in a train.Loop.OnStep. If d is wrapped in a GoMLX dataset that reads
-// ahead, the state belongs to a later batch than the one that the model trains on. nwt reads ahead by
-// itself, so such a wrapper isn't needed.
+// State returns the state after the last batch that was delivered; Resume continues from it. Save the state
+// with the model's checkpoint, in a train.Loop.OnStep. Don't wrap d in a GoMLX dataset that reads ahead,
+// because the state would then belong to a later batch than the model. nwt reads ahead by itself.
 func (d *Dataset) State() nwt.State {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.state
 }
 
-// Resume makes the next iteration yield the rest of the epoch that s is in.
+// Resume makes the next iteration yield the rest of the epoch of s.
 func (d *Dataset) Resume(s nwt.State) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.state, d.next = s, s
 }
 
-// Iter yields the batches of the next epoch. If you leave an iteration early, the one after it still
+// Iter yields the batches of the next epoch. If you leave an iteration early, the next iteration still
 // begins the next epoch.
 func (d *Dataset) Iter() iter.Seq2[train.Batch, error] {
 	return func(yield func(train.Batch, error) bool) {

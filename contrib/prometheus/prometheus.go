@@ -18,43 +18,43 @@
 // The metrics are those of nwt.Stats, in base units. Counters start when the loader is made:
 //
 //	nwt_batches_total          batches delivered
-//	nwt_batches_ready_total    of these, ready when training asked for them
+//	nwt_batches_ready_total    batches that were ready when training asked for them
 //	nwt_samples_total          samples delivered
 //	nwt_samples_bad_total      samples left out, under nwt.WithErrorBudget
 //	nwt_wait_seconds_total     time in which training was blocked for batches
 //	nwt_batches_copied_total   batches copied to the device
-//	nwt_copied_bytes_total     bytes of these copies
-//	nwt_transfer_seconds_total time that these copies took
+//	nwt_copied_bytes_total     bytes copied to the device
+//	nwt_transfer_seconds_total time that copies to the device took
 //
 // These are gauges:
 //
 //	nwt_sample_load_median_seconds  median time of loading a sample, since the loader was made
-//	nwt_sample_load_p99_seconds     99th percentile of this time
+//	nwt_sample_load_p99_seconds     99th percentile of the time of loading a sample
 //	nwt_workers                     goroutines that load samples
 //	nwt_prefetch_batches            batches that may be ahead of the one in use
-//	nwt_slots, nwt_slots_bytes      batches that have memory, and how much they have
-//	nwt_batches_retained            of these, retained past their iteration
+//	nwt_slots, nwt_slots_bytes      batch buffers that have memory, and their bytes
+//	nwt_batches_retained            batches retained past their iteration
 //	nwt_device_bytes                device memory that the loader has
 //	nwt_dataset_cache_bytes         memory of cached samples, and of processes that load for the dataset
 //	nwt_shuffle_window_bytes        memory of the records that a shuffle window mixes
 //
 // # Queries
 //
-// These queries compute the share of time that training waits, and the share of batches that were ready
-// (1: always, 0: never):
+// The first query computes the share of time that training waits. The second computes the share of batches
+// that were ready, from 0 (never) to 1 (always):
 //
 //	rate(nwt_wait_seconds_total[1m])
 //	rate(nwt_batches_ready_total[1m]) / rate(nwt_batches_total[1m])
 //
-// These compute the samples per second, and the time of one copy to the device:
+// The next queries compute the samples per second, and the time of one copy to the device:
 //
 //	rate(nwt_samples_total[1m])
 //	rate(nwt_transfer_seconds_total[1m]) / rate(nwt_batches_copied_total[1m])
 //
 // # OpenTelemetry
 //
-// OpenTelemetry has a bridge that exports these metrics too, under the same names: register the
-// collector as above, and give your reader a producer of go.opentelemetry.io/contrib/bridges/prometheus:
+// OpenTelemetry has a bridge that exports these metrics under the same names. Register the collector as
+// above, and give your reader a producer of go.opentelemetry.io/contrib/bridges/prometheus:
 //
 //	reader := metric.NewPeriodicReader(exporter, metric.WithProducer(bridge.NewMetricProducer()))
 package prometheus
@@ -68,8 +68,8 @@ import (
 )
 
 // NewCollector makes a collector for a loader's metrics. The collector reads the metrics when Prometheus
-// asks for them, which costs the loader nothing. After Close, the collector keeps the loader's last
-// values until it is unregistered.
+// asks for them, which costs the loader nothing. After the loader's Close, the collector keeps the last
+// values until you unregister it.
 func NewCollector(l *nwt.Loader) prometheus.Collector { return collector{l} }
 
 type collector struct{ l *nwt.Loader }

@@ -1,5 +1,5 @@
-// Nwt-serve serves pictures, bytes of files, tar shards or tokens as batches: to package serve's Open, to
-// nwt for Python, or to any client of Arrow Flight.
+// Nwt-serve serves batches of pictures, files' bytes, tar shards or tokens. Clients are package serve's
+// Open, nwt for Python, and any client of Arrow Flight.
 package main
 
 import (
@@ -92,34 +92,34 @@ func parse(args []string, stdout io.Writer) (s *settings, err error) {
 	}
 	s = &settings{flags: flags, size: []float64{224}, scale: []float64{0.08, 1}, ratio: []float64{3. / 4, 4. / 3}, jitter: make([]float64, 4)}
 	s.data = map[string]*[]string{
-		"images": names("images", "`folder` of pictures, one folder per class; or a picture, or @FILE, with one path per line, or several of these flags"),
-		"files":  names("files", "the same of `files` of any kind: their bytes are served"),
-		"shards": names("shards", "`shard` of pictures in WebDataset's format, a tar file that isn't compressed; or @FILE, or several"),
-		"tokens": names("tokens", "`file` of tokens, or @FILE, or several: windows of -length + 1 of them are served"),
+		"images": names("images", "`folder` of pictures, with one folder per class; or a picture; or @FILE, with one path per line. May be repeated"),
+		"files":  names("files", "`folder` of files of any kind, whose bytes are served; or a file; or @FILE. May be repeated"),
+		"shards": names("shards", "`shard` of pictures in WebDataset's format, as an uncompressed tar file; or @FILE. May be repeated"),
+		"tokens": names("tokens", "`file` of tokens; or @FILE. A sample is a window of -length + 1 tokens. May be repeated"),
 	}
-	s.classes = names("class", "`name` of class 0, then those of the next ones, or @FILE; by default the folders, sorted")
-	flags.StringVar(&s.extensions, "extensions", "", "of -files, such as `.wav,.flac`; by default all")
-	flags.IntVar(&s.length, "length", 1024, "`tokens` from the beginning of a window to that of the next")
+	s.classes = names("class", "`name` of class 0, then of class 1, and so on; or @FILE. By default, the folders' names, sorted")
+	flags.StringVar(&s.extensions, "extensions", "", "take only -files with these extensions, such as `.wav,.flac`; by default all files")
+	flags.IntVar(&s.length, "length", 1024, "`tokens` from the beginning of a window to the beginning of the next window")
 	flags.StringVar(&s.dtype, "dtype", "", "`type` of a token: uint8, uint16 (by default), int32, uint32 or int64, little-endian; or of pixels: uint8 (by default), float32, float16 or bfloat16")
 	numbers(&s.normalize, 6, 6, "normalize", ",", "`means and deviations` of the three channels, 0 … 1, for pixels of a floating-point type; by default they stay 0 … 1")
 	numbers(&s.size, 1, 2, "size", "x", "`pixels` of height and width: 224x320, or one number for both; 224 by default")
-	flags.BoolVar(&s.train, "train", false, "crop and flip at random, as for training; otherwise the middle")
-	numbers(&s.scale, 2, 2, "scale", ",", "with -train: `from,to`: the share of the picture's area that is cropped; 0.08,1 by default")
-	numbers(&s.ratio, 2, 2, "ratio", ",", "with -train: `from,to`: its width / height; 3/4 to 4/3 by default")
+	flags.BoolVar(&s.train, "train", false, "crop and flip at random, as for training; otherwise take the middle of a picture")
+	numbers(&s.scale, 2, 2, "scale", ",", "with -train: `from,to`: share of the picture's area that a crop takes; 0.08,1 by default")
+	numbers(&s.ratio, 2, 2, "ratio", ",", "with -train: `from,to`: width / height of a crop; 3/4 to 4/3 by default")
 	flags.Float64Var(&s.flip, "flip", 0.5, "with -train: `share` of the pictures that are mirrored")
-	numbers(&s.jitter, 4, 4, "color-jitter", ",", "with -train: `brightness,contrast,saturation,hue`; by default colours stay")
+	numbers(&s.jitter, 4, 4, "color-jitter", ",", "with -train: `brightness,contrast,saturation,hue`; by default, colours don't change")
 	flags.IntVar(&s.batch, "batch", 64, "`samples` per batch")
-	flags.BoolVar(&s.shuffle, "shuffle", false, "another order in each epoch")
-	flags.Uint64Var(&s.seed, "seed", 0, "`number` that decides the order, and what is drawn at random")
+	flags.BoolVar(&s.shuffle, "shuffle", false, "shuffle the samples, in another order in each epoch")
+	flags.Uint64Var(&s.seed, "seed", 0, "`number` that determines the order and all random choices")
 	flags.BoolVar(&s.dropLast, "drop-last", false, "leave out what doesn't fill a last batch")
 	flags.IntVar(&s.workers, "workers", 0, "`samples` loaded at a time; 0: as many as there are CPUs for this rank of the host")
-	flags.BoolVar(&s.tune, "tune", false, "measure how many workers are worth it, and print the table; kept in the user's cache folder")
-	flags.StringVar(&s.listen, "listen", "", "`host:port` for clients of Arrow Flight; by default 127.0.0.1:7474, or nothing with -shared")
+	flags.BoolVar(&s.tune, "tune", false, "measure how many workers are best, and print the table; the result is kept in the user's cache folder")
+	flags.StringVar(&s.listen, "listen", "", "`host:port` for clients of Arrow Flight; by default 127.0.0.1:7474; with -shared, there is no default")
 	flags.StringVar(&s.shared, "shared", "", "`path` of a Unix socket for this user's clients on this host, which take batches in shared memory; Linux only")
 	flags.StringVar(&s.tokenFile, "token-file", "", "`file` with the token that clients must know")
 	flags.StringVar(&s.cert, "tls-cert", "", "`file` of the certificate")
-	flags.StringVar(&s.key, "tls-key", "", "`file` of its key")
-	flags.BoolVar(&s.insecure, "insecure", false, "let everybody in who reaches the address, without a token")
+	flags.StringVar(&s.key, "tls-key", "", "`file` of the certificate's key")
+	flags.BoolVar(&s.insecure, "insecure", false, "without a token, accept everybody who can reach the address")
 	flags.BoolVar(&s.version, "version", false, "print the version, and end")
 	if err = flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(stdout, "Nwt-serve serves batches of one of -images, -files, -shards and -tokens.\n\n")
