@@ -87,14 +87,14 @@
 // are skipped, as in Pillow and torchvision. If the end of a file is missing, every crop of the file is an
 // error.
 //
-// PNG, GIF, WebP, BMP and TIFF are decoded in Go, GIF by the standard library. So are other formats that the program has registered with
-// [image.RegisterFormat]. If a PNG file isn't interlaced, only the rows down to the crop's last row are
-// unpacked. But the end of the file and the checksums of all its chunks are always checked. So if a PNG
-// file is damaged or incomplete, every crop is an error. TIFF files are turned as their orientation says,
-// as in Pillow. Pillow loads some kinds of files that this package doesn't: see docs/photographs.md.
+// PNG, GIF, WebP, BMP and TIFF are decoded in Go. Other formats are decoded if the program has registered
+// them with [image.RegisterFormat]. If a PNG file isn't interlaced, only the rows down to the crop's last
+// row are unpacked. But the end of the file and the checksums of all its chunks are always checked. So if a
+// PNG file is damaged or incomplete, every crop is an error. TIFF files are turned as their orientation
+// says, as in Pillow. Pillow loads some kinds of files that this package doesn't: see docs/photographs.md.
 //
 // Of an animation, the first picture is used. If this picture doesn't fill the file's canvas, the rest is
-// black. So are the transparent pixels of a GIF file.
+// black. Transparent pixels of a GIF file are black too.
 //
 // Grey pictures of 16 bits keep all levels, as in torchvision's to_dtype: floats get level / 65535, and
 // Uint16 gets the level. In three cases only the upper eight bits are used: for Uint8 fields, after

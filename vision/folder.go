@@ -79,7 +79,8 @@ func checkAlone(name string, p *Pipeline) error {
 	return nil
 }
 
-// Classes returns the names of the classes, sorted or in the order of [folder.WithClasses]. The slice must not be changed.
+// Classes returns the names of the classes, sorted or in the order of [folder.WithClasses]. The slice must
+// not be changed.
 func (f *Folder) Classes() []string { return f.files.Classes }
 
 // Class returns the class of a file, as an index in Classes.
