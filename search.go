@@ -29,7 +29,7 @@ func (s Strategy) String() string {
 	return strategies[s].String()
 }
 
-// WithStrategy sets how [Tune] searches: with [Greedy], which is the default, or with [Exhaustive].
+// WithStrategy sets how [Tune] searches. The default is [Greedy].
 func WithStrategy(s Strategy) Option {
 	return option("WithStrategy", inTune, errorIf(!s.known(), "WithStrategy", s, "must be Greedy or Exhaustive"), func(o *options) { o.strategy = s })
 }

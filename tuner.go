@@ -19,15 +19,14 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// Tune finds the lowest worker count that is as good as the fastest one. It loads batches of ds with several
-// worker counts on this machine, and measures how long a batch takes to reach the device. Give Tune the
-// options that training will use. Tune drops the batches that it loads.
-//
-// Tune returns the errors of [NewLoader], of loading and of the step. If no worker count fits into memory,
-// Tune returns an error. If ctx ends before the result is complete, Tune returns the context's error.
+// Tune finds the lowest worker count that is as good as the fastest one. On this machine, it measures how
+// long a batch of ds takes to reach the device, at several worker counts. Give Tune the options that training
+// will use. Tune drops the batches that it loads. It returns the errors of [NewLoader], of loading and of the
+// step. If no count fits into memory, Tune returns an error. If ctx ends before the result is complete, Tune
+// returns the context's error.
 //
 // On Linux, Tune resets the process's peaks of memory: VmHWM, and the maximum resident set of getrusage.
-// After Tune, these peaks count from its last measurement.
+// Afterwards they count from Tune's last measurement.
 func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	src, err := newSetup(ds, opts)
 	if err != nil {
@@ -37,8 +36,8 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	return src.tune(ctx)
 }
 
-// NewTunedLoader calls [Tune], and then [NewLoader] with the worker count that Tune chose. [Loader.Result]
-// returns Tune's result. The context bounds only tuning.
+// NewTunedLoader calls [Tune], then [NewLoader] with the worker count that Tune chose. [Loader.Result]
+// returns Tune's result. ctx bounds only tuning.
 func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSetup(ds, opts)
 	if err != nil {
