@@ -20,9 +20,8 @@ import (
 	"github.com/nwt-go/nwt/internal/testhook"
 )
 
-// An Option configures [NewLoader] and [Tune]. If an option is repeated, the last one counts. One log
-// line names the options that have no effect because they concern only another function, or only
-// streams.
+// An Option configures [NewLoader] and [Tune]. If an option is repeated, the last one counts. Options that
+// concern only another function, or only streams, have no effect; one log line names them.
 type Option func(*options) error
 
 // effect says where an option takes effect.
@@ -224,32 +223,32 @@ func between(option string, n, low, high int) error {
 	return errorIf(n < low || n > high, option, n, "must be %d … %d", low, high)
 }
 
-// WithBatchSize sets how many samples a batch has, 1 … 2²⁴−1. The default is 32. With a [BatchSampler] it
-// is the most that a batch may have. The last batch of an epoch may be smaller.
+// WithBatchSize sets how many samples a batch has, 1 … 2²⁴−1. The default is 32. The last batch of an epoch
+// may be smaller. With a [BatchSampler], n is the most that a batch may have.
 func WithBatchSize(n int) Option {
 	return number("WithBatchSize", everywhere|inPrecompute, n, 1, ring.MaxPlaces, func(o *options) { o.batchSize = n })
 }
 
-// WithWorkers sets how many goroutines load samples, 0 … 1024. The default is GOMAXPROCS. With 0, samples
-// are loaded in the goroutine of the loop. [Tune] ignores this option.
+// WithWorkers sets how many goroutines load samples, 0 … 1024. The default is GOMAXPROCS. With 0, the
+// goroutine of the loop loads them. [Tune] ignores this option.
 func WithWorkers(n int) Option {
 	return number("WithWorkers", inLoader|inPrecompute, n, 0, maxWorkers, func(o *options) { o.workers = n })
 }
 
-// WithPrefetch sets how many batches are loaded ahead of the one in use, 1 … 1022. With 0 workers no
-// batch is loaded ahead. The default is 2, and more if training waits while workers are idle; the
+// WithPrefetch sets how many batches are loaded ahead of the one in use, 1 … 1022. With 0 workers, no batch
+// is loaded ahead. The default is at least 2, and rises if training waits while workers are idle. The
 // additional batches take at most 256 MiB, and at most an eighth of the memory left.
 func WithPrefetch(batches int) Option {
 	return number("WithPrefetch", everywhere|inPrecompute, batches, 1, maxPrefetch, func(o *options) { o.prefetch = batches }, batches)
 }
 
-// WithShuffle gives every epoch another order, computed from seed and epoch. It also seeds [Sample.Rand]
-// and [Batch.Rand]. By default samples come in the dataset's order.
+// WithShuffle gives every epoch another order, computed from seed and epoch. It also seeds [Sample.Rand] and
+// [Batch.Rand]. By default, samples come in the dataset's order.
 func WithShuffle(seed uint64) Option {
 	return option("WithShuffle", everywhere, nil, func(o *options) { o.shuffle, o.shuffled = true, seed })
 }
 
-// WithSeed sets the seed of [Sample.Rand] and [Batch.Rand]; the default is that of [WithShuffle], or 0.
+// WithSeed sets the seed of [Sample.Rand] and [Batch.Rand]. The default is the seed of [WithShuffle], or 0.
 func WithSeed(seed uint64) Option {
 	return option("WithSeed", everywhere, nil, func(o *options) { o.seed = &seed })
 }
@@ -260,17 +259,17 @@ func WithSampler(s Sampler) Option {
 	return option("WithSampler", everywhere, errorIf(s == nil, "WithSampler", nil, "the sampler is nil"), func(o *options) { o.sampler = s })
 }
 
-// WithDropLast leaves out the last batch if it would be smaller than the others. With a [BatchSampler]
+// WithDropLast leaves out the last batch of an epoch if it is smaller than the others. With a [BatchSampler],
 // it leaves out the last step if that step has fewer batches than ranks.
 func WithDropLast() Option {
 	return option("WithDropLast", everywhere, nil, func(o *options) { o.dropLast = true })
 }
 
-// WithRank makes the loader load one rank's part of the epoch, where world is the number of ranks: 0 ≤
-// rank < world ≤ 2²⁰. The ranks load disjoint parts of the epoch, in the same number of batches. If the
-// last step has fewer samples than ranks, some ranks repeat a sample of another. [BatchSampler] and
-// [Streamed] describe exceptions. WithRank doesn't say how many ranks share this host, so CPUs aren't
-// divided among them, and one log line says so: see [WithRankFromEnv].
+// WithRank makes the loader load one rank's part of the epoch. world is the number of ranks: 0 ≤ rank < world
+// ≤ 2²⁰. The ranks load disjoint parts of the epoch, in the same number of batches. If the last step has
+// fewer samples than ranks, some ranks repeat a sample of another. [BatchSampler] and [Streamed] describe
+// exceptions. WithRank doesn't divide the CPUs of this host among its ranks, and a log line says so: see
+// [WithRankFromEnv].
 func WithRank(rank, world int) Option {
 	check := between("WithRank: world", world, 1, launch.MaxWorld)
 	if check == nil {
@@ -279,8 +278,8 @@ func WithRank(rank, world int) Option {
 	return option("WithRank", everywhere, check, func(o *options) { o.rank, o.world = rank, world })
 }
 
-// WithRankFromEnv does what [WithRank] does, with the rank that [RankFromEnv] reads. Ranks on one host
-// share its CPUs: the default of [WithWorkers] and Tune's counts are divided among them.
+// WithRankFromEnv does what [WithRank] does, with the rank that [RankFromEnv] reads. It also divides the CPUs
+// of this host among its ranks, for the default of [WithWorkers] and the counts of [Tune].
 func WithRankFromEnv() Option {
 	return func(o *options) error {
 		found, err := launch.Find(os.LookupEnv, os.Getpid())
@@ -292,33 +291,32 @@ func WithRankFromEnv() Option {
 	}
 }
 
-// WithUnordered delivers each batch as soon as it is loaded, so the order may differ from run to run;
-// on a GPU it doesn't. Such epochs can't be resumed.
+// WithUnordered delivers each batch as soon as it is loaded. The order may then differ from run to run, but
+// not on a GPU. Such epochs can't be resumed.
 func WithUnordered() Option {
 	return option("WithUnordered", everywhere, nil, func(o *options) { o.unordered = true }, true)
 }
 
-// WithInterleave sets how many shards are read at once, 1 … 1024. The default is 4 per rank; for a
-// [CountedStream] it is 32 over all ranks. The order of samples depends on this number.
+// WithInterleave sets how many shards are read at once, 1 … 1024. The default is 4 per rank. For a
+// [CountedStream], it is 32 over all ranks. The order of samples depends on this number.
 func WithInterleave(shards int) Option {
 	return number("WithInterleave", everywhere|ofStreams, shards, 1, 1024, func(o *options) { o.interleave = shards }, shards)
 }
 
 const defaultWindow = 1024
 
-// WithShuffleWindow sets the size of the window of a stream that [WithShuffle] mixes: 1 … 2²⁴ records.
-// The default is 1024. The order depends on it. The records are kept in memory: 1024 records of 4 MB
-// take 4 GB. If they take more than an eighth of the memory left, a warning is logged: see
-// [Stats].WindowBytes.
+// WithShuffleWindow sets how many records of a stream [WithShuffle] mixes with each other, 1 … 2²⁴. The
+// default is 1024. The order depends on this number. The records are kept in memory: 1024 records of 4 MB
+// take 4 GB. If they take more than an eighth of the memory left, a warning is logged: see Stats.WindowBytes.
 func WithShuffleWindow(samples int) Option {
 	return number("WithShuffleWindow", everywhere|ofStreams, samples, 1, 1<<24, func(o *options) { o.window = samples })
 }
 
-// WithEpochSamples ends an epoch of a stream after n samples over all ranks; n is 1 … 2³¹−1. Each rank
-// has the same number of batches. By default an epoch is all that the shards hold. A [CountedStream] goes
-// on where the last epoch ended. Any other stream starts its shards from the beginning. If every epoch
-// stops before the shards end, their ends are never read, and a log line says so. A rank whose shards
-// hold too few samples reads them again.
+// WithEpochSamples ends an epoch of a stream after n samples over all ranks, 1 … 2³¹−1. Each rank has the
+// same number of batches. By default, an epoch is all that the shards hold. The next epoch of a
+// [CountedStream] goes on where the last one ended. Any other stream starts its shards from the beginning. If
+// every epoch stops before the shards end, their ends are never read. If a rank's shards hold too few
+// samples, the rank reads them again.
 func WithEpochSamples(n int) Option {
 	return number("WithEpochSamples", everywhere|ofStreams, n, 1, math.MaxInt32, func(o *options) { o.epochSamples = n })
 }
@@ -326,23 +324,24 @@ func WithEpochSamples(n int) Option {
 // shardsAtOnce returns how many shards of a stream without counts are read at once.
 func (o *options) shardsAtOnce() int { return cmp.Or(o.interleave, 4) }
 
-// WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch, by default 0. After
-// [Loader.Resume] the count of bad samples begins anew. Batches that lack samples are smaller. A batch
-// with no sample left is skipped; with several ranks such a batch ends the epoch with an error. An
-// unreadable remainder of a stream's shard counts as one bad sample. The first ten bad samples are
-// logged, then every tenth, every hundredth and so on: see [Loader.BadSamples]. An error whose method
-// EndsEpoch() bool returns true doesn't make a sample bad, but ends the epoch.
+// WithErrorBudget leaves out samples that can't be loaded, up to maxBad per epoch. The default is 0. After
+// [Loader.Resume], the count of bad samples begins anew. Batches that lack samples are smaller. A batch with
+// no sample left is skipped; with several ranks, it ends the epoch with an error. If the rest of a stream's
+// shard can't be read, it counts as one bad sample. The first ten bad samples are logged, then every tenth,
+// every hundredth and so on: see [Loader.BadSamples]. If an error has a method EndsEpoch() bool that returns
+// true, it ends the epoch in any case.
 func WithErrorBudget(maxBad int) Option {
 	return number("WithErrorBudget", everywhere|inPrecompute, maxBad, 0, math.MaxInt32, func(o *options) { o.maxBad = maxBad })
 }
 
 // WithTimeout gives up a call of Load that takes longer than perSample, which must be at least 1 ms. The
-// sample is then bad, with [context.DeadlineExceeded]. A LoadMany gets perSample × its samples: 1000 s for
-// 500 rows of 2 s. If it is given up, its samples are loaded one by one. The time includes the repetitions
-// of [WithRetry]. Each Open, Next, Skip and Close of a shard gets perSample. By default there is no bound.
+// sample is then bad, with [context.DeadlineExceeded]. LoadMany gets perSample for each sample: 1000 s for
+// 500 rows of 2 s. If LoadMany is given up, its samples are loaded one by one. The time includes the
+// repetitions of [WithRetry]. Each Open, Next, Skip and Close of a shard gets perSample. By default, there is
+// no bound.
 //
-// A call that was given up keeps its goroutine and memory until it returns; once 1024 such calls are
-// outstanding, the epoch ends with an error. With 0 workers the loader waits for every call, so tuning
+// A call that was given up keeps its goroutine and memory until it returns. Once 1024 such calls are
+// outstanding, the epoch ends with an error. With 0 workers, the loader waits for every call, so tuning
 // doesn't try 0.
 func WithTimeout(perSample time.Duration) Option {
 	return option("WithTimeout", everywhere|inPrecompute,
@@ -350,29 +349,27 @@ func WithTimeout(perSample time.Duration) Option {
 		func(o *options) { o.timeout = perSample }, true)
 }
 
-// WithWorkerInit makes each worker call f once, in its goroutine, before its first sample. With 0 workers
-// the goroutine of the loop calls f, as worker 0: also in mid-epoch, while a former worker 0 may still load.
-// If f fails, the epoch ends with a *[LoadError] whose Index is −1; the next epoch tries again.
+// WithWorkerInit makes each worker call f once, in its goroutine, before its first sample. With 0 workers,
+// the goroutine of the loop calls f as worker 0, even while a former worker 0 still loads. If f fails, the
+// epoch ends with a *[LoadError] whose Index is −1. The next epoch tries again.
 func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	return option("WithWorkerInit", everywhere|inPrecompute,
 		errorIf(f == nil, "WithWorkerInit", nil, "the function is nil"),
 		func(o *options) { o.init = f }, true)
 }
 
-// WithBatchTransform makes a worker run f, such as mixup or masking, on each loaded batch before the
-// copy to the device. Function f may change elements and lengths, and should draw random numbers
-// from [Batch.Rand]. Several workers may run f at once, for different batches. If f fails or panics, or sets a
-// length beyond [Batch.Shape], the epoch ends with a *[LoadError]. A [SizedDataset] should therefore
-// leave room for what f adds. After f, the elements beyond each length are cleared. [WithTimeout] doesn't
-// bound f.
+// WithBatchTransform makes a worker run f, such as mixup or masking, on each loaded batch before the copy to
+// the device. Function f may change elements and lengths, and should draw random numbers from [Batch.Rand].
+// Several workers may run f at once, for different batches. If f fails, panics or sets a length beyond
+// [Batch.Shape], the epoch ends with a *[LoadError]. So a [SizedDataset] should leave room for what f adds.
+// After f, the elements beyond each length are cleared. [WithTimeout] doesn't bound f.
 func WithBatchTransform(f func(ctx context.Context, b *Batch) error) Option {
 	return option("WithBatchTransform", everywhere,
 		errorIf(f == nil, "WithBatchTransform", nil, "the function is nil"),
 		func(o *options) { o.transform = f }, true)
 }
 
-// WithLogger sets where log lines go. The default is [slog.Default]. While [Tune] or [Precompute] logs, a
-// handler must not call it again with the same file.
+// WithLogger sets where log lines go. The default is [slog.Default].
 func WithLogger(l *slog.Logger) Option {
 	return option("WithLogger", everywhere|inPrecompute,
 		errorIf(l == nil, "WithLogger", nil, "the logger is nil: slog.New(slog.DiscardHandler) logs nothing"),
@@ -385,8 +382,9 @@ func WithDevice(d Device) Option {
 }
 
 // WithAlpha sets alpha, the difference in time that [Tune] ignores. It must be at least 0. Two worker counts
-// are equally fast if their times for the iterations of [WithIterations] differ by less than d. By default
-// alpha is 0.5 s, but at least 1 % and at most 2 % of the fastest count's time, and at least 5 µs per batch.
+// are equally fast if their times for the iterations of [WithIterations] differ by less than d. By default,
+// alpha is 0.5 s, but at least 1 % and at most 2 % of the fastest count's time. It is also at least 5 µs per
+// batch.
 func WithAlpha(d time.Duration) Option {
 	return option("WithAlpha", inTune|inAuto,
 		errorIf(d < 0, "WithAlpha", d, "must be at least 0"),
@@ -401,58 +399,58 @@ func WithRelativeAlpha(share float64) Option {
 }
 
 // WithIterations sets how many batches [Tune] measures, 1 … 1 000 000, for each worker count that it may
-// choose. If batch times vary, it measures more. The default is 100, but fewer if batches are slow, and
-// more if they are fast.
+// choose. If batch times vary, it measures more. The default is 100, fewer if batches are slow, and more if
+// they are fast.
 func WithIterations(n int) Option {
 	return number("WithIterations", inTune|inAuto, n, 1, 1_000_000, func(o *options) { o.iterations = n }, n)
 }
 
-// WithMaxWorkers sets how many workers [Tune] tries at most, 0 … 1024. By default Tune tries up to two
-// workers per CPU that the process may use, and more as long as more workers are faster and CPUs are
-// idle. Without [WithStep], it tries more than 64 workers, and more than 4 per CPU, only as long as a batch
-// takes 10 ms or more.
+// WithMaxWorkers sets how many workers [Tune] tries at most, 0 … 1024. By default, Tune tries up to two
+// workers per CPU that the process may use. It tries more as long as more workers are faster and CPUs are
+// idle. Without [WithStep], if a batch takes less than 10 ms, it tries at most 64 workers or 4 per CPU,
+// whichever is more.
 func WithMaxWorkers(n int) Option {
 	return number("WithMaxWorkers", inTune|inAuto, n, 0, maxWorkers, func(o *options) { o.most = n }, n)
 }
 
-// WithTuningTime sets how long [Tune] may measure; d must be above 0. After that time, Tune ends the
-// context of Load, waits for the calls under way, and returns the best answer so far. One count is
-// measured in any case, even if its first batches take longer. The default is 1 minute, or 20 s without
-// [WithStep] if batches take less than half a second; with [WithIterations] or [Exhaustive] there is no limit.
+// WithTuningTime sets how long [Tune] may measure; d must be above 0. After that time, Tune ends the context
+// of Load, waits for the calls under way, and returns the best answer so far. One count is always measured,
+// even if its first batches take longer. The default is 1 minute. Without [WithStep], it is 20 s if batches
+// take less than half a second. With [WithIterations] or [Exhaustive], the default is no limit.
 func WithTuningTime(d time.Duration) Option {
 	return option("WithTuningTime", inTune, errorIf(d <= 0, "WithTuningTime", d, "must be more than 0"), func(o *options) { o.tuningTime = d })
 }
 
-// WithStep makes [Tune] run f on every batch, as training would. The answer is then the fewest workers at
-// which training doesn't wait. The first call with each batch shape isn't measured. After Tune, restore
-// what f has changed.
+// WithStep makes [Tune] run f on every batch, as training does. Tune then finds the fewest workers at which
+// training doesn't wait. The first call with each batch shape isn't measured. After Tune, restore what f has
+// changed.
 func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	return option("WithStep", inTune, errorIf(f == nil, "WithStep", nil, "the function is nil"), func(o *options) { o.step = f }, true)
 }
 
-// WithProgress makes [Tune] and [Precompute] call f whenever there is something new to show. Without
-// it they log a line every 10 s, and Tune also at its beginning and end.
+// WithProgress makes [Tune] and [Precompute] call f whenever there is something new to show. Without it, they
+// log a line every 10 s, and Tune also logs at its beginning and end.
 func WithProgress(f func(Progress)) Option {
 	return option("WithProgress", inTune|ofProgress, errorIf(f == nil, "WithProgress", nil, "the function is nil"), func(o *options) { o.progress = f })
 }
 
-// WithResultCache keeps the result of [Tune] in the file at path, under a name for the dataset. The next
-// Tune uses the result if hardware, device, fields and options are the same, and if a few batches are as
-// large and as slow as the file says, within a factor of two. If repeatability was below 90 % or memory
-// was short, the result is kept for one day; if repeatability was below 80 % or other programs kept CPUs
-// busy, for ten minutes, enough for the processes of one job. If processes call Tune at once, one tunes
-// and the others wait. If the file is unusable, Tune logs that and tunes. Functions that Tune calls must
-// not call it with the same file.
+// WithResultCache keeps the result of [Tune] in the file at path, under a name for the dataset. The next Tune
+// uses the result if hardware, device, fields and options are the same. First it loads a few batches. If a
+// batch takes more than twice or less than half the time in the file, Tune measures anew. If processes call
+// Tune at once, one tunes and the others wait. If the file is unusable, Tune logs that and tunes. If
+// repeatability was below 90 % or memory was short, the result is kept for one day. If repeatability was
+// below 80 % or other programs kept CPUs busy, it is kept for ten minutes. Functions that Tune calls must not
+// call it with the same file.
 func WithResultCache(path, name string) Option {
 	return option("WithResultCache", inTune,
 		errorIf(path == "" || name == "", "WithResultCache", fmt.Sprintf("%q, %q", path, name), "needs the path of a file and a name for the dataset"),
 		func(o *options) { o.results, o.resultName = path, name }, name)
 }
 
-// WithAutoWorkers makes a loader tune itself while training goes on: it settles on the fewest workers at
-// which training hardly waits, and measures again if waiting changes. It starts at [WithWorkers], and
-// tries at most [WithMaxWorkers]. It ignores the same differences as [Tune]: see [WithAlpha].
-// [Loader.SetWorkers] stops it.
+// WithAutoWorkers makes a loader tune itself while training goes on. The loader settles on the fewest workers
+// at which training hardly waits. If waiting changes, it measures again. It starts with the count of
+// [WithWorkers], and tries at most that of [WithMaxWorkers]. It ignores the same differences as [Tune]: see
+// [WithAlpha]. [Loader.SetWorkers] stops it.
 func WithAutoWorkers() Option {
 	return option("WithAutoWorkers", everywhere, nil, func(o *options) { o.auto = true })
 }
@@ -471,34 +469,38 @@ func (o *options) logUndivided() {
 
 var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 
-// WithRetry sets how many times, 0 … 100, a sample is loaded again if its error is temporary; the default
-// is 3. A LoadMany is called again as a whole. The wait before the first repetition is 10 ms by default, and
+// WithRetry sets how many times, 0 … 100, a sample is loaded again if its error is temporary. The default is
+// 3. LoadMany is called again as a whole. The wait before the first repetition is 10 ms by default, and
 // doubles each time. [WithTimeout] bounds the total time of a sample's loads and waits. After a temporary
-// error of Open, Next or Skip the shard is opened again, and reading goes on at the same place. [WithTimeout]
-// bounds each of these calls separately, but not the waits. The last error says how many attempts there were.
+// error of Open, Next or Skip, the shard is opened again, and reading goes on at the same place. WithTimeout
+// bounds each of these calls, but not the waits.
 //
-// An error is temporary if it is a timeout, or if it has a method Temporary() bool that returns true:
-// [Retryable] adds one. If the method returns false, the error is not temporary. An error without the
-// method is temporary if it is one of these: a connection was reset, refused or broken off; a network or
-// host can't be reached; [io.ErrUnexpectedEOF]; ESTALE or EIO of a network file system. An error with a
-// method HTTPStatusCode() int is temporary if the status is 408, 429 or 5xx. It is so too if its method
-// ErrorCode() string returns a transient error code of S3, such as ExpiredToken. An error of a database is
-// temporary if it has a method SQLState() string and the state is of class 08, 40, 53 or 57P. So is
-// database/sql's driver.ErrBadConn. In package objects, other errors are temporary too.
+// An error is temporary if it has a method Temporary() bool that returns true. Timeouts have this method, and
+// [Retryable] adds it. If the method returns false, the error isn't temporary. Without the method, an error
+// is temporary if
+//
+//   - a connection was reset or refused, or a host or network is unreachable
+//   - it is [io.ErrUnexpectedEOF], or ESTALE or EIO of a network file system
+//   - its method HTTPStatusCode() int returns 408, 429 or 5xx
+//   - its method ErrorCode() string returns a transient error code of S3
+//   - its method SQLState() string returns a state of class 08, 40, 53 or 57P
+//   - it is ErrBadConn of database/sql/driver
+//
+// In package objects, other errors are temporary too.
 func WithRetry(times int, wait time.Duration) Option {
 	return option("WithRetry", everywhere|inPrecompute,
 		errors.Join(between("WithRetry", times, 0, 100), errorIf(wait < 0, "WithRetry", wait, "the wait must be at least 0")),
 		func(o *options) { o.retry = retry.Policy{Times: times, Wait: wait, Asked: true} })
 }
 
-// Retryable marks an error as temporary: see [WithRetry]. Nil stays nil.
+// Retryable marks an error as temporary: see [WithRetry]. Retryable(nil) is nil.
 func Retryable(err error) error { return retry.As(err, true) }
 
-// WithChecks finds mistakes of the program, at the cost of new memory for each batch. NWT_DEBUG=1 in the
-// environment does the same. The memory of a batch that has gone back to the loader is unreadable: a
-// loop body that touches it panics with the batch's name. If code elsewhere touches it, the program ends
-// with "unexpected fault address", after log lines of level Debug that say which batch had that memory.
-// The error that ends an epoch is logged too.
+// WithChecks finds code that uses a batch after it has gone back to the loader. NWT_DEBUG=1 in the
+// environment does the same. Each batch gets new memory, which becomes unreadable when the batch goes back. A
+// loop body that touches this memory panics with the batch's name. If other code touches it, the program ends
+// with "unexpected fault address". Debug log lines say which batch had that memory. The error that ends an
+// epoch is logged too.
 func WithChecks() Option {
 	return option("WithChecks", everywhere, nil, func(o *options) { o.checks = true })
 }
