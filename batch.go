@@ -17,9 +17,9 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// A Batch is the samples of one training step, in a slot of its loader. It is valid until the next
-// iteration or, if it is retained, until Release. After that it has gone back to the loader, and its
-// methods panic. Slices that it returned earlier then hold other samples; only [WithChecks] notices this.
+// A Batch holds the samples of one training step. It is valid until the next iteration. If it is retained, it
+// is valid until Release. After that, its methods panic, and slices that it returned hold other samples.
+// [WithChecks] finds code that uses such slices.
 type Batch struct {
 	of            *batch
 	number, epoch int // set when it is delivered
@@ -107,9 +107,9 @@ func (b *Batch) Len() int { return b.live().size }
 // Number returns the number of the batch in its epoch, from 0.
 func (b *Batch) Number() int { return b.live().number }
 
-// Last reports whether the batch is the last of its epoch on this rank, judging by positions: if only
-// bad samples follow, Last is false. If a stream's length isn't known, Last is true only for a short
-// batch, and never with [WithUnordered]. Last returns false in [WithBatchTransform].
+// Last reports whether the batch is the last of its epoch on this rank. It judges by positions, so it returns
+// false if only bad samples follow. If a stream's length isn't known, Last returns true only for a short
+// batch, and never with [WithUnordered]. In [WithBatchTransform], Last returns false.
 func (b *Batch) Last() bool { return b.live().last }
 
 // Epoch returns the epoch that the batch belongs to.
@@ -124,8 +124,8 @@ func (b *Batch) Indices() []int {
 	return of.slot.indices[:of.size]
 }
 
-// State returns the state from which [Loader.Resume] continues after this batch. With [WithUnordered]
-// the state can't be resumed.
+// State returns the state from which [Loader.Resume] continues after this batch. With [WithUnordered], the
+// state can't be resumed.
 func (b *Batch) State() State {
 	of := b.live()
 	s := State{Epoch: of.span.epoch, Samples: of.reached, Order: of.run.identity()}
@@ -140,14 +140,14 @@ func (b *Batch) State() State {
 	return s
 }
 
-// A State says how far an epoch has come. [Loader.Resume] needs nothing else.
+// A State says how far an epoch has come. It is all that [Loader.Resume] needs.
 type State struct { // beginning, in run.go, reads it
 	Epoch   int `json:"epoch"`
 	Samples int `json:"samples"`         // samples of the epoch delivered so far, over all ranks; −1 with WithUnordered
-	World   int `json:"world,omitempty"` // how many ranks have read the stream; as many must resume it. −1: any number may, for a CountedStream; 0: not checked
+	World   int `json:"world,omitempty"` // how many ranks have read a stream, and must resume it; −1: any number may, because it is a CountedStream; 0: not checked
 
 	// Order identifies the order of the epoch: its length, seed and sampler, or a stream's shards and
-	// options. If it is 0, Resume doesn't check it.
+	// options. If Order is 0, Resume doesn't check the order.
 	Order uint64 `json:"order,omitempty,string"` // a string, because JSON numbers may lose the last digits
 }
 
@@ -184,8 +184,8 @@ func (b *batch) column(field int) *layout.Column {
 	return &b.slot.places.Columns[field]
 }
 
-// Lens returns the length of each sample in ragged dimension dim of a field. The first dimension has
-// number 0. It panics if the dimension isn't ragged.
+// Lens returns the length of each sample in ragged dimension dim of a field. The first dimension has number
+// 0. Lens panics if the dimension isn't ragged.
 func (b *Batch) Lens(field, dim int) []int32 {
 	of := b.live()
 	c := of.column(field)
@@ -193,8 +193,8 @@ func (b *Batch) Lens(field, dim int) []int32 {
 	return of.slot.places.LensOf(c.Ragged + dim)[:of.size]
 }
 
-// Retain keeps the batch valid until Release, past the next iteration and the loader's Close. If more
-// than 64 batches are retained, the epoch may end with [ErrRetained].
+// Retain keeps the batch valid until Release, even after the next iteration and after the loader's Close. If
+// more than 64 batches are retained, the epoch may end with [ErrRetained].
 func (b *Batch) Retain() {
 	b.live()
 	if b.refs.Add(1) == 1 { // it has gone back meanwhile
@@ -203,7 +203,7 @@ func (b *Batch) Retain() {
 	}
 }
 
-// Release undoes a Retain, and panics without one. Any goroutine may call it.
+// Release undoes one Retain. A surplus call panics. Any goroutine may call it.
 func (b *Batch) Release() {
 	switch n := b.refs.Add(-1); {
 	case n == 0:
@@ -230,8 +230,8 @@ func (b *batch) letGo() {
 // fractional part of π.
 const batchRand = 0x13198a2e03707344
 
-// Rand returns a generator of random numbers that are drawn once per batch, such as mixup's λ. Its
-// seed depends only on (seed, epoch, position of the batch's first sample).
+// Rand returns a generator of random numbers that are drawn once per batch, such as mixup's λ. Its seed
+// depends only on the loader's seed, the epoch, and the position of the batch's first sample.
 func (b *Batch) Rand() *rand.Rand { return b.live().random() }
 
 func (b *batch) random() *rand.Rand {
@@ -252,17 +252,17 @@ func (b *batch) resize(n int) {
 	b.slot.places.Resize(n)
 }
 
-// Shape returns the shape of a field of the whole batch: Len, followed by the shape of one sample. A
-// ragged dimension is as long as the field allows or, with a [SizedDataset], as the batch's longest
-// sample. Don't change the slice.
+// Shape returns the shape of a field of the whole batch: Len, followed by the shape of one sample. A ragged
+// dimension is as long as the field allows. With a [SizedDataset], it is as long as the longest sample. Don't
+// change the slice.
 func (b *Batch) Shape(field int) []int {
 	of := b.live()
 	of.column(field)
 	return of.slot.places.Shapes[field]
 }
 
-// DevicePtr returns the address of a field on the device, laid out as in Bytes; it is 0 on the host.
-// Finish the device's work on a batch before the next iteration or, if the batch is retained, before
+// DevicePtr returns the address of a field on the device, laid out as in Bytes. On the host, it returns 0.
+// Finish the device's work on a batch before the next iteration. If the batch is retained, finish it before
 // Release.
 func (b *Batch) DevicePtr(field int) uintptr {
 	of := b.live()

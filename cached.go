@@ -8,11 +8,11 @@ import (
 	"github.com/nwt-go/nwt/internal/cache"
 )
 
-// Cached keeps the samples of ds in memory, outside the Go heap: at most maxBytes, plus 8 bytes per
-// sample. A sample that doesn't fit is loaded anew each time. A kept sample is what [LoadSample]
-// returns, the same in every epoch, so augment it in a [Map] over the cache. The cache calls Load
-// of ds, not LoadMany. [Stats] counts the memory. In a dataset of your own it finds
-// the cache by a method Unwrap() []Dataset that returns it.
+// Cached keeps the samples of ds in memory, outside the Go heap. They take at most maxBytes, plus 8 bytes per
+// sample. A sample that doesn't fit is loaded anew each time. A kept sample is what [LoadSample] returns, the
+// same in every epoch, so augment it in a [Map] over the cache. The cache calls Load of ds, not LoadMany.
+// [Stats] counts the memory. In a dataset of yours, Stats finds the cache by a method Unwrap() []Dataset that
+// returns it.
 func Cached(ds Dataset, maxBytes int64) *Cache {
 	n, l, err := checkIndexed(ds)
 	switch {
@@ -30,7 +30,7 @@ func Cached(ds Dataset, maxBytes int64) *Cache {
 	return &Cache{ds: &unusable{err: err}, err: err}
 }
 
-// A Cache is a dataset whose samples are kept in memory: see [Cached].
+// A Cache is a dataset that keeps samples in memory: see [Cached].
 type Cache struct {
 	ds   Dataset
 	err  error        // what is wrong with the arguments
@@ -49,7 +49,7 @@ func (c *Cache) Fingerprint() string          { return fingerprint(c.ds) }
 func (c *Cache) Len() int                     { return c.ds.Len() }
 func (c *Cache) Fields() []Field              { return c.ds.Fields() }
 
-// Load copies a kept sample, or loads it and keeps it if there is room.
+// Load copies a kept sample. It loads others, and keeps them if there is room.
 func (c *Cache) Load(ctx context.Context, index int, dst *Sample) error {
 	if c.err != nil {
 		return c.err

@@ -18,8 +18,8 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Subset returns the samples of ds at the indices, in the order of the indices. It copies the slice. A
-// sample that occurs twice is augmented differently each time.
+// Subset returns the samples of ds at the indices, in the order of the indices. It copies the slice. If a
+// sample occurs twice, it is augmented differently each time.
 func Subset(ds Dataset, indices []int) (Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
@@ -38,10 +38,10 @@ func Subset(ds Dataset, indices []int) (Dataset, error) {
 	return newSubset(ds, len(indices), func(i int) int { return indices[i] }, fmt.Sprintf("Subset %x", digest)), nil
 }
 
-// A SubsetDataset is part of another dataset, as [Subset] and [Split] return it.
+// A SubsetDataset is part of another dataset. [Subset] and [Split] make them.
 type SubsetDataset interface {
 	Dataset
-	Index(i int) int // index of sample i in the other dataset; panics unless 0 ≤ i < Len
+	Index(i int) int // returns the index of sample i in the other dataset; panics unless 0 ≤ i < Len
 }
 
 type subset struct {
@@ -91,10 +91,11 @@ func (d *subset) loadBatch(ctx context.Context, indices []int, dst []*Sample) er
 	return d.ds.(BatchDataset).LoadMany(ctx, there, dst)
 }
 
-// Concat returns the samples of several datasets, one after the other. Their fields, names included, must be
-// the same; otherwise the error names the first difference. Datasets with a method Classes() []string, such as
-// folders, must number their classes alike, except under a [Map], which may number them anew. Some of the
-// datasets may be empty, but not all. If a dataset grows later, Concat still uses its earlier length.
+// Concat returns the samples of several datasets, one dataset after the other. The datasets must have the
+// same fields, with the same names. Otherwise the error names the first difference. Datasets with a method
+// Classes() []string, such as folders, must give each class the same number. If they don't, change the labels
+// in a [Map] over each dataset. Some datasets may be empty, but not all. If a dataset grows later, Concat
+// still uses its earlier length.
 func Concat(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Concat", nil, "needs at least one dataset")
@@ -250,8 +251,8 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 	return nil
 }
 
-// Map returns a dataset with the given fields. For each sample, a sample of ds is loaded into src, and
-// then f writes dst. Function f may also write to src, and both samples have the same Rand.
+// Map returns a dataset with the given fields. For each sample, it loads a sample of ds into src, and then
+// calls f, which writes dst. Function f may also write to src. Both samples have the same Rand.
 func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
 	_, src, err := checkIndexed(ds)
 	switch {
@@ -306,11 +307,11 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	return d.f(ctx, src, src.outer)
 }
 
-// LoadPart loads a sample of ds, for a Load that makes dst of several samples, as packing, mixup or a
-// mosaic does. The part has dst's Rand, Position and Epoch. It is valid until the next call for the same ds,
-// which reuses the part's memory. Dataset ds must be comparable, as pointers are. As with [Scratch],
-// only the goroutine that was called to load dst may call LoadPart. Make each ds before Load, not
-// in it; there may be up to 64.
+// LoadPart loads a sample of ds for a Load that makes one sample of several, such as a mixup or a mosaic. dst
+// is the sample that Load makes. The part has the Rand, Position and Epoch of dst. It is valid until the next
+// call for the same ds, which reuses the part's memory. Call LoadPart only in the goroutine in which Load was
+// called. ds must be comparable, as pointers are. Make each ds before Load, not in it; up to 64 of them can
+// be used.
 func LoadPart(ctx context.Context, ds Dataset, index int, dst *Sample) (*Sample, error) {
 	kept, err := Scratch(dst, func() (*parts, error) { return &parts{}, nil })
 	if err != nil {
@@ -365,13 +366,12 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 	return len(p.list) - 1, nil
 }
 
-// WritesAll returns ds with the promise that Load writes every element; of a ragged field, every element up
-// to its length. So the loader needn't clear a sample's place first. If the promise is broken, elements that
-// aren't written hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's
-// Folder make this promise; [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets
-// do. A dataset of yours makes it by a method WritesAll(used Dataset) bool, where used is the dataset to
-// load from. Return whether it is the receiver: if not, another type embeds yours, and its Load may write
-// less.
+// WritesAll returns ds with the promise that Load writes every element. Of a ragged field, it promises every
+// element up to the length. The loader then needn't clear a sample's place first. If Load breaks the promise,
+// elements hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's Folder make
+// this promise. [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets do. A dataset of
+// yours makes the promise by a method WritesAll(used Dataset) bool. Return whether used is the receiver. If
+// it isn't, another type embeds yours, and that type's Load may write less.
 func WritesAll(ds Dataset) Dataset {
 	if ds == nil || overwrites(ds) {
 		return ds
@@ -407,11 +407,10 @@ func (d *promised) WritesAll(Dataset) bool { return d.writesAll }
 func (d *promised) parts() []Dataset       { return []Dataset{d.Dataset} }
 func (d *promised) Fingerprint() string    { return fingerprint(d.Dataset) }
 
-// Split cuts a dataset into random parts. The same seed gives the same parts; if the dataset grows, the
-// parts are entirely different, so note which samples are in which part. The shares, one per part,
-// must be above 0 and add up to 1; no part may be empty. A part is a [SubsetDataset]; if ds
-// is a [BatchDataset] or a [SizedDataset], so is each part. Package split divides by classes, and into
-// folds.
+// Split cuts a dataset into random parts, one per share. The shares must be above 0 and add up to 1. No part
+// may be empty. The same seed gives the same parts. If the dataset grows, the parts are entirely different,
+// so save which samples are in which part. Each part is a [SubsetDataset]. If ds is a [BatchDataset] or a
+// [SizedDataset], so is each part. Package split divides by classes, and into folds.
 func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
@@ -448,9 +447,9 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	return parts, nil
 }
 
-// Zip puts datasets of the same length side by side: sample i has the fields of each dataset's sample i.
-// No two fields may have the same name. All datasets draw from one [Sample.Rand]. To read the result,
-// add all fields to a [Schema], in order.
+// Zip puts datasets of the same length side by side. Sample i of the result has the fields of sample i of
+// each dataset. No two fields may have the same name. All datasets draw from one [Sample.Rand]. To read the
+// result, add all its fields to a [Schema], in order.
 func Zip(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Zip", nil, "needs at least one dataset")
@@ -597,9 +596,9 @@ type Slice struct {
 	values []byte
 }
 
-// SliceOf returns an array for [FromSlices] that holds the samples one after the other, each row-major
-// with the given shape; without a shape each sample is a scalar. Values of type int make a field of type
-// Int64. The array must not change: only a []int is copied, and only where int has 32 bits.
+// SliceOf returns an array for [FromSlices] that holds the samples one after the other. Each sample is
+// row-major with the given shape; without a shape, it is a scalar. Values of type int make a field of type
+// [Int64]. The array must not change: SliceOf copies only a []int, and only where int has 32 bits.
 func SliceOf[T Element | ~int](name string, values []T, shape ...int) Slice {
 	field := Field{Name: name, Type: Int64, Shape: slices.Clone(shape)}
 	first := unsafe.Pointer(unsafe.SliceData(values))
@@ -615,7 +614,7 @@ func SliceOf[T Element | ~int](name string, values []T, shape ...int) Slice {
 	return Slice{field, unsafe.Slice((*byte)(first), len(values)*int(unsafe.Sizeof(*new(T))))}
 }
 
-// FromSlices makes a [BatchDataset] of arrays in memory, one field per array. The error joins an
+// FromSlices makes a [BatchDataset] of arrays in memory, with one field per array. The error joins an
 // *[ArgumentError] for each array that can't be used.
 func FromSlices(columns ...Slice) (Dataset, error) {
 	d := &arrays{}

@@ -9,27 +9,26 @@ import (
 	"strings"
 )
 
-// A Dataset loads samples by their index. Many goroutines call Load at once, even for places in the same
-// batch. Load must not keep dst or slices of it, and must not close the loader. Elements that Load
-// doesn't write are zero; see [WritesAll]. The loader also looks for other methods, among them those
-// of [BatchDataset], [SizedDataset] and [Fingerprinter], and Processes, Path and Classes. The page
-// docs/datasets.md gives all signatures.
+// A Dataset loads samples by their index. Many goroutines call Load at once, even for samples of the same
+// batch. Load must not keep dst or slices of it. Load must not close the loader. Elements that Load doesn't
+// write are zero; see [WritesAll]. The loader also looks for optional methods, such as those of
+// [BatchDataset] and [SizedDataset]: docs/datasets.md lists them.
 type Dataset interface {
-	// Len returns the number of samples, the same on all ranks. The loader calls it at the beginning of
-	// each epoch. Neither Len nor the sample of an index may change before the epoch is over; an epoch
-	// that will be resumed isn't over.
+	// Len returns the number of samples, which must be the same on all ranks. The loader calls it at the
+	// beginning of each epoch. Until the epoch is over, neither Len nor the sample of an index may change.
+	// An epoch that will be resumed isn't over.
 	Len() int
 	Fields() []Field                                        // the layout of one sample, which must not change
-	Load(ctx context.Context, index int, dst *Sample) error // 0 ≤ index < Len; ctx ends when the epoch does
+	Load(ctx context.Context, index int, dst *Sample) error // loads a sample into dst, 0 ≤ index < Len. ctx ends with the epoch
 }
 
 // A BatchDataset loads many samples per call, as databases do.
 type BatchDataset interface {
 	Dataset
-	// For each i, LoadMany loads the sample of index indices[i] into dst[i], under the rules of Load. It
-	// gets at most a batch of samples, contiguous in memory: see [ValuesOf]. It may sort both slices. After a
-	// temporary error the loader calls it again, as [WithRetry] says. If it still fails, the loader logs
-	// that, and loads by halves, down to single calls of Load, so that only bad samples are bad.
+	// LoadMany loads the sample of index indices[i] into dst[i], for each i, under the rules of Load. It gets
+	// at most a batch of samples, contiguous in memory: see [ValuesOf]. It may sort both slices. After a
+	// temporary error, the loader calls LoadMany again, as [WithRetry] says. If it still fails, the loader
+	// logs that and loads by halves, down to single calls of Load, so that only bad samples are bad.
 	LoadMany(ctx context.Context, indices []int, dst []*Sample) error
 }
 
@@ -263,13 +262,13 @@ func (b batcher) LoadMany(ctx context.Context, indices []int, dst []*Sample) err
 	return b.load(ctx, indices, dst)
 }
 
-// A SizedDataset knows the size of a sample before it is loaded, so that a batch is only as long as its
-// longest sample: see [Batch.Shape]. The result of [Map] has no sizes unless it is wrapped in [Sized].
+// A SizedDataset knows the size of a sample before the sample is loaded. So a batch is only as long as its
+// longest sample: see [Batch.Shape]. The result of [Map] has no sizes. To give it sizes, wrap it in [Sized].
 type SizedDataset interface {
 	Dataset
-	// Sizes writes a sample's size to sizes: one number per ragged dimension, field by field, the same at
-	// every call. Load may set a smaller size, but not a larger one. Sizes must be quick. Many goroutines
-	// call it at once. If it panics or a size is out of range, the sample is bad.
+	// Sizes writes a sample's size to sizes: one number per ragged dimension, field by field. The size must
+	// be the same at every call. Load may set a smaller size, but not a larger one. Sizes must be quick. Many
+	// goroutines call it at once. If Sizes panics, or if a size is out of range, the sample is bad.
 	Sizes(index int, sizes []int)
 }
 
@@ -317,15 +316,14 @@ func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index 
 	return all
 }
 
-// A Fingerprinter is a [Dataset], [Stream] or [Sampler] that can say what its samples or its order depend
-// on, such as the names, sizes and times of its files. Fingerprint returns "" if unknown; it
-// must be quick, or remember its result. Equal fingerprints mean the same samples, in this run and later.
+// A Fingerprinter is a [Dataset], [Stream] or [Sampler] that can say what its samples or its order depend on,
+// such as the names, sizes and times of files. Equal fingerprints mean the same samples, in this run and
+// later. If a fingerprint isn't known, it is "". Fingerprint must be quick, or remember its result.
 //
-// If a dataset's fingerprint has changed, [Precompute] makes its file anew. If the fingerprint of a
-// dataset or sampler has changed, [Loader.Resume] in mid-epoch returns an error. Datasets that this
-// module makes of other datasets, or of streams, pass on the fingerprints of those. [Subset], [Split],
-// [Concat] and package packing add their own arguments, even if there is no fingerprint to pass on. A
-// fingerprint doesn't cover the function of a [Map].
+// If a dataset's fingerprint has changed, [Precompute] writes its file anew. If the fingerprint of a dataset
+// or sampler has changed, [Loader.Resume] in mid-epoch returns an error. A dataset that this module makes of
+// others or of streams passes on their fingerprints. [Subset], [Split], [Concat] and package packing add
+// their own arguments. A fingerprint doesn't cover the function of a [Map].
 type Fingerprinter interface{ Fingerprint() string }
 
 // fingerprint returns the fingerprint of a dataset, stream or sampler, or "" if it has none.

@@ -10,8 +10,9 @@
 //		return decode(files[i], image.Of(dst))
 //	})
 //
-// [Tune] finds the fewest workers that load this dataset on this machine as fast as more workers would.
-// [WithStep] includes your training step. A [Loader] yields the batches. [NewTunedLoader] does both:
+// [Tune] finds the fewest workers that load this dataset as fast as more workers would on this machine. With
+// [WithStep], Tune runs your training step too. A [Loader] yields the batches. [NewTunedLoader] tunes, and then
+// makes a Loader:
 //
 //	loader, err := nwt.NewTunedLoader(ctx, ds, nwt.WithBatchSize(128), nwt.WithShuffle(42))
 //	…
@@ -24,9 +25,9 @@
 //
 // Tuning and training take options of the same type:
 //
-//   - What a batch is: [WithBatchSize], [WithDropLast], [WithShuffle], [WithSampler], [WithSeed];
+//   - What a batch contains: [WithBatchSize], [WithDropLast], [WithShuffle], [WithSampler], [WithSeed];
 //     for streams also [WithInterleave], [WithShuffleWindow], [WithEpochSamples].
-//   - How it is loaded: [WithWorkers], [WithAutoWorkers], [WithPrefetch], [WithUnordered],
+//   - How batches are loaded: [WithWorkers], [WithAutoWorkers], [WithPrefetch], [WithUnordered],
 //     [WithWorkerInit], [WithBatchTransform], [WithDevice], [WithPinned], [WithoutPinned], [WithRank], [WithRankFromEnv].
 //   - If something fails: [WithErrorBudget], [WithRetry], [WithTimeout], [WithLogger],
 //     [WithChecks].
@@ -34,10 +35,9 @@
 //     [WithMaxWorkers], [WithMemoryLimit], [WithTuningTime], [WithIterations], [WithProgress],
 //     [WithResultCache].
 //
-// Order, augmentation and resume points depend only on (seed, epoch, position in the epoch), never on
-// the worker count or on timing. Memory depends on how many batches are loaded ahead. A [Batch]
-// takes 32 bytes of the heap, and loading it allocates nothing else, except that a stream's reader may
-// allocate, and a [Subset], [Split], [Zip] or [Concat] of BatchDatasets makes a few small slices. A bad
-// sample, a panic in Load or a call that hangs becomes an error that names the sample; all batches before
-// it come first.
+// Order, augmentation and resume points depend only on the seed, the epoch and the position in the epoch.
+// They never depend on the worker count or on timing. Memory depends on how many batches are loaded ahead: a
+// [Batch] takes 32 bytes of the heap, and its samples lie in memory that the loader uses again. If Load
+// fails, panics or exceeds [WithTimeout], the epoch ends with an error that names the sample. All batches
+// before it come first.
 package nwt

@@ -21,7 +21,7 @@ var (
 	ErrClosed   = errors.New("nwt: the loader is closed: make a new one")                                      // returned after Close
 	ErrBusy     = errors.New("nwt: an epoch of this loader is running: end its loop, or make a second loader") // returned for a second epoch while one is running
 	ErrRetained = errors.New("nwt: too many batches are retained")                                             // ends an epoch when no slot is left to load a batch into
-	ErrNoDevice = cuda.ErrNoDevice                                                                             // there is no usable GPU; the error that wraps this one says why
+	ErrNoDevice = cuda.ErrNoDevice                                                                             // no GPU can be used; the error that wraps ErrNoDevice says why
 )
 
 // goneBack says of a batch that was used too late what had happened, and what to do.
@@ -32,12 +32,12 @@ const nilBatch = "nwt: the batch is nil, because the epoch ended with an error: 
 
 // A LoadError says which sample couldn't be loaded, and why. For a stream, Err names the record.
 type LoadError struct {
-	Index    int // in the dataset; −1 if the sampler, WithWorkerInit or WithBatchTransform failed
-	Position int // in the epoch, over all ranks: see [Sample.Position]; −1 if WithWorkerInit, WithBatchTransform or BatchSampler.Start failed
+	Index    int // index in the dataset; −1 if the sampler, WithWorkerInit or WithBatchTransform failed
+	Position int // position in the epoch over all ranks, as [Sample.Position] returns it; −1 if WithWorkerInit, WithBatchTransform or BatchSampler.Start failed
 	Epoch    int
 	Worker   int
-	Err      error  // for a panic: its value, file and line
-	Stack    []byte // of the panic; nil if there was none
+	Err      error  // the cause; for a panic, its value, file and line
+	Stack    []byte // stack of a panic; nil if there was none
 
 	origin string // names the sample in the datasets that its dataset was made of
 }
@@ -54,11 +54,11 @@ func (e *LoadError) Error() string {
 
 func (e *LoadError) Unwrap() error { return e.Err }
 
-// A ShardError says at which record the reading of a shard failed. The rest of the shard is lost and
-// counts as one bad sample; in a [CountedStream] each record counts.
+// A ShardError says at which record the reading of a shard failed. The rest of the shard is lost, and counts
+// as one bad sample. In a [CountedStream], each lost record counts.
 type ShardError struct {
 	Shard  int
-	Record int // in the shard, from 0
+	Record int // number of the record in its shard, from 0
 	Err    error
 }
 
@@ -70,10 +70,10 @@ func (e *ShardError) Unwrap() error { return e.Err }
 
 // An ArgumentError says which argument can't be used, and why.
 type ArgumentError struct {
-	Name   string // "WithBatchSize"; "wds.New" for another package than nwt; "Split: shares[0]" for a part of the value
-	Value  any    // the value given, or the part of it that can't be used; nil if Reason contains it
+	Name   string // the argument: "WithBatchSize", "wds.New" in another package, or "Split: shares[0]" for a part of a value
+	Value  any    // the value, or the part of it that can't be used; nil if Reason contains the value
 	Reason string // what is wrong, and the bounds
-	Code   string // what is wrong, for programs with texts of their own: "few-samples": no batch in an epoch; "state-length", "state-seed", "state-sampler" or "state-data": the state is of another order; "state-beyond": it is beyond its epoch; else ""
+	Code   string // for programs with texts of their own. "few-samples": an epoch has no batch; "state-length", "state-seed", "state-sampler" or "state-data": the state is of another order; "state-beyond": the state is beyond its epoch; "": any other error
 }
 
 // Codes of an ArgumentError: an order without a batch; a state of another order, by what differs first; a

@@ -330,9 +330,9 @@ func (h *loadLoop) gather(end int) (ok bool) {
 	return true
 }
 
-// LoadSample loads the sample with this index. Its position is the index too; epoch and seed are 0.
-// LoadSample retries temporary errors as [WithRetry] does by default. The sample stays valid. The errors are
-// *[LoadError] and those of [NewLoader].
+// LoadSample loads one sample by its index. The sample's position is its index, and its epoch and seed are 0.
+// If an error is temporary, LoadSample tries again, as [WithRetry] does by default. The sample stays valid.
+// The errors are *[LoadError] and those of [NewLoader].
 func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	n, l, err := checkIndexed(ds)
 	if err != nil {

@@ -21,9 +21,9 @@ import (
 	"github.com/nwt-go/nwt/internal/ring"
 )
 
-// A Loader feeds the batches of a dataset to a training loop. Any goroutine may call its methods.
-// Functions that the loader calls, such as those of a dataset, a log's handler or an option, may call
-// them too, but must not call Close or start an epoch.
+// A Loader feeds the batches of a dataset to a training loop. Any goroutine may call its methods. Functions
+// that the loader calls, such as a dataset's Load or a log's handler, may call them too. Such functions must
+// not call Close or start an epoch.
 type Loader struct {
 	_ [0]sync.Mutex // lets vet find copies, which wouldn't keep the engine alive
 	// Neither the engine nor its batches refer to the Loader, so a Loader that the program has lost can
@@ -32,9 +32,9 @@ type Loader struct {
 	lost   runtime.Cleanup
 }
 
-// NewLoader makes a loader. It has workers and memory from its first epoch until [Loader.Close]. If the
-// program forgets to close it, the garbage collector does, with a warning. The error joins an
-// *[ArgumentError] for each bad argument, also for those that [NewDataset] was given.
+// NewLoader makes a loader. The loader has workers and memory from its first epoch until [Loader.Close]. If
+// the program forgets to close the loader, the garbage collector does, with a warning. The error joins an
+// *[ArgumentError] for each bad argument, those of [NewDataset] included.
 func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSetup(ds, opts) // checked; nothing is loaded yet
 	if err != nil {
@@ -85,8 +85,8 @@ func (l *engine) closeLost(made string) {
 	l.close()
 }
 
-// Close ends the running epoch, waits for its loads, and frees the memory. The memory of batches in use
-// is freed once they are released. If Close is called again, the second call waits for the first.
+// Close ends the running epoch, waits for its loads, and frees the memory. The memory of batches in use is
+// freed when they are released. A second call of Close waits for the first.
 func (l *Loader) Close() error {
 	l.lost.Stop()
 	l.engine.close()
@@ -163,7 +163,7 @@ func explainPanic(p any, failure error) any {
 }
 
 // SetSampler changes the order and the length of later epochs. Before you resume such an epoch, call
-// SetSampler again. It fails with [ErrBusy] during an epoch, and it fails for a stream.
+// SetSampler again. During an epoch, SetSampler fails with [ErrBusy]. For a stream, it always fails.
 func (l *Loader) SetSampler(s Sampler) error {
 	switch {
 	case s == nil:
@@ -198,12 +198,12 @@ func (l *Loader) SetWorkers(n int) error {
 	return nil
 }
 
-// Epoch yields the batches of an epoch, in order. If something fails, all batches before it come first;
-// then the error, with a nil batch, ends the epoch. It is a *[LoadError], which names the sample; an
-// *[ArgumentError]; the context's error; [ErrBusy], [ErrClosed] or [ErrRetained]; or another error,
-// which says what failed, such as memory, a device or a stream's reader. A loop that has no variable for
-// the error never sees it. The program may leave the loop early. Once the loop has ended, no Load is
-// running any more, except calls that [WithTimeout] gave up.
+// Epoch yields the batches of an epoch, in order. If something fails, all batches before it come first. Then
+// the error comes with a nil batch, and ends the epoch. A loop that has no variable for the error never sees
+// it. If a sample can't be loaded, the error is a *[LoadError] that names it. The error may also be an
+// *[ArgumentError], the context's error, [ErrBusy], [ErrClosed] or [ErrRetained]. Any other error says what
+// failed, such as memory or a device. The program may leave the loop early. Once the loop has ended, no Load
+// is running, except calls that [WithTimeout] gave up.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) {
 		if epoch < 0 {
@@ -214,9 +214,8 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 	})
 }
 
-// Epochs yields the batches of several epochs, from first to end−1: see [Loader.Epoch]. The next epoch is
-// loaded while the last batches of the current one are in use. If first equals end, the sequence is
-// empty.
+// Epochs yields the batches of several epochs, from first to end−1: see [Loader.Epoch]. It loads the next
+// epoch while the last batches of the current epoch are in use. If first equals end, Epochs yields nothing.
 func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) {
 		switch {
@@ -230,11 +229,11 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 	})
 }
 
-// Resume yields the rest of an epoch; for a state after the last batch it yields nothing. The worker
-// count and the batch size may differ from those of the state. So may the world size; for a stream, only
-// if it is a [CountedStream]. If the length, seed, sampler or the dataset's fingerprint (see
-// [Fingerprinter]) differs, Resume returns an error that says which. Everything else about the dataset
-// must be unchanged.
+// Resume yields the rest of an epoch. For a state after the last batch, it yields nothing. The worker count
+// and the batch size may differ from those of the state. The world size may differ too; for a stream, only if
+// the stream is a [CountedStream]. If the length, seed, sampler or fingerprint of the dataset differs, Resume
+// returns an error that says which (see [Fingerprinter]). Everything else about the dataset must be
+// unchanged.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) { l.engine.resume(ctx, s, s.Epoch, yield) })
 }
@@ -248,8 +247,8 @@ func (l *engine) resume(ctx context.Context, s State, last int, yield func(*Batc
 	l.iterate(ctx, s, last, yield)
 }
 
-// ResumeEpochs yields the rest of an epoch, as [Loader.Resume] does, and then the epochs up to end−1, as
-// one sequence.
+// ResumeEpochs yields the rest of an epoch, as [Loader.Resume] does. Then it yields the epochs up to end−1.
+// All batches come as one sequence.
 func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) {
 		switch {
@@ -264,8 +263,8 @@ func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*
 // Fields returns the layout of one sample, as the dataset declares it.
 func (l *Loader) Fields() []Field { return cloneFields(l.engine.setup.layout.fields) }
 
-// Len returns the number of batches per epoch on this rank, or −1 if a stream is neither a
-// [CountedStream] nor has [WithEpochSamples].
+// Len returns the number of batches per epoch on this rank. Without [WithEpochSamples], it returns −1 for a
+// stream that isn't a [CountedStream].
 func (l *Loader) Len() int {
 	switch {
 	case l.engine.epochOrder.Load().order.N != endless:
@@ -277,11 +276,11 @@ func (l *Loader) Len() int {
 	return perRank.Steps(0)
 }
 
-// Indices returns the dataset indices of a batch of an epoch on this rank, without loading it: say, of the
-// batch at which the loss jumped. Step s of a training that began with epoch 0 is batch s % Len of epoch
-// s / Len. Bad samples that were left out of the batch are among the indices. The order is that of
-// [Loader.Epoch] now: if an epoch was resumed with another batch size or other ranks, use a loader with those
-// of the batch. The errors are *[ArgumentError] and *[LoadError]. A stream has no indices.
+// Indices returns the dataset indices of a batch on this rank, without loading the batch. For example, it
+// finds the samples at which the loss jumped: step s of a training that began with epoch 0 is batch s % Len
+// of epoch s / Len. The indices include bad samples that were left out. The order is that of [Loader.Epoch]
+// now. If an epoch was resumed with another batch size or other ranks, use a loader with those of the batch.
+// The errors are *[ArgumentError] and *[LoadError]. A stream has no indices.
 func (l *Loader) Indices(epoch, number int) (indices []int, err error) {
 	defer runtime.KeepAlive(l)
 	if l.engine.setup.streams() {
@@ -299,8 +298,8 @@ func (l *Loader) Indices(epoch, number int) (indices []int, err error) {
 	return indices, err
 }
 
-// BadSamples returns the samples that were left out under [WithErrorBudget] in all epochs so far, at most
-// the first 10 000.
+// BadSamples returns the samples that were left out under [WithErrorBudget], in all epochs so far. It returns
+// at most the first 10 000.
 func (l *Loader) BadSamples() []*LoadError {
 	l.engine.counters.faulty.mu.Lock()
 	defer l.engine.counters.faulty.mu.Unlock()

@@ -8,11 +8,11 @@ import (
 	"github.com/nwt-go/nwt/internal/memlimit"
 )
 
-// WithMemoryLimit sets how many bytes the process may need, together with the processes that load for it.
-// All its loaders count. [Tune] chooses no worker count that needs more: see [Trial].Memory. If all need
-// more, Tune returns an error; a loader with [WithAutoWorkers] keeps the lowest count above 0 that it
-// tried, and logs a warning. By default the process may grow by 80 % of the memory that the container or
-// the machine has left, divided by the number of ranks on the host.
+// WithMemoryLimit sets how many bytes the process may need, together with the processes that load for it. All
+// loaders of the process count. [Tune] chooses no worker count that needs more: see Trial.Memory. If all
+// counts need more, Tune returns an error. A loader with [WithAutoWorkers] then logs a warning, and keeps the
+// lowest count above 0 that it tried. By default, the process may grow by 80 % of the memory that the
+// container or the machine has left, divided by the number of ranks on the host.
 func WithMemoryLimit(bytes int64) Option {
 	return option("WithMemoryLimit", inTune|inAuto,
 		errorIf(bytes < 1, "WithMemoryLimit", bytes, "must be at least 1 byte"),

@@ -8,9 +8,8 @@ import (
 	"github.com/nwt-go/nwt/internal/osmemory"
 )
 
-// WithPinned loads batches into page-locked memory. This is the default, except on the [Host], where it is
-// for programs that copy to a GPU themselves. If the system refuses to lock memory, a log line names the
-// limit.
+// WithPinned loads batches into page-locked memory. This is the default on a GPU. On the [Host], it is for
+// programs that copy to a GPU themselves. If the system refuses to lock memory, a log line names the limit.
 func WithPinned() Option {
 	return option("WithPinned", everywhere, nil, func(o *options) { o.pinned = new(true) }, true)
 }

@@ -18,20 +18,21 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// Precompute keeps the samples of ds in a file at path: the first run loads and writes them, later runs map
-// the file into memory. The file is written anew if it is damaged, or if any of these has changed: the
-// fields, the number of samples, version, the fingerprint (see [Fingerprinter]). If the samples depend on
-// anything else, change version whenever that changes. If the file is there, its first sample and another one
-// are compared with what [LoadSample] returns: if they differ, Precompute returns an error. If they can't be
-// loaded, or are different each time, it only logs that. Another program's file at path is an error. A sample
-// that is damaged in the file, or was left out under [WithErrorBudget], is loaded from ds.
+// Precompute keeps the samples of ds in a file at path. The first run loads the samples and writes the file.
+// Later runs map the file into memory. Precompute writes the file anew if it is damaged, or if the fields,
+// the number of samples, version or the fingerprint (see [Fingerprinter]) has changed. If the samples depend
+// on anything else, change version whenever that changes.
 //
-// All samples are tried, even if some are bad. If more are bad than [WithErrorBudget] allows, or if the
-// run is interrupted, the samples loaded so far stay in path.partial, and the next call loads the rest.
+// If the file exists, Precompute compares two of its samples with what [LoadSample] returns. If they differ,
+// Precompute returns an error. If ds can't load them, or draws them at random, Precompute only logs that.
+// Another program's file at path is an error.
 //
-// The samples are what [LoadSample] returns, so augment them in a [Map] over the result. Only loading
-// options and [WithProgress] take effect. If several processes call Precompute, one writes and the
-// others wait. A dataset must not itself call Precompute for the same path.
+// Precompute tries all samples, even if some are bad. If more are bad than [WithErrorBudget] allows, or if
+// the run is interrupted, the loaded samples stay in path.partial, and the next call loads the rest. If a
+// sample is damaged in the file or was left out, it is loaded from ds.
+//
+// The samples are the same in every epoch, so augment them in a [Map] over the result. Only loading options
+// and [WithProgress] take effect. If several processes call Precompute, one writes and the others wait.
 func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...Option) (*Precomputed, error) {
 	o, err := newOptions(opts)
 	n, l, dsErr := checkIndexed(ds)

@@ -83,12 +83,13 @@ func (c *common) column(field int) *layout.Column {
 	return &c.mem.Columns[field]
 }
 
-// Shape returns the shape of a field's place, which fits the longest sample allowed or, with a
-// [SizedDataset], the batch's longest. A smaller sample begins at index 0 of each dimension. The slice
-// must not be changed.
+// Shape returns the shape of a field's place, which fits the longest sample allowed. With a [SizedDataset],
+// it fits the batch's longest sample. A smaller sample begins at index 0 of each dimension. Don't change the
+// slice.
 func (s *Sample) Shape(field int) []int { return s.common.column(field).Dims }
 
-// Fields returns the layout of the sample, as its dataset's Fields does, with the shapes that [Sample.Shape] returns.
+// Fields returns the layout of the sample: the fields of its dataset, with the shapes that [Sample.Shape]
+// returns.
 func (s *Sample) Fields() (fields []Field) {
 	for _, c := range s.common.mem.Columns {
 		fields = append(fields, Field{Name: c.Name, Type: DType(c.Type), Shape: slices.Clone(c.Dims), RaggedDims: c.Free})
@@ -129,8 +130,8 @@ func (s *Sample) unpack(src []byte) (rest []byte, err error) {
 	return rest, tooLong(err, s.index)
 }
 
-// SetLen sets the length of a ragged field; Load must call it, or SetShape. It panics for other
-// fields, and if n is out of range or above what the dataset's Sizes said.
+// SetLen sets the length of a field with one ragged dimension. Load must call it for each such field. It
+// panics for other fields, and if n is out of range or above the size that Sizes gave.
 func (s *Sample) SetLen(field, n int) {
 	c := s.common.column(field)
 	if c.Free != 1 {
@@ -139,7 +140,7 @@ func (s *Sample) SetLen(field, n int) {
 	s.setLen(field, c, 0, n)
 }
 
-// SetShape does what SetLen does, for all ragged dimensions of a field.
+// SetShape sets all ragged dimensions of a field, as SetLen does for one.
 func (s *Sample) SetShape(field int, dims ...int) {
 	c := s.common.column(field)
 	if c.Free == 0 || c.Free != len(dims) {
@@ -181,7 +182,7 @@ func (s *Sample) panicTooLong(field int, c *layout.Column, dim, n, longest int) 
 	panic(fmt.Sprintf("%s: length %d of field %q is out of range 0 … %d", call, n, c.Name, longest))
 }
 
-// Len returns the length that was set in ragged dimension dim of a field, or −1 before SetLen. The first
+// Len returns the length that was set in ragged dimension dim of a field, or −1 if none was set. The first
 // dimension has number 0.
 func (s *Sample) Len(field, dim int) int {
 	c := s.common.column(field)
@@ -196,8 +197,8 @@ func checkRagged(c *layout.Column, method string, field, dim int) {
 	}
 }
 
-// Rand returns a generator for augmentation. Its seed depends only on (seed, epoch, [Sample.Position]),
-// not on workers, timing, batch size or ranks.
+// Rand returns a generator for augmentation. Its seed depends only on the loader's seed, the epoch and
+// [Sample.Position], not on workers or timing.
 func (s *Sample) Rand() *rand.Rand {
 	if s.outer != nil {
 		return s.outer.Rand()
@@ -233,7 +234,7 @@ const sampleRand = 0x243f6a8885a308d3
 // Index returns the sample's index in its dataset: the index that Load got.
 func (s *Sample) Index() int { return s.index }
 
-// Position returns the sample's position in the epoch, over all ranks; for a stream it returns Index.
+// Position returns the sample's position in the epoch, over all ranks. For a stream, it returns Index.
 func (s *Sample) Position() int {
 	if s.outer != nil {
 		return s.outer.Position()
@@ -252,8 +253,8 @@ func (s *Sample) Epoch() int {
 	return s.common.span.epoch
 }
 
-// Context returns the context of the call of Load that loads the sample. It is for code that is given
-// only the sample. With [WithTimeout] the context ends when the call is given up.
+// Context returns the context of the call of Load that loads the sample. It is for code that is given only
+// the sample. With [WithTimeout], the context ends when the call is given up.
 func (s *Sample) Context() context.Context { return s.common.scratch.ctx }
 
 // Worker returns the number of the worker, from 0. It returns 0 if no worker loads the sample.
@@ -342,10 +343,10 @@ func (s *Sample) blockOf(l *layout.Layout, n int, create func(l *layout.Layout, 
 	return s.blocks[s.block]
 }
 
-// Scratch returns a value that Load needs and that goroutines can't share, such as a decoder. The first
-// call in a worker calls create to make the value; later calls return the same value. A worker has one
-// value per type T and dataset. If create fails, no value is kept; create may take ten times as long as
-// [WithTimeout] says. A value that is an [io.Closer] is closed when the worker ends, and after a panic in
+// Scratch returns a value that Load needs and that goroutines can't share, such as a decoder. The first call
+// in a worker calls create to make the value, and later calls return the same value. A worker has one value
+// per type T and dataset. If create fails, Scratch keeps no value. create may take ten times as long as
+// [WithTimeout] says. If the value is an [io.Closer], it is closed when the worker ends, and after a panic in
 // Load.
 func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 	if v := find[T](s); v != nil {
@@ -427,9 +428,9 @@ func (s *Sample) failure(err error, stack []byte) *LoadError {
 // A record is a record of a stream, with what is known of it.
 type record = shards.Item[Record]
 
-// A Record is one record of a shard. The loader reuses it: Next gets it with the contents that an earlier
-// call left in it.
+// A Record is one record of a shard. The loader reuses records: Next gets a record with the contents that an
+// earlier call left in it.
 type Record struct {
 	Data  []byte // append to Data[:0] to reuse its memory
-	Value any    // anything else; it doesn't count towards the limit of what is read ahead
+	Value any    // anything else. It doesn't count towards the limit of Data that is read ahead
 }

@@ -11,27 +11,29 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// A Sampler defines the order of an epoch; package sampler has more samplers. It may also be a
-// [BatchSampler], [SamplerFiller] or [BoundedSampler].
+// A Sampler defines the order of an epoch. Package sampler has more samplers. A Sampler may also be a
+// [BatchSampler], a [SamplerFiller] or a [BoundedSampler].
 type Sampler interface {
-	Len() int            // the number of positions in an epoch; it must not change
-	At(epoch, i int) int // returns the dataset index at position i, 0 ≤ i < Len(), always the same; many goroutines call it at once
+	Len() int            // the number of positions in an epoch, which must not change
+	At(epoch, i int) int // returns the dataset index at position i, 0 ≤ i < Len(), which must not change. Many goroutines call it at once
 }
 
-// A BatchSampler also defines where batches end; its methods must be pure. Batch k of rank r is batch k
-// × world + r of the epoch. If the last step has fewer batches than ranks, several ranks share a batch.
+// A BatchSampler is a [Sampler] that also decides where batches end. Its methods must be pure. Batch k of
+// rank r is batch k × world + r of the epoch. If the last step has fewer batches than ranks, several ranks
+// share a batch.
 type BatchSampler interface {
 	Sampler
-	Batches() int               // the number of batches in an epoch, 1 … Len(); it must not change
-	Start(epoch, batch int) int // returns the position at which a batch begins, 0 < batch < Batches(); many goroutines call it at once
-	Largest() int               // the number of samples in the largest batch, 1 if not known; WithBatchSize must not be less
+	Batches() int               // the number of batches in an epoch, 1 … Len(), which must not change
+	Start(epoch, batch int) int // returns the position at which a batch begins, 0 < batch < Batches(). Many goroutines call it at once
+	Largest() int               // the number of samples in the largest batch, or 1 if it isn't known. WithBatchSize must not be less
 }
 
-// A BoundedSampler knows the highest index that it visits. If the dataset lacks that index, the loader
-// fails before it loads a sample. With any other sampler, it finds a missing index only while loading.
+// A BoundedSampler is a [Sampler] that knows the highest index it visits. If the dataset lacks that index,
+// the loader fails before it loads a sample. With any other sampler, the loader finds a missing index only
+// while loading.
 type BoundedSampler interface {
 	Sampler
-	LastIndex() int // returns the highest index that any epoch visits, −1 if not known
+	LastIndex() int // returns the highest index that any epoch visits, or −1 if it isn't known
 }
 
 // nameOfSampler returns the name that a sampler gives itself, or its type. Its content would be too long
@@ -88,8 +90,8 @@ func (s sequential) At(_, i int) int {
 	return i
 }
 
-// Shuffled visits 0 … n−1 once per epoch, in an order that is computed from n, seed and epoch, not stored.
-// Orders of different n have nothing in common. It is for statistics, not for secrets.
+// Shuffled visits 0 … n−1 once per epoch. The order is computed from n, seed and epoch, and isn't stored.
+// Orders of different n have nothing in common. Shuffled is for statistics, not for secrets.
 func Shuffled(n int, seed uint64) Sampler {
 	s := &shuffled{n: n, seed: seed, key: permute.SeedKey(seed), perm: permute.New(n)}
 	s.rounds = permute.NewOrders(2, 1, func(epoch, _ int) []uint16 { return s.perm.Tabulate(permute.EpochKey(s.key, epoch)) })
@@ -119,7 +121,7 @@ func (s *shuffled) At(epoch, i int) int {
 // A SamplerFiller is a [Sampler] that is faster at many positions at once.
 type SamplerFiller interface {
 	Sampler
-	Fill(epoch, from int, indices []int) // sets indices[k] to At(epoch, from+k) for each k; many goroutines call it at once
+	Fill(epoch, from int, indices []int) // sets indices[k] to At(epoch, from+k) for each k. Many goroutines call it at once
 }
 
 func (s sequential) Fill(_, from int, indices []int) {
@@ -211,10 +213,10 @@ const endless = order.Endless
 
 // Rank is the place of this process among those that train together.
 type Rank struct {
-	Rank, World           int    // number of this process, from 0, and how many processes there are
-	LocalRank, LocalWorld int    // number of this process among those of this host, and how many they are; 0 and 1 if the launcher doesn't say
+	Rank, World           int    // number of this process, from 0, and number of processes
+	LocalRank, LocalWorld int    // the same for the processes of this host; 0 and 1 if the launcher doesn't say
 	Source                string // the launcher: "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes", "Lightning" or "none"
-	Vars                  string // the variables that were read, with up to 200 characters of each value: "WORLD_SIZE=8 RANK=3 …"
+	Vars                  string // the variables that were read, such as "WORLD_SIZE=8 RANK=3 …", with up to 200 characters of each value
 }
 
 func (r Rank) String() string {
@@ -235,10 +237,11 @@ func (o *options) logRank() {
 	}
 }
 
-// RankFromEnv reads rank and world from the environment variables of the first launcher that has set any:
-// torchrun, Open MPI, MPICH, Intel MPI, Slurm's srun, or a Kubernetes indexed Job with WORLD_SIZE.
+// RankFromEnv reads rank and world from environment variables. It uses those of the first launcher that has
+// set any: torchrun, Open MPI, MPICH, Intel MPI, Slurm's srun, or a Kubernetes indexed Job with WORLD_SIZE.
 // Without a launcher it returns rank 0 of 1. Variables that are malformed, out of range, missing or
-// contradictory are an error; an empty one counts as missing. If lookup is nil, it is [os.LookupEnv].
+// contradictory are an error. An empty variable counts as missing. If lookup is nil, RankFromEnv uses
+// [os.LookupEnv].
 func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
 	if lookup == nil {
 		lookup = os.LookupEnv

@@ -15,14 +15,14 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// A View is what [Values] reads: a *[Sample] or a *[Batch].
+// A View is a *[Sample] or a *[Batch], from which [Values] reads.
 type View interface {
 	Bytes(field int) []byte // returns the memory of a field
 	bytesOf(field int) ([]byte, *layout.Column)
 }
 
-// Values returns the elements of a field, row-major, not copied. Generic code needs it; other code
-// uses a [Column]. It panics if T isn't the field's type.
+// Values returns the elements of a field, row-major, not copied. Generic code needs it; other code uses a
+// [Column]. Values panics if T isn't the field's type.
 func Values[T Element](v View, field int) []T {
 	b, c := v.bytesOf(field)
 	if dtype := DType(c.Type); !sees[T](dtype) {
@@ -32,8 +32,8 @@ func Values[T Element](v View, field int) []T {
 	return elements[T](b)
 }
 
-// ValuesOf does what [Values] does, for several samples at once: it returns one slice, sample after
-// sample. Pass it the samples that [BatchDataset].LoadMany was given, or a run of them, in that order.
+// ValuesOf returns the elements of a field of several samples, as one slice, sample after sample. Pass it the
+// samples that [BatchDataset.LoadMany] got, or successive ones of them, in the same order.
 func ValuesOf[T Element](samples []*Sample, field int) []T {
 	if len(samples) == 0 {
 		return nil
@@ -55,15 +55,15 @@ type Schema struct {
 // Fields returns the fields in the order in which they were added.
 func (s *Schema) Fields() []Field { return cloneFields(s.fields) }
 
-// AddField adds a field with elements of type T. Give the shape of one sample; without it the field is a
-// scalar. AddField panics if the name is empty or taken, or if the shape is bad.
+// AddField adds a field with elements of type T. shape is the shape of one sample; without a shape, the field
+// is a scalar. AddField panics if the name is empty or taken, or if the shape is bad.
 func AddField[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, "AddField", Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
 }
 
-// AddRagged does what [AddField] does, for a field whose size varies by sample: dims is how many of the
-// first dimensions vary, and shape is the largest size. dims comes before the shape: up to 512 tokens are
-// AddRagged[int32](&s, "tokens", 1, 512). See [Field].
+// AddRagged adds a field whose size varies by sample. The first dims dimensions vary, and shape is the
+// largest size. For example, AddRagged[int32](&s, "tokens", 1, 512) adds a field of up to 512 tokens. See
+// [Field].
 func AddRagged[T Element](s *Schema, name string, dims int, shape ...int) Column[T] {
 	if dims < 1 || dims > len(shape) {
 		panic(fmt.Sprintf("nwt: AddRagged: field %q: dims is %d: must be 1 … %d, the dimensions of shape %v, which comes after dims", name, dims, len(shape), slices.Clone(shape)))
@@ -92,8 +92,9 @@ func addColumn[T Element](s *Schema, caller string, f Field) Column[T] {
 	return Column[T]{index: i, name: f.Name, dtype: f.Type, full: l.Columns[0].Full}
 }
 
-// ColumnOf returns the column of a field by its name, for datasets that no [Schema] declared. It returns
-// an *[ArgumentError] unless exactly one field has the name and T is its element type.
+// ColumnOf returns the column of a field by its name. It is for datasets that no [Schema] declared. If no
+// field or several fields have the name, or if T isn't the element type, ColumnOf returns an
+// *[ArgumentError].
 func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[T], error) {
 	var c Column[T]
 	var names []string
@@ -121,8 +122,8 @@ func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[
 	return c, nil
 }
 
-// A Column is a field of a [Schema], with elements of type T. Its methods do the same as those of
-// [Sample] and [Batch], without a field number.
+// A Column is a field of a [Schema], with elements of type T. Its methods do the same as those of [Sample]
+// and [Batch], without a field number.
 type Column[T Element] struct {
 	index int
 	name  string
@@ -130,20 +131,20 @@ type Column[T Element] struct {
 	full  int // size of the longest sample allowed, in bytes
 }
 
-// Field returns the number of the field, for methods that take one.
+// Field returns the number of the field, for methods that take a field number.
 func (c Column[T]) Field() int { return c.index }
 
-// Of returns the elements of the column in a *[Sample] or a *[Batch], row-major, without a copy. It
-// panics if the sample or batch is of another schema.
+// Of returns the elements of the column in a *[Sample] or a *[Batch], row-major and not copied. It panics if
+// the sample or batch is of another schema.
 func (c Column[T]) Of(v View) []T {
 	b, there := v.bytesOf(c.index)
 	c.check(there)
 	return elements[T](b)
 }
 
-// Set copies values to the column's place in a sample. If only the field's first dimension is ragged,
-// Set also sets its length. If the number of values doesn't fit the place, Set panics. The sample is
-// then bad, with a [LoadError] that names the field.
+// Set copies values to the column's place in a sample. If only the field's first dimension is ragged, Set
+// also sets its length. If the number of values doesn't fit the place, Set panics. The sample is then bad,
+// with a [LoadError] that names the field.
 func (c Column[T]) Set(dst *Sample, values ...T) {
 	place, there := dst.bytesOf(c.index)
 	c.check(there)
@@ -201,8 +202,8 @@ func (c *Column[T]) panicElsewhere(there *layout.Column) {
 type Field struct {
 	Name       string // must be unique for [AddField], [FromSlices] and [Zip]
 	Type       DType
-	Shape      []int // of one sample, in row-major order; nil means a scalar
-	RaggedDims int   `json:",omitempty"` // how many of the first dimensions may be smaller in a sample than in Shape: Load then calls [Sample.SetLen] or, for 2 or more, [Sample.SetShape]; the loader pads with 0
+	Shape      []int // shape of one sample, in row-major order; nil means a scalar
+	RaggedDims int   `json:",omitempty"` // how many of the first dimensions may be smaller in a sample than in Shape. For 1, Load calls [Sample.SetLen]; for more, [Sample.SetShape]. The loader pads with 0
 }
 
 // A DType is the type of a field's elements.
@@ -281,7 +282,7 @@ func (t *DType) UnmarshalText(name []byte) error {
 }
 
 // Element constrains the Go types of field elements: the basic types and types defined from them. For
-// Float16 and BFloat16 they are [F16] and [BF16], or uint16.
+// Float16, use [F16] or uint16. For BFloat16, use [BF16] or uint16.
 type Element interface {
 	~bool | ~uint8 | ~int8 | ~uint16 | ~int16 | ~uint32 | ~int32 | ~int64 | ~float32 | ~float64
 }

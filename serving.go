@@ -12,7 +12,7 @@ import (
 	"github.com/nwt-go/nwt/internal/order"
 )
 
-// Place identifies the sample for a dataset that asks a server for it, as that of module serve does.
+// Place identifies the sample for a dataset that asks a server for it, such as that of module serve.
 func (s *Sample) Place() driver.Place {
 	outer := s
 	for outer.outer != nil {
@@ -21,10 +21,9 @@ func (s *Sample) Place() driver.Place {
 	return driver.Place{Index: s.index, Position: s.Position(), Epoch: outer.common.span.epoch, Key: outer.common.span.key}
 }
 
-// Serving returns a source that loads the loader's batches for other processes: see package driver.
-// The source has as many workers as the loader, at least one, and memory of its own. It reports each bad
-// sample, whatever [WithErrorBudget] says. Serving fails with a device, [WithUnordered] or a stream: a
-// stream has no sample by index.
+// Serving returns a source that loads the loader's batches for other processes: see package driver. The
+// source has memory of its own, and as many workers as the loader, at least one. It reports each bad sample,
+// even with [WithErrorBudget]. Serving fails with a device, [WithUnordered] or a stream.
 func (l *Loader) Serving() (driver.Source, error) {
 	var err error
 	switch o := l.engine.setup.opts; {

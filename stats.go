@@ -11,29 +11,29 @@ import (
 
 // Stats is a snapshot of what a loader has done since it was made.
 type Stats struct {
-	Batches             int           // delivered
-	Samples             int64         // delivered
+	Batches             int           // batches delivered
+	Samples             int64         // samples delivered
 	Bad                 int           // samples left out under WithErrorBudget
-	Wait                time.Duration // how long the consumer was blocked for batches
-	Occupancy           float64       // share of the batches that were ready when asked for: 1 = always, 0 = never (starved), as without workers
-	LoadMedian, LoadP99 time.Duration // of the time that a sample's Load takes, within 10 %
+	Wait                time.Duration // how long the training loop was blocked for batches
+	Occupancy           float64       // share of the batches that were ready when the loop asked for them, 0 … 1; 0 without workers
+	LoadMedian, LoadP99 time.Duration // median and 99th percentile of the time that Load takes for a sample, within 10 %
 	Copied              int           // batches that were copied to the device
 	CopiedBytes         int64         // bytes that were copied to the device
-	Transfer            time.Duration // how long the copies took, including the time that they waited on the device
-	DeviceBytes         int64         // bytes of device memory that the loader has
+	Transfer            time.Duration // how long the copies took, with the time that they waited on the device
+	DeviceBytes         int64         // bytes of device memory that the loader uses
 	Workers             int
-	Prefetch            int   // how many batches may be ahead of the one in use; without WithPrefetch the loader adapts it
-	Slots               int   // batch buffers that have memory now, including those of retained batches
+	Prefetch            int   // how many batches may be ahead of the one in use, now
+	Slots               int   // batch buffers that have memory now, retained batches included
 	SlotBytes           int64 // bytes of that memory
 	Retained            int   // batches retained past their iteration
-	DatasetBytes        int64 // bytes of memory of cached samples (see [Cached]), of what a vision.Folder remembers of its files, and of processes that load for a dataset
-	WindowBytes         int64 // bytes that the records in a stream's shuffle window have now (their Data)
+	DatasetBytes        int64 // bytes of memory of datasets: samples of [Cached], files that a vision.Folder remembers, and processes that load for a dataset
+	WindowBytes         int64 // bytes of Data of the records that are in a stream's shuffle window now
 
 	elapsed time.Duration // since the loader was made
 }
 
-// Since returns what the loader has done since an earlier snapshot. Times per sample,
-// memory, prefetch and workers are those of s, not differences.
+// Since returns what the loader has done since an earlier snapshot. Times per sample, memory, prefetch and
+// workers are those of s, not differences.
 func (s Stats) Since(earlier Stats) Stats {
 	ready := s.Occupancy*float64(s.Batches) - earlier.Occupancy*float64(earlier.Batches)
 	s.Batches, s.Samples, s.Bad = s.Batches-earlier.Batches, s.Samples-earlier.Samples, s.Bad-earlier.Bad

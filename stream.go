@@ -22,43 +22,44 @@ import (
 )
 
 // A Stream is a set of shards that are read in sequence, such as tar files or the parts of a query.
-// [Streamed] makes a dataset of it. Reading a shard should be cheap; expensive work belongs in Load,
-// which many workers call at once.
+// [Streamed] makes a dataset of it. Reading a shard should be cheap. Expensive work belongs in Load, which
+// many workers call at once.
 type Stream interface {
 	Fields() []Field // the layout of one sample, which must not change
-	Shards() int     // the number of shards, at least one for each rank unless it is a [CountedStream]; each loader asks only once
-	// Open begins to read a shard, 0 ≤ shard < Shards. After a temporary error of Open or of the reader,
-	// the loader calls Open again, as [WithRetry] says. The shard must give the same records again: those
-	// already read are dropped. After any other error of Open the shard counts as one bad sample.
+	Shards() int     // the number of shards. Each rank needs at least one, except with a [CountedStream]. Each loader asks once
+	// Open begins to read a shard, 0 ≤ shard < Shards. After a temporary error of Open or of the reader, the
+	// loader calls Open again, as [WithRetry] says. The shard must give the same records again: the loader
+	// drops those that it has read. After any other error of Open, the shard counts as one bad sample.
 	Open(ctx context.Context, shard int) (ShardReader, error)
-	Load(ctx context.Context, r *Record, dst *Sample) error // makes a sample of a record, under the rules for Load of a [Dataset]
+	Load(ctx context.Context, r *Record, dst *Sample) error // makes a sample of a record, under the rules of [Dataset]
 }
 
 // A ShardReader reads one shard, in one goroutine at a time.
 type ShardReader interface {
-	// Next reads the next record into r. After the last one it returns [io.EOF] itself. Any other
-	// error, including one that wraps io.EOF, ends the shard with a *[ShardError].
+	// Next reads the next record into r. After the last record, it returns [io.EOF] itself. Any other error,
+	// even one that wraps io.EOF, ends the shard with a *[ShardError].
 	Next(ctx context.Context, r *Record) error
 	Close() error // called at the end of the shard or earlier
 }
 
-// A Skipper passes over records fast. Without Skip, [Loader.Resume] reads and drops the records before
-// the state, and ranks that share a shard read and drop each other's records.
+// A Skipper passes over records fast. Without Skip, [Loader.Resume] reads and drops the records before the
+// state. Ranks that share a shard read and drop each other's records.
 type Skipper interface {
 	ShardReader
-	// Skip passes over at most the next n records, n ≥ 1, and returns how many. If that is 0, the loader
-	// reads one record with Next. If no record is left, the error is [io.EOF] itself; any other error ends
-	// the shard. Skip must not pass over a record that Next can't read: if that record is next, Skip fails.
+	// Skip passes over at most n records, n ≥ 1, and returns how many. If it returns 0 and no error, the
+	// loader reads one record with Next. If no record is left, the error is [io.EOF] itself. Any other error
+	// ends the shard. Skip must not pass over a record that Next can't read. If that record is next, Skip
+	// fails.
 	Skip(ctx context.Context, n int) (skipped int, err error)
 }
 
-// Streamed makes a dataset of a stream. Each rank reads several of its shards at once (see
-// [WithInterleave]), and takes one sample from each in turn. [WithShuffle] changes the order of the
-// shards in each epoch, and mixes samples within [WithShuffleWindow]. [Sample.Index] is the position in
-// this order, over all ranks. The order is the same at every worker count.
+// Streamed makes a dataset of a stream. Each rank reads several of its shards at once (see [WithInterleave]),
+// and takes one sample from each shard in turn. [WithShuffle] changes the order of the shards in each epoch,
+// and mixes samples within [WithShuffleWindow]. The order is the same at every worker count. Sample.Index is
+// the position in this order, over all ranks.
 //
-// Each rank needs a shard, and without [WithEpochSamples] ranks may have different numbers of batches.
-// Neither is true of a [CountedStream]. Up to 256 records per shard are read ahead, at most about 256
+// Each rank needs a shard. Without [WithEpochSamples], ranks may have different numbers of batches. A
+// [CountedStream] has neither restriction. Up to 256 records per shard are read ahead, with at most about 256
 // MiB of Data in all.
 func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
@@ -163,21 +164,21 @@ func (s *Sample) unread() bool {
 type Mix struct {
 	Parts  []int   // number of samples of each part, in the order of Concat; nil for MixedStreams
 	Phases []Phase // the phases of training, in order; the last one never ends
-	Block  int     // positions per block, which has the shares, rounded; 0 means 1000
+	Block  int     // number of positions in which each part has its share, rounded; 0 means 1000
 }
 
 // A Phase is a stretch of training in which the shares of a [Mix] stay the same.
 type Phase struct {
-	Samples int       // how many positions it lasts, over all epochs and ranks; ignored in the last phase
-	Weights []float64 // one per part, in any unit; with 0 a part is left out
+	Samples int       // how many positions the phase lasts, over all epochs and ranks; ignored in the last phase
+	Weights []float64 // one weight per part, in any unit; weight 0 leaves a part out
 }
 
-// MixedStreams makes a dataset of several streams with the same fields, mixed by weights: in every block
-// of Mix.Block samples on a rank, each stream has its share. What is rounded off is carried to the next
-// block. It needs [WithEpochSamples]. A [CountedStream] continues where its last epoch ended, if the number
-// of ranks is the same. Any other stream starts from its beginning in each epoch, and again if it ends
-// within an epoch. If an epoch takes only a part of a stream, the stream's end is never read. A
-// [ShardError] numbers the shards of all streams in turn.
+// MixedStreams makes a dataset of several streams that have the same fields, and mixes them by weights. In
+// every block of Mix.Block samples on a rank, each stream has its share. Fractions of samples are carried to
+// the next block. MixedStreams needs [WithEpochSamples]. If the number of ranks is the same, a
+// [CountedStream] continues where its last epoch ended. Any other stream starts from its beginning in each
+// epoch, and whenever it has ended. If an epoch takes only a part of a stream, the stream's end is never
+// read. A [ShardError] numbers the shards of all streams in turn.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {
@@ -214,14 +215,13 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	return &streamDataset{streams: slices.Clone(streams), mix: mix, seed: seed}, nil
 }
 
-// NewStream makes a stream from two functions. In a goroutine per shard, read(ctx, shard) yields the
-// records until ctx ends; an error ends the shard. load(ctx, r, dst) makes a sample of a record, under
-// the rules of [Dataset].
+// NewStream makes a stream from two functions. In a goroutine per shard, read(ctx, shard) yields the records
+// until ctx ends; an error ends the shard. load(ctx, r, dst) makes a sample of a record, under the rules of
+// [Dataset].
 //
-// A []byte is copied, so function read may reuse it; any other record must stay as it is until load has
-// seen it. Resume reads the records that it passes over. If that is slow, yield only each record's
-// place, and fetch the record in load. A type that embeds the stream and has a method Records is a
-// [CountedStream].
+// A []byte record is copied, so read may reuse it. Any other record must not change until load has seen it.
+// Resume reads the records that it passes over. If that is slow, let read yield only each record's place, and
+// fetch the record in load. A type that embeds the stream and has a method Records is a [CountedStream].
 func NewStream[R any](fields []Field, shards int, read func(ctx context.Context, shard int) iter.Seq2[R, error], load func(ctx context.Context, r R, dst *Sample) error) Stream {
 	return &funcStream[R]{slices.Clone(fields), shards, read, load}
 }
@@ -301,15 +301,15 @@ func (f *funcReader[R]) Close() error {
 	return nil
 }
 
-// A CountedStream knows how many records its shards have, so the order of an epoch doesn't depend on the
-// ranks: all ranks have the same number of batches, [Loader.Resume] works with any number of ranks, and
-// there may be more ranks than shards. With [WithEpochSamples] an epoch begins where the one before
-// ended, so no record comes again before every record has come once. If a shard has too few or too many
-// records, the difference becomes bad samples, with a *[ShardError]. [WithInterleave] counts the shards
-// that all ranks together read. With [MixedStreams] the number of ranks can change only between epochs.
+// A CountedStream is a [Stream] that knows how many records its shards have. So the order of an epoch doesn't
+// depend on the ranks. All ranks have the same number of batches, and there may be more ranks than shards.
+// [Loader.Resume] works with any number of ranks. With [WithEpochSamples], an epoch begins where the one
+// before ended, so every record comes once before any comes again. If a shard has too few or too many
+// records, the difference becomes bad samples, with a *[ShardError]. [WithInterleave] counts the shards that
+// all ranks together read. With [MixedStreams], the number of ranks can change only between epochs.
 type CountedStream interface {
 	Stream
-	Records(shard int) int // returns the number of records of a shard, 0 ≤ shard < Shards, or −1 if it isn't known; then the loader ignores all counts of the stream. A shard with 0 records isn't opened. A loader asks once
+	Records(shard int) int // returns the number of records of a shard, 0 ≤ shard < Shards. If it returns −1 for any shard, the loader ignores all counts. A shard with 0 records isn't opened. A loader asks once
 }
 
 // defaultLanes is how many lanes a CountedStream has.

@@ -67,9 +67,9 @@ func (b staged) Failed(err error) {
 	b.l.ring.Staged(b.seq)
 }
 
-// CUDA returns the NVIDIA GPU with the given number, from 0, or [ErrNoDevice] if there is none. It needs
-// NVIDIA's driver. A build without cgo needs the tag nwt_purego; a build with the tag cuda needs the
-// toolkit. If there is a GPU but the build had neither cgo nor nwt_purego, another error says so.
+// CUDA returns the NVIDIA GPU with the given number, from 0. If there is none, the error is [ErrNoDevice].
+// CUDA needs NVIDIA's driver. A build without cgo needs the tag nwt_purego; otherwise another error says so.
+// A build with the tag cuda needs the toolkit.
 func CUDA(ordinal int) (Device, error) {
 	dev, err := cuda.Open(ordinal)
 	if err != nil {
@@ -85,18 +85,18 @@ type cudaDevice struct {
 
 func (d cudaDevice) String() string { return d.name }
 
-// A Device says where batches must end up: [Host], [CUDA], or the program's own, for which see package
-// driver. Any goroutine may call it. The interface is experimental: it may change once it has run on a
-// real GPU.
+// A Device says where batches must end up: [Host], [CUDA], or one that the program makes with package driver.
+// Any goroutine may call its methods. The interface is experimental: it may change once it has run on a real
+// GPU.
 type Device interface {
-	String() string                     // for reports; devices of different speeds must have different names
+	String() string                     // returns a name for reports; devices of different speeds must have different names
 	AllocHost(size int) ([]byte, error) // returns memory from which the device copies at full speed, aligned for every type
 	FreeHost(mem []byte) error
 	Alloc(size int) (uintptr, error) // returns memory on the device
 	Free(ptr uintptr) error
 	NewEvent() (uintptr, error) // returns a handle for a point in a session's queue
 	FreeEvent(event uintptr) error
-	Open() (driver.Session, error) // opens a loader's session, its queue of copies
+	Open() (driver.Session, error) // opens a session for one loader, which is a queue of copies
 }
 
 // Host returns the default device: batches stay where they were loaded.
