@@ -10,20 +10,21 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// LocallyShuffled visits each sample once per epoch. Its order suits files whose blocks are read or
-// decoded whole: row groups of Parquet, chunks of HDF5, a tar with an index. The blocks come in random
-// order; window is how many successive blocks are mixed with each other, sample by sample.
+// LocallyShuffled visits each sample once per epoch. Its order suits files whose blocks are read or decoded
+// whole, such as row groups of Parquet or chunks of HDF5. The blocks come in random order. The samples of
+// window successive blocks are then mixed with each other. A wider window mixes better, and costs more
+// memory.
 //
-// A dataset reads each block once per epoch if its workers share a cache of the last 2 × window blocks:
-// while some workers still load the end of one window, others load the start of the next. If a window has
-// fewer samples than are loaded ahead on all ranks, the cache must keep more. Blocks kept with [nwt.Scratch]
-// belong to one worker, so other workers would read them again.
+// sizes is the number of samples in each block, in the order of the dataset: the first block is samples 0 …
+// sizes[0]−1, and so on.
 //
-// sizes is the number of samples in each block, in the order of the dataset: the first block is samples 0
-// … sizes[0]−1, and so on. A wider window costs memory and mixes better.
+// A dataset reads each block once per epoch if its workers share a cache of the last 2 × window blocks. The
+// cache needs two windows because some workers still load the end of one window while others load the start
+// of the next. If a window has fewer samples than are loaded ahead on all ranks, the cache must keep more.
+// Blocks that are kept with [nwt.Scratch] belong to one worker, so other workers would read them again.
 //
-// The order of an epoch's blocks is computed when a position of the epoch is first asked for. The orders
-// of two epochs are kept; each takes 16 bytes per block.
+// The order of an epoch's blocks is computed when a position of the epoch is first asked for. The orders of
+// two epochs are kept. Each takes 16 bytes per block.
 func LocallyShuffled(sizes []int, window int, seed uint64) (nwt.Sampler, error) {
 	var errs []error
 	if len(sizes) == 0 || len(sizes) > math.MaxInt32 {

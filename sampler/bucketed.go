@@ -12,31 +12,30 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Buckets says how many samples of similar lengths [Bucketed] brings together. They make up a step,
-// which is one batch on each rank. The order depends on Buckets as well as on the seed. So to resume an
-// epoch, even with another batch size or number of ranks, use the same Buckets as at its beginning. If a
-// step of Buckets isn't a whole number of the loader's steps, batches mix lengths.
+// Buckets says how many samples of similar lengths [Bucketed] brings together. These samples make up a step:
+// one batch on each rank. The order depends on Buckets and on the seed. So to resume an epoch, use the
+// Buckets with which it began, even with another batch size or number of ranks. If a step of Buckets isn't a
+// whole number of the loader's steps, batches mix lengths.
 type Buckets struct {
 	BatchSize int // samples per batch
 	World     int // number of ranks; 0 means 1
 	Window    int // how many steps are sorted together; 0 means 64
 }
 
-// Bucketed visits each of 0 … n−1 once per epoch, in random order, except that the samples of a batch
-// have similar lengths and so need little padding. length(i) returns the length of sample i, in any
-// unit. It is called by many goroutines, at least once per sample and epoch. It must be quick (a
-// look-up, not a load), and must always return the same length for the same sample.
+// Bucketed visits each of 0 … n−1 once per epoch. The order is random, but the samples of a batch have
+// similar lengths. So batches need little padding. length(i) returns the length of sample i, in any unit, and
+// must always return the same. Many goroutines call it, at least once per sample and epoch. It must be quick:
+// a look-up, not a load.
 //
-// The epoch is shuffled as by [nwt.Shuffled] and cut into windows of Buckets.Window steps. In each window,
-// the samples of each rank are sorted by length and cut into batches, and the steps are shuffled, in the
-// same way on all ranks. So the batches of a step have similar lengths on all ranks. A wider window means
-// less padding and less randomness: if one window holds the whole epoch, a sample shares its batches only
-// with its neighbors in length. The samples left over, too few for a step, come last and are not sorted,
-// so a loader that drops them doesn't always drop the longest.
+// The epoch is shuffled as [nwt.Shuffled] does, and cut into windows of Buckets.Window steps. In each window,
+// each rank sorts its samples by length and cuts them into batches. Then the steps of the window are
+// shuffled, in the same way on all ranks. So the batches of a step have similar lengths on all ranks. A wider
+// window means less padding and less randomness: if one window holds the whole epoch, a sample shares its
+// batches only with samples of about its length. Samples that are left over, too few for a step, come last
+// and aren't sorted. So a loader that drops them doesn't always drop the longest.
 //
-// A rank sorts its samples of a window when it first asks for one of them. This takes about 0.2 µs per
-// sample, for its own samples only. Four windows are kept, which takes 8 bytes for each of those samples
-// and about 0.2 kB for each rank.
+// A rank sorts its samples of a window when it first asks for one of them, in about 0.2 µs per sample. Four
+// windows are kept. They take 8 bytes for each of the rank's samples in them, and about 0.2 kB for each rank.
 func Bucketed(n int, length func(index int) int, b Buckets, seed uint64) (nwt.Sampler, error) {
 	b.World = cmp.Or(b.World, 1)
 	b.Window = cmp.Or(b.Window, 64)

@@ -12,21 +12,21 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Mixed draws n samples per epoch from the parts of a [nwt.Concat], by weights. So it can mix languages
-// or corpora, or bring easy samples before hard ones. In each phase of Mix.Phases, the share of part k
-// is Weights[k] / Σ Weights.
+// Mixed draws n samples per epoch from the parts of a [nwt.Concat], by weights. For example, it mixes
+// languages, or brings easy samples before hard ones. In each phase of Mix.Phases, the share of part k is
+// Weights[k] / Σ Weights.
 //
-// Training is cut into blocks of Mix.Block positions, which are mixed at random. In each block, every part
-// gets its share of the positions. What is rounded off is carried to the next block: after any number of
-// blocks, a part has its share, to within a few samples. A weight above 0 that gets no
-// sample in its whole phase is an error. The last block of a phase may be shorter.
+// Training is cut into blocks of Mix.Block positions. The last block of a phase may be shorter. In each
+// block, every part gets its share of the positions, in random order. Fractions are carried to the next
+// block, so after any number of blocks a part has its share to within a few samples. If a part with a weight
+// above 0 gets no sample in its whole phase, Mixed returns an error.
 //
-// Each part has its own epochs, which don't depend on n or on its share: all its samples come once,
-// shuffled, then all come again in another order, and so on. So if two parts have the same weight, the
-// samples of the smaller part come more often. The end of one epoch of a part may mix with the start of the next, but
-// only within a block.
+// Each part has its own epochs, which don't depend on n or on its share. All its samples come once, shuffled.
+// Then all come again in another order, and so on. So if two parts have the same weight, the samples of the
+// smaller part come more often. Within a block, the end of one epoch of a part may mix with the start of the
+// next.
 //
-// The draws aren't stored: each is computed from its position, in about 0.2 µs.
+// The draws aren't stored. Each is computed from its position, in about 0.2 µs.
 func Mixed(n int, m nwt.Mix, seed uint64) (nwt.Sampler, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {

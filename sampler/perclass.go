@@ -18,27 +18,27 @@ const maxClasses = 1 << 24
 // A ClassBatch says what a batch of [PerClass] is made of.
 type ClassBatch struct {
 	Classes int // how many classes a batch has
-	Samples int // how many samples of each
+	Samples int // how many samples of each class
 
 	// Weights of the classes, from class 0. How often a class comes is proportional to its weight, but a
-	// class comes at most once per batch. So if the model confuses a class, give this class a larger weight:
-	// it then comes more often. Weight 0 leaves a class out. If Weights is nil, all classes weigh the same.
+	// class comes at most once per batch. If the model confuses a class, give this class a larger weight, so
+	// that it comes more often. Weight 0 leaves a class out. If Weights is nil, all classes weigh the same.
 	Weights []float64
 }
 
-// PerClass makes batches for metric learning: each has some classes, and some samples of each class. No class comes
-// twice in a batch. A sample comes twice in a batch only if its class has too few; a log line of
-// [slog.Default] counts such classes. The class of index i is labels[i], 0 or more. An epoch has about as
-// many samples as the dataset. Each time that a class comes, it brings samples that haven't come yet, until
-// too few are left; then its samples are shuffled again.
+// PerClass makes batches for metric learning. Each batch has some classes, and some samples of each class.
+// The class of index i is labels[i], 0 or more. No class comes twice in a batch. If a class has too few
+// samples, some of them come twice in a batch; a log line of [slog.Default] counts such classes. An epoch has
+// about as many samples as the dataset. Each time that a class comes, it brings samples that haven't come
+// yet. When too few are left, its samples are shuffled again.
 //
-// WithBatchSize must be at least Classes × Samples. If the last step has fewer
-// batches than there are ranks, several ranks share a batch; [nwt.WithDropLast] leaves such a step out.
-// To change a class's weight, call SetSampler between epochs, and save the new weights with the model.
+// WithBatchSize must be at least Classes × Samples. If the last step has fewer batches than there are ranks,
+// several ranks share a batch. [nwt.WithDropLast] leaves such a step out. To change a class's weight, call
+// SetSampler between epochs, and save the new weights with the model.
 //
-// The order of an epoch is computed as a whole: for ten million samples in classes of 4, this takes about
-// 0.5 s. The first epoch waits for it; the next one is computed in the background once half of an epoch is
-// loaded. Two successive epochs are kept; each takes 8 bytes per class of a batch.
+// The order of an epoch is computed as a whole. For ten million samples in classes of 4, this takes about 0.5
+// s. The first epoch waits for it. The next order is computed in the background once half of an epoch is
+// loaded. The orders of two successive epochs are kept. Each takes 8 bytes per class of a batch.
 func PerClass(labels []int, b ClassBatch, seed uint64) (nwt.BatchSampler, error) {
 	s := &perClass{classes: b.Classes, each: b.Samples, seed: seed, last: len(labels) - 1}
 	if err := errors.Join(s.group(labels, b.Weights), s.checkSize(len(labels))); err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// A Prioritized draws by weights that change while training, with replacement: prioritized experience
-// replay, or hard examples more often. Set changes a weight, and Draw draws the samples of the next
-// batches by the weights of that moment:
+// A Prioritized draws samples with replacement, by weights that change while training. Use it for prioritized
+// experience replay, or to see hard examples more often. Set changes a weight. Draw draws the samples of the
+// next batches by the weights of that moment:
 //
 //	for range steps / ahead {
 //		epoch, err := priorities.Draw()
@@ -28,15 +28,15 @@ import (
 //		}
 //	}
 //
-// So an epoch is what one Draw draws: a few batches. If epochs are longer, training waits less for
-// their first batches, but samples are drawn by older weights. Only the latest epoch can be loaded, so use
-// Epoch and Resume, not Epochs; Tune loads epoch after epoch, so tune with [Weighted] instead. What Draw
-// draws depends on the seed, the epoch's number and the weights alone.
+// So an epoch is what one Draw draws: a few batches. If epochs are longer, training waits less for their
+// first batches, but samples are drawn by older weights. Only the latest epoch can be loaded, so use Epoch
+// and Resume, not Epochs. Tune loads epoch after epoch, so tune with [Weighted] instead. What Draw draws
+// depends only on the seed, the epoch's number and the weights.
 //
 // MarshalBinary returns the weights and the latest draws, for a checkpoint. After UnmarshalBinary, Resume
-// continues within the epoch, and Draw draws what it would have drawn.
+// continues within the epoch, and later calls of Draw draw the same as without the interruption.
 //
-// Several ranks must set the same weights. All methods may be called by several goroutines.
+// Several ranks must set the same weights. Several goroutines may call all methods.
 type Prioritized struct {
 	draws, capacity int
 	seed, key       uint64
@@ -58,8 +58,9 @@ type drawn struct {
 }
 
 // NewPrioritized makes a Prioritized that draws the given number of samples at a time from 0 … capacity−1.
-// All weights are 0 at first: an index comes once its weight is set. So a replay buffer may grow up to the
-// capacity; the dataset must be at least that long. It takes 16 to 32 bytes per index.
+// All weights are 0 at first, so an index comes only once its weight is set. So a replay buffer may grow up
+// to the capacity. The dataset must have at least capacity samples. A Prioritized takes 16 to 32 bytes per
+// index.
 func NewPrioritized(capacity, draws int, seed uint64) (*Prioritized, error) {
 	var errs []error
 	if capacity < 1 || capacity > math.MaxInt32 {
@@ -82,9 +83,9 @@ func NewPrioritized(capacity, draws int, seed uint64) (*Prioritized, error) {
 // maxWeight is so far below the largest float64 that no sum of weights overflows.
 const maxWeight = math.MaxFloat64 / math.MaxInt32
 
-// Set sets the weight of an index, in O(log capacity). The next Draw heeds it; what is drawn already stays.
-// A weight must be 0 or more, and at most 1e298; with any other, such as NaN, the old weight stays. With
-// weight 0, an index isn't drawn.
+// Set sets the weight of an index, in O(log capacity). The new weight counts from the next Draw. A weight
+// must be 0 or more, and at most 1e298. For any other weight, such as NaN, Set returns an error and the old
+// weight stays. An index with weight 0 isn't drawn.
 func (s *Prioritized) Set(index int, weight float64) error {
 	if index < 0 || index >= s.capacity {
 		return optionError("Prioritized.Set: index", index, "must be 0 … %d", s.capacity-1)
@@ -111,8 +112,8 @@ func (s *Prioritized) Weight(index int) float64 {
 	return s.tree[s.leaves+index]
 }
 
-// Draw draws the next epoch by the weights that are set, and returns its number: 0, 1 and so on. It is an
-// error if all weights are 0.
+// Draw draws the next epoch by the weights that are set, and returns the epoch's number: 0, 1 and so on. If
+// all weights are 0, Draw returns an error.
 func (s *Prioritized) Draw() (epoch int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,9 +148,9 @@ func (s *Prioritized) find(at float64) (leaf int) {
 	return leaf
 }
 
-// Probability returns how probable an index was in each draw of the latest Draw: its weight then, as a
-// share of all weights. The usual correction of its loss is (n × probability)^−β, where n is how many
-// indices have a weight above 0. For an index that wasn't drawn, Probability returns 0.
+// Probability returns how probable an index was in each draw of the latest Draw: its weight then, as a share
+// of all weights. For an index that wasn't drawn, Probability returns 0. The usual correction of a sample's
+// loss is (n × probability)^−β, where n is the number of indices with a weight above 0.
 func (s *Prioritized) Probability(index int) float64 {
 	d := s.latest.Load()
 	if d == nil || index < 0 || index >= s.capacity {
@@ -213,7 +214,8 @@ type prioritizedHeader struct {
 var prioritizedMagic = [8]byte([]byte("nwtprio1"))
 
 // UnmarshalBinary sets the weights and the latest draws to those that MarshalBinary has returned. Capacity,
-// draws and seed must be those of the Prioritized that was saved. If there is an error, nothing has changed.
+// draws and seed must be those of the Prioritized that was saved. If UnmarshalBinary returns an error, it has
+// changed nothing.
 func (s *Prioritized) UnmarshalBinary(data []byte) error {
 	r := bytes.NewReader(data)
 	read := func(to any) error {

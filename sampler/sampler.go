@@ -1,20 +1,19 @@
-// Package sampler has samplers, which set the order of an epoch, for [nwt.WithSampler] or
+// Package sampler has samplers, which set the order of an epoch. Pass one to [nwt.WithSampler] or to
 // [nwt.Loader.SetSampler]:
 //
 //   - [Weighted] and [WeightedWithoutReplacement] draw samples by weights.
 //   - [Prioritized] draws by weights that change while training.
-//   - [Bucketed] and [TokenBatches] bring samples of similar lengths together, in batches of
-//     a number of samples or of tokens.
+//   - [Bucketed] and [TokenBatches] bring samples of similar lengths together. A batch of Bucketed has a number of
+//     samples; a batch of TokenBatches has a number of tokens.
 //   - [PerClass] makes batches of P classes × K samples.
 //   - [Mixed] draws from the parts of a [nwt.Concat], by weights that may change as training goes on.
 //   - [LocallyShuffled] is for files whose blocks are read whole.
 //   - [Computed] uses the order that a function computes for an epoch.
 //   - [Select] applies any order to part of a dataset.
 //
-// Like every [nwt.Sampler] they are pure: an index depends only on the seed, the epoch and the position,
-// and with a Prioritized on the weights at its Draw.
-// The error of a bad argument is an *[nwt.ArgumentError]; of several, they are joined. At panics if a position
-// is outside the epoch.
+// Like every [nwt.Sampler], they are pure: an index depends only on the seed, the epoch and the position. For
+// a Prioritized, it also depends on the weights at its Draw. If an argument is bad, the error is an
+// *[nwt.ArgumentError]; several such errors are joined. If a position is outside the epoch, At panics.
 package sampler
 
 import (
@@ -30,12 +29,13 @@ func optionError(option string, value any, format string, args ...any) error {
 	return &nwt.ArgumentError{Name: "sampler." + option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
-// Select makes a sampler for part of a dataset, with the order of s: each index k from s becomes
-// indices[k]. Select(nwt.Shuffled(len(indices), seed), indices) shuffles the part; an index listed twice
-// comes twice. If s visits an index outside of 0 … len(indices)−1, At panics; if s is a
-// [nwt.BoundedSampler] and tells so, Select returns an error.
+// Select makes a sampler for part of a dataset, with the order of s. Each index k from s becomes indices[k].
+// For example, Select(nwt.Shuffled(len(indices), seed), indices) shuffles the part. An index that is listed
+// twice comes twice. Indices must not be negative. Select copies them. If s is a [nwt.BatchSampler], so is
+// the result.
 //
-// If s is a [nwt.BatchSampler], so is the result. Indices must not be negative. Select copies them.
+// If s visits an index outside of 0 … len(indices)−1, At panics. If s is a [nwt.BoundedSampler], Select finds
+// such an index and returns an error.
 func Select(s nwt.Sampler, indices []int) (nwt.Sampler, error) {
 	var errs []error
 	if s == nil {
@@ -139,16 +139,15 @@ func nameOf(s nwt.Sampler) string {
 	return fmt.Sprintf("%T", s)
 }
 
-// Computed returns an order of n indices, which a function computes for a whole epoch at once. It is for
-// repeated augmentation or a curriculum. An index may come more than once; its sample is then augmented
+// Computed returns an order of n indices, which a function computes for a whole epoch at once. Use it for
+// repeated augmentation or a curriculum. If an index comes more than once, its sample is augmented
 // differently each time.
 //
-// The function must be pure: the same epoch always gives the same indices, on every rank and in every
-// run. Any goroutine may call it, when a position of an epoch is first asked for; other goroutines that
-// ask for the epoch wait meanwhile. The indices of two successive epochs are kept, so the function must
-// not write to a slice that it has returned. If the indices of an epoch are no longer kept, the function
-// is called again. If it returns more or fewer than n indices, every position of the epoch fails with a
-// *[nwt.LoadError].
+// The function must be pure: for an epoch, it returns the same indices on every rank and in every run. It is
+// called when a position of an epoch is first asked for, by any goroutine. Other goroutines that ask for this
+// epoch wait meanwhile. The indices of two successive epochs are kept, so the function must not change a
+// slice that it has returned. For an epoch that is no longer kept, the function is called again. If it
+// returns more or fewer than n indices, every position of the epoch fails with a *[nwt.LoadError].
 func Computed(n int, order func(epoch int) []int) (nwt.Sampler, error) {
 	var errs []error
 	if n < 1 || n > permute.MaxLen {

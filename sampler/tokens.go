@@ -12,33 +12,33 @@ import (
 
 // Tokens says how large the batches of [TokenBatches] are.
 type Tokens struct {
-	// Max is how many tokens a batch may have, padding included: the number of its samples × the length
-	// of the longest.
+	// Max is how many tokens a batch may have, padding included. The tokens of a batch are the number of its
+	// samples × the length of the longest sample.
 	Max int
 	// MaxSamples is how many samples a batch may have; 0 means as many as Max allows. WithBatchSize must be
 	// at least the number of samples in the largest batch. If MaxSamples is set, a batch size of MaxSamples
 	// is enough.
 	MaxSamples int
-	// Window is how many batches of similar lengths are mixed with each other; 0 means a 32nd of the
+	// Window is how many batches of similar lengths are mixed with each other. 0 means a 32nd of the
 	// epoch's batches, but at least 4 and at most 64.
 	Window int
 }
 
-// TokenBatches visits each of 0 … n−1 once per epoch, in batches that are limited to a number of tokens
-// (or audio frames, or pixels), not to a number of samples. Short samples come in large batches and long
-// ones in small batches, so each batch costs about the same. The samples of a batch have similar lengths;
-// if the dataset is a [nwt.SizedDataset], little of the batch is padding. length(i) returns the length of
+// TokenBatches visits each of 0 … n−1 once per epoch. Its batches are limited to a number of tokens, not to a
+// number of samples. Tokens may also be audio frames or pixels. Short samples come in large batches and long
+// samples in small batches, so each batch costs about the same. The samples of a batch have similar lengths.
+// If the dataset is a [nwt.SizedDataset], little of a batch is padding. length(i) returns the length of
 // sample i. TokenBatches asks for every length once, before it returns. A length of 0 counts as 1.
 //
-// The samples are sorted by length, once, and cut into windows of Tokens.Window batches. A window ends
-// sooner if the longest sample of the next batch is less than three quarters as long as the window's
-// longest sample. All batches of a window have the same number of samples, as many as its longest sample
-// allows; only one batch of an epoch may have fewer. In each epoch the samples of each window are
-// shuffled again, and then all batches are shuffled. A wider window means more randomness and more
-// padding: in a window of one batch, the same samples always come together.
+// The samples are sorted by length, once, and cut into windows of Tokens.Window batches. A window ends sooner
+// if the longest sample of the next batch is less than three quarters as long as the window's longest sample.
+// All batches of a window have the same number of samples, as many as the window's longest sample allows.
+// Only one batch of an epoch may have fewer. In each epoch, the samples of each window are shuffled again,
+// and then all batches are shuffled. A wider window means more randomness and more padding. In a window of
+// one batch, the same samples always come together.
 //
-// The order depends on the lengths, Tokens and the seed, not on the number of ranks. It
-// takes 8 bytes per sample and, for each of the last two epochs, 16 bytes per batch.
+// The order depends on the lengths, Tokens and the seed, not on the number of ranks. It takes 8 bytes per
+// sample. For each of the last two epochs, it also takes 16 bytes per batch.
 func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (nwt.BatchSampler, error) {
 	var errs []error
 	bad := func(wrong bool, value any, format string, args ...any) {

@@ -11,14 +11,12 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Weighted draws n samples per epoch, independently and with replacement: each
-// draw is index i with probability weights[i] / Σ weights. An index of weight 0 is
-// never drawn. Weights must be finite and not negative, and at least one of them
-// above 0. Weighted reads them once, before it returns.
+// Weighted draws n samples per epoch, independently and with replacement. Each draw is index i with
+// probability weights[i] / Σ weights. An index of weight 0 is never drawn. Weights must be finite and not
+// negative. At least one weight must be above 0. Weighted reads the weights once, before it returns.
 //
-// For a draw, a hash of (seed, epoch, position) is looked up in an alias table
-// (Walker, 1977; built in linear time as in Vose, 1991), which takes 16 bytes per
-// weight.
+// For each draw, a hash of the seed, the epoch and the position is looked up in an alias table (Walker,
+// 1977). The table takes 16 bytes per weight. It is built in linear time, as in Vose, 1991.
 func Weighted(weights []float64, n int, seed uint64) (nwt.Sampler, error) {
 	heaviest, err := checkWeights("Weighted", weights, n)
 	if err != nil {
@@ -137,19 +135,18 @@ func newAliasTable(weights []float64, heaviest int) []aliasColumn {
 	return table
 }
 
-// WeightedWithoutReplacement draws n samples per epoch, none of them twice. The first is index i with
-// probability weights[i] / Σ weights. The next one is drawn in the same way from the remaining indices,
+// WeightedWithoutReplacement draws n samples per epoch, none of them twice. The first sample is index i with
+// probability weights[i] / Σ weights. The next sample is drawn in the same way from the remaining indices,
 // and so on. So indices with large weights are likely to come, and to come early. An index of weight 0 is
-// never drawn, so at least n weights must be above 0. The other rules for weights are those of
-// [Weighted].
+// never drawn, so at least n weights must be above 0. The other rules for weights are those of [Weighted].
 //
-// Each index gets the key −ln(u) / weight, where u is a hash of (seed, epoch, index). The epoch consists
-// of the n indices with the smallest keys, in ascending order of the keys (Efraimidis and Spirakis,
-// "Weighted random sampling with a reservoir", 2006).
+// Each index gets the key −ln(u) / weight, where u is a hash of the seed, the epoch and the index. The epoch
+// consists of the n indices with the smallest keys, in ascending order (Efraimidis and Spirakis, "Weighted
+// random sampling with a reservoir", 2006).
 //
-// An epoch is therefore computed as a whole. For a million weights this takes about 0.2 s, and 16 MB
-// during that time. The first epoch waits for it; the next one is computed in the background once half of
-// an epoch is loaded. Two successive epochs are kept; each takes 4 bytes per draw, in addition to 16 bytes per weight.
+// An epoch is therefore computed as a whole. For a million weights, this takes about 0.2 s, and 16 MB during
+// that time. The first epoch waits for it. The next epoch is computed in the background once half of an epoch
+// is loaded. Two successive epochs are kept. Each takes 4 bytes per draw, in addition to 16 bytes per weight.
 func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (nwt.Sampler, error) {
 	if _, err := checkWeights("WeightedWithoutReplacement", weights, n); err != nil {
 		return nil, err

@@ -1,6 +1,6 @@
-// Package split divides a dataset by classes; [nwt.Split] divides it without regard to them. [Stratified]
-// makes parts that each have their share of every class; [Fold] is for cross-validation. Both look at the
-// class of every sample once, and take about 40 bytes of memory per sample while they run. Each part is a
+// Package split divides a dataset by classes. [nwt.Split] divides it without regard to classes. [Stratified]
+// makes parts that each have their share of every class. [Fold] is for cross-validation. Both look at the
+// class of every sample once. While they run, they take about 40 bytes of memory per sample. Each part is a
 // [nwt.Subset].
 package split
 
@@ -15,11 +15,11 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Stratified does what [nwt.Split] does, but within each class: every part gets its share of the class,
-// rounded up or down. The choice is random, and the same for the same seed. Samples that are left after
-// rounding go to the parts that lack most, so the only sample of a class goes to the part that is
-// furthest below its share. For a sample's index, class(i) returns its class, any number; the method
-// Class of a vision.Folder or a folder.Folder will do.
+// Stratified does what [nwt.Split] does, but within each class. Every part gets its share of the class,
+// rounded up or down. The choice is random, and the same seed gives the same parts. Samples that are left
+// after rounding go to the parts that lack most. So the only sample of a class goes to the part that is
+// furthest below its share. class(i) returns the class of sample i, which may be any number. For a
+// vision.Folder or a folder.Folder, pass its method Class.
 func Stratified(ds nwt.Dataset, seed uint64, class func(index int) int, shares ...float64) ([]nwt.Dataset, error) {
 	if err := check("Stratified", ds, shares...); err != nil {
 		return nil, err
@@ -43,9 +43,9 @@ func Stratified(ds nwt.Dataset, seed uint64, class func(index int) int, shares .
 }
 
 // Fold returns fold i of k, 0 ≤ i < k. A k-th of the samples is for validation, and all others are for
-// training. With the same seed, each sample is used for validation in exactly one of the folds 0 … k−1.
-// If class isn't nil, every fold has a k-th of each class, rounded up or down. k may be from 2 up to the
-// number of samples.
+// training. With the same seed, each sample is used for validation in exactly one of the k folds. If class
+// isn't nil, every fold has a k-th of each class, rounded up or down. k may be from 2 up to the number of
+// samples.
 func Fold(ds nwt.Dataset, seed uint64, k, i int, class func(index int) int) (training, validation nwt.Dataset, err error) {
 	if err := check("Fold", ds, 1); err != nil {
 		return nil, nil, err
