@@ -8,14 +8,14 @@ import (
 	"github.com/nwt-go/nwt/internal/retry"
 )
 
-// TimeoutOf returns how long a call of Load, or of a ShardReader, may take, as nwt.WithTimeout set it; 0
-// means no bound. A store that gives up its own requests needs it: each must take only a part of that time.
-// Pass the context of the call.
+// TimeoutOf returns how long a call of Load, or of a ShardReader, may take, as nwt.WithTimeout set it. 0
+// means no bound. Pass the context of the call. A store that gives up its own requests needs TimeoutOf,
+// because each request must take only a part of that time.
 func TimeoutOf(ctx context.Context) time.Duration { return callctx.Timeout(ctx) }
 
 // Temporary reports whether an error is temporary, as nwt.WithRetry judges it. If err doesn't show that,
-// Temporary returns false, false: then only code that knows err's origin can decide. For nil it returns
-// false, true. A store that wraps its errors needs Temporary, and so does a server, which tells the client
+// Temporary returns false, false. Then only code that knows err's origin can decide. For nil, Temporary
+// returns false, true. A store that wraps its errors needs Temporary. A server needs it to tell the client
 // whether an error is temporary.
 func Temporary(err error) (temporary, known bool) {
 	if err == nil {

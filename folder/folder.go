@@ -1,5 +1,5 @@
-// Package folder makes a dataset from a folder of files, such as sound files, in which each subfolder is
-// a class. For pictures, use package vision.
+// Package folder makes a dataset from a folder of files, such as sound files. Each subfolder is a class. For
+// pictures, use package vision.
 package folder
 
 import (
@@ -13,9 +13,9 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// A Folder is a dataset of files: those in dir/cat, or in folders below it, have class "cat". Its fields
-// are those that [Open] was given and, last, "label" of type Int64, an index in Classes. [nwt.ColumnOf]
-// returns its column.
+// A Folder is a dataset of files. Files in dir/cat, or in folders below it, have class "cat". The fields are
+// those that [Open] was given, and then "label" of type Int64. The label is an index in Classes.
+// [nwt.ColumnOf] returns the column of "label".
 type Folder struct {
 	files  *classfolder.Files
 	fields []nwt.Field
@@ -25,36 +25,35 @@ type Folder struct {
 // An Option changes which files [Open] and vision.OpenFolder take.
 type Option func(*classfolder.Options)
 
-// WithEmptyClasses keeps a class whose folder has no file. Without this option an empty folder is an
-// error, since leaving its class out would give all later classes other numbers.
+// WithEmptyClasses keeps a class whose folder has no file. Without this option, an empty folder is an error:
+// if its class were left out, all later classes would have other numbers.
 func WithEmptyClasses() Option { return func(o *classfolder.Options) { o.KeepEmpty = true } }
 
 // WithClasses gives classes their numbers: names[0] is class 0. For validation, pass the Classes of the
-// training folder: otherwise, in a folder that lacks a class, all later classes have other numbers. A
-// class's folder must have one of these names; a name without a folder or without files is fine.
+// training folder. Otherwise, if the validation folder lacks a class, all later classes have other numbers.
+// Each class's folder must have one of these names. A name may have no folder, or a folder without files.
 func WithClasses(names []string) Option {
 	return func(o *classfolder.Options) { o.Classes = append([]string{}, names...) }
 }
 
-// WithoutStrayFiles skips files that are in no class's folder, and broken links next to the folders of
-// the classes. A log line counts them. Without this option both are errors: a broken link may have been
+// WithoutStrayFiles skips files that are in no class's folder, and broken links next to the folders of the
+// classes. A log line counts them. Without this option, both are errors, because a broken link may have been
 // the folder of a class.
 func WithoutStrayFiles() Option { return func(o *classfolder.Options) { o.SkipStray = true } }
 
-// WithContentFingerprint makes a folder's Fingerprint depend on the first and the last 4 kB of each
-// file instead of on its time of modification, so that a copy of a folder has the same fingerprint. The
-// first call of Fingerprint then opens and reads each file. If the middle of a file changes, but not the
-// file's size, the fingerprint doesn't show it.
+// WithContentFingerprint makes a folder's Fingerprint depend on the first and the last 4 kB of each file, not
+// on the file's time of modification. So a copy of a folder has the same fingerprint. The first call of
+// Fingerprint then opens and reads each file. If only the middle of a file changes and its size stays, the
+// fingerprint stays too.
 func WithContentFingerprint() Option { return func(o *classfolder.Options) { o.Content = true } }
 
-// Open lists the files of a folder that have one of the extensions, such as ".wav", in lower or upper
-// case. Without extensions it lists all files. It doesn't open the files. All else is as in
-// vision.OpenFolder: the order, the classes, the treatment of links, the names that are skipped, and the
-// log line about files that are passed over. If ctx ends, so does the listing.
+// Open lists the files of a folder that have one of the extensions, such as ".wav", in lower or upper case.
+// Without extensions, Open lists all files. It doesn't open the files. If ctx ends, the listing ends too. The
+// order, the classes, links and the names that are skipped are as in vision.OpenFolder.
 //
-// load fills the fields of a sample from a file, under the rules of [nwt.Dataset]; its errors needn't name
-// the file. If fields and load are nil, a sample is its label alone. This is for programs that need the
-// names of the files first: they may call With later.
+// load fills the fields of a sample from a file, under the rules of [nwt.Dataset]. Its errors needn't name
+// the file. If fields and load are nil, a sample is its label alone. A program that needs the names of the
+// files first opens the folder so, and calls With later.
 func Open(ctx context.Context, dir string, extensions []string, fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error, opts ...Option) (*Folder, error) {
 	o := classfolder.Options{Package: "folder", Extensions: extensions}
 	for i, opt := range opts {
@@ -80,8 +79,8 @@ func with(files *classfolder.Files, fields []nwt.Field, load func(ctx context.Co
 	return &Folder{files, append(slices.Clone(fields), nwt.Field{Name: "label", Type: nwt.Int64}), load}
 }
 
-// With returns a dataset of the same files with other fields and another load. For validation, let load
-// make no random changes. Fields may be as long as the longest file.
+// With returns a dataset of the same files with other fields and another load. For validation, pass a load
+// that makes no random changes. The fields may be as long as the longest file, which Lengths finds.
 func (f *Folder) With(fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error) (*Folder, error) {
 	if load == nil {
 		return nil, &nwt.ArgumentError{Name: "folder.Folder.With", Reason: "load is nil"}
@@ -92,7 +91,7 @@ func (f *Folder) With(fields []nwt.Field, load func(ctx context.Context, path st
 // Len returns the number of files.
 func (f *Folder) Len() int { return f.files.Len() }
 
-// Classes returns the names of the classes, sorted or in the order of [WithClasses]. The slice must not be changed.
+// Classes returns the names of the classes, sorted or in the order of [WithClasses]. Don't change the slice.
 func (f *Folder) Classes() []string { return f.files.Classes }
 
 // Class returns the class of a file, as an index in Classes.
@@ -101,8 +100,8 @@ func (f *Folder) Class(index int) int { return f.files.Class(index) }
 // Path returns the path of a file.
 func (f *Folder) Path(index int) string { return f.files.Path(index) }
 
-// Lengths returns the length of each file. It calls length for 32 files at a time.
-// [nwt.Sized] and some samplers need them. Lengths ends at the first error, which names the file.
+// Lengths returns the length of each file, which [nwt.Sized] and some samplers need. It calls length for 32
+// files at a time. Lengths ends at the first error, which names the file.
 func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, path string) (int, error)) ([]int, error) {
 	if length == nil {
 		return nil, &nwt.ArgumentError{Name: "folder.Folder.Lengths", Reason: "length is nil"}
@@ -130,11 +129,11 @@ func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, p
 	return lengths, nil
 }
 
-// Fields returns the fields that [Open] was given and, last, "label".
+// Fields returns the fields that [Open] was given, and then "label".
 func (f *Folder) Fields() []nwt.Field { return f.fields }
 
-// Fingerprint depends on the names, sizes, times and classes of the files; with [WithContentFingerprint]
-// it depends on some of their bytes instead of the times.
+// Fingerprint depends on the names, sizes, times and classes of the files. With [WithContentFingerprint], it
+// depends on some of the files' bytes instead of their times.
 func (f *Folder) Fingerprint() string { return "folder.Folder: " + f.files.Tell() }
 
 // Load loads a file. Its errors name the file.

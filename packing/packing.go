@@ -1,12 +1,15 @@
-// Package packing packs documents of different lengths into rows of one length, for language models.
-// [New] packs the documents of a dataset, with almost no empty space; [NewStream] puts the documents of
-// a stream one after the other.
+// Package packing packs documents of different lengths into rows of one length, for language models. [New]
+// packs the documents of a dataset, with almost no empty space. [NewStream] puts the documents of a stream
+// one after the other.
 //
-// The documents' fields must be ragged in one dimension and, within a document, equally long. A row has
-// the same fields, and two more of type [nwt.Int32]: "segment_ids" numbers the documents of the row from
-// 1, without a gap, and is 0 where the row is empty; "positions" counts the elements of each document from 0. If a
-// document is cut, or continues in the next row, each piece counts as a document, and the whole document
-// is loaded anew for each piece.
+// The documents' fields must be ragged in one dimension. Within a document, all fields must be equally long.
+// A row has the same fields, and two more of type [nwt.Int32]:
+//
+//   - "segment_ids" numbers the documents of the row from 1, without a gap. It is 0 where the row is empty.
+//   - "positions" counts the elements of each document from 0.
+//
+// If a document is cut, or continues in the next row, each piece counts as a document. The whole document is
+// loaded anew for each piece.
 package packing
 
 import (
@@ -29,8 +32,8 @@ func optionError(option string, value any, format string, args ...any) error {
 	return &nwt.ArgumentError{Name: "packing." + option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
-// New packs the documents of a [nwt.SizedDataset] into rows of the given length, in elements. A document
-// longer than a row is cut into pieces. Only sizes, length and seed decide which pieces share a row.
+// New packs the documents of a [nwt.SizedDataset] into rows of the given length, in elements. If a document
+// is longer than a row, New cuts it into pieces. Only sizes, length and seed decide which pieces share a row.
 // [nwt.WithShuffle] then shuffles whole rows. New asks for the sizes of all documents, and keeps 12 bytes per
 // piece.
 func New(docs nwt.Dataset, length int, seed uint64) (nwt.Dataset, error) {
