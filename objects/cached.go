@@ -1,16 +1,13 @@
 package objects
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/gob"
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"strconv"
 	"sync"
 	"time"
 
@@ -37,7 +34,7 @@ import (
 // If data can't be kept, one line in [log/slog.Default] says so.
 //
 // The returned bucket only reads. Closing it doesn't close bucket.
-func Cached(bucket *blob.Bucket, dir string, bytes int64, opts ...CacheOption) (*blob.Bucket, error) {
+func Cached(bucket *blob.Bucket, dir string, bytes int64) (*blob.Bucket, error) {
 	switch {
 	case bucket == nil:
 		return nil, argument("Cached: bucket", nil, "is nil")
@@ -54,34 +51,17 @@ func Cached(bucket *blob.Bucket, dir string, bytes int64, opts ...CacheOption) (
 		bucket: bucket, kept: kept, seed: maphash.MakeSeed(), settled: time.Now().Add(-time.Minute).Unix(),
 		editions: map[uint64]edition{}, about: map[string]*driver.Attributes{},
 	}
-	for i, option := range opts {
-		if option == nil {
-			return nil, argument(fmt.Sprintf("Cached: options[%d]", i), nil, "is nil")
-		}
-		option(c)
-	}
-	if !c.offline {
-		kept.mu.Lock()
-		kept.lookSoon()
-		kept.mu.Unlock()
-	}
+	kept.mu.Lock()
+	kept.lookSoon()
+	kept.mu.Unlock()
 	return blob.NewBucket(c), nil
 }
-
-// A CacheOption changes what Cached does.
-type CacheOption func(*cached)
-
-// WithOffline makes Cached never ask the store. Each object is as it was when it was kept. Each list is as
-// it was when [List] or a file system last requested it through the cache. Reading data that isn't in the
-// folder is an error.
-func WithOffline() CacheOption { return func(c *cached) { c.offline = true } }
 
 // cached is the driver of a bucket that Cached returns.
 type cached struct {
 	bucket  *blob.Bucket
 	kept    *folder
 	seed    maphash.Seed
-	offline bool
 	settled int64 // an object modified by this second can't be replaced within the same second any more
 
 	mu       sync.Mutex
@@ -125,12 +105,8 @@ func (c *cached) forget(key string) {
 	delete(c.about, key)
 }
 
-// edition returns the edition of an object that is to be read, beginning at a place. It asks the store if
-// need be.
-func (c *cached) edition(ctx context.Context, key string, at int64) (e edition, ok bool) {
-	if c.offline {
-		return c.kept.edition(key, at/segmentSize)
-	}
+// edition returns the edition of an object that is to be read. It asks the store if need be.
+func (c *cached) edition(ctx context.Context, key string) (e edition, ok bool) {
 	c.mu.Lock()
 	e, ok = c.editions[c.hash(key)]
 	c.mu.Unlock()
@@ -155,13 +131,6 @@ func (c *cached) attributes(ctx context.Context, key string) (a *blob.Attributes
 }
 
 func (c *cached) Attributes(ctx context.Context, key string) (*driver.Attributes, error) {
-	if c.offline {
-		e, ok := c.kept.edition(key, 0)
-		if !ok {
-			return nil, errOffline
-		}
-		return &driver.Attributes{Size: e.size, ModTime: time.Unix(e.modified, 0), ContentType: unknownType}, nil
-	}
 	c.mu.Lock()
 	known := c.about[key]
 	c.mu.Unlock()
@@ -185,12 +154,7 @@ func (c *cached) Attributes(ctx context.Context, key string) (*driver.Attributes
 }
 
 func (c *cached) ListPaged(ctx context.Context, o *driver.ListOptions) (*driver.ListPage, error) {
-	after, _ := strconv.QuotedPrefix(string(o.PageToken)) // the last key of the page before
-	name := fmt.Sprintf("\x00list %q %q %d %s", o.Prefix, o.Delimiter, o.PageSize, after)
-	if c.offline {
-		return c.keptPage(ctx, name)
-	}
-	token := o.PageToken[len(after):]
+	token := o.PageToken
 	if len(token) == 0 {
 		token = blob.FirstPageToken
 	}
@@ -198,11 +162,7 @@ func (c *cached) ListPaged(ctx context.Context, o *driver.ListOptions) (*driver.
 	if err != nil {
 		return nil, err
 	}
-	page := &driver.ListPage{Objects: make([]*driver.ListObject, len(objects))}
-	if len(next) > 0 {
-		page.NextPageToken = append(strconv.AppendQuote(nil, objects[len(objects)-1].Key), next...)
-	}
-	defer c.keepPage(name, page)
+	page := &driver.ListPage{Objects: make([]*driver.ListObject, len(objects)), NextPageToken: next}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, l := range objects {
@@ -217,33 +177,10 @@ func (c *cached) ListPaged(ctx context.Context, o *driver.ListOptions) (*driver.
 	return page, nil
 }
 
-// keepPage keeps a page of a list as a separate object, named by the key before it, because the store's
-// tokens may differ each time.
-func (c *cached) keepPage(name string, page *driver.ListPage) {
-	var data bytes.Buffer
-	if gob.NewEncoder(&data).Encode(page) != nil {
-		return
-	}
-	o := c.kept.object(name, editionOf(int64(data.Len()), time.Time{}, data.Bytes(), ""))
-	if !o.has(0, o.size) {
-		o.keep(0, data.Bytes())
-	}
-}
-
-func (c *cached) keptPage(ctx context.Context, name string) (page *driver.ListPage, err error) {
-	r, err := c.NewRangeReader(ctx, name, 0, -1, &driver.ReaderOptions{})
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	err = gob.NewDecoder(r).Decode(&page)
-	return page, err
-}
-
 func (c *cached) NewRangeReader(ctx context.Context, key string, offset, length int64, opts *driver.ReaderOptions) (driver.Reader, error) {
 	options := &blob.ReaderOptions{BeforeRead: opts.BeforeRead}
 	for try := range 2 {
-		e, ok := c.edition(ctx, key, offset)
+		e, ok := c.edition(ctx, key)
 		if !ok || offset > e.size || length == 0 {
 			break // the store returns the error
 		}
@@ -257,9 +194,6 @@ func (c *cached) NewRangeReader(ctx context.Context, key string, offset, length 
 		}
 		err := r.find()
 		if err == nil {
-			if e.size == 0 && !c.offline && !r.object.has(0, 0) {
-				r.object.keep(0, nil)
-			}
 			return r, nil
 		}
 		r.Close()
@@ -271,9 +205,6 @@ func (c *cached) NewRangeReader(ctx context.Context, key string, offset, length 
 			c.editions[c.hash(key)] = edition{size: -1}
 			c.mu.Unlock()
 		}
-	}
-	if c.offline {
-		return nil, errOffline
 	}
 	r, err := c.bucket.NewRangeReader(ctx, key, offset, length, options)
 	if err != nil {
@@ -308,10 +239,7 @@ func (c *cached) Close() error {
 	return nil
 }
 
-var (
-	errReadOnly = errors.New("the bucket of objects.Cached only reads: write to the bucket that it was made of")
-	errOffline  = permanent("it isn't in the cache, or not all of it, and objects.WithOffline asks no store")
-)
+var errReadOnly = errors.New("the bucket of objects.Cached only reads: write to the bucket that it was made of")
 
 func (c *cached) NewTypedWriter(context.Context, string, string, *driver.WriterOptions) (driver.Writer, error) {
 	return nil, errReadOnly

@@ -152,9 +152,6 @@ func (r *cachedReader) request(from, to int64) error {
 
 // ask begins a request for a part of the edition.
 func (r *cachedReader) ask(from, length int64) (*blob.Reader, error) {
-	if r.offline {
-		return nil, errOffline
-	}
 	store, err := r.bucket.NewRangeReader(r.ctx, r.key, from, length, r.options)
 	if err != nil {
 		return nil, err

@@ -37,7 +37,7 @@
 //
 // The processes of a host may share the folder; its bound is for all of them together. If several workers
 // read an object for the first time at once, each fetches it. If reading is interrupted, the next attempt
-// continues at the same place. If everything is in the folder, a cache with [WithOffline] needs no store.
+// continues at the same place.
 //
 // # Failures
 //

@@ -58,11 +58,11 @@ func (f fileSystem) Open(name string) (fs.File, error) {
 		return file, nil
 	}
 	file.end(nil)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errOffline) {
+	if errors.Is(err, fs.ErrNotExist) {
 		switch entries, failed := f.ReadDir(name); {
 		case failed == nil:
 			return &storeFolder{fileInfo: fileInfo{name: path.Base(name), folder: true}, fsys: f, path: name, entries: entries, listed: true}, nil
-		case !errors.Is(failed, fs.ErrNotExist) && !errors.Is(err, errOffline):
+		case !errors.Is(failed, fs.ErrNotExist):
 			return nil, failed
 		}
 	}

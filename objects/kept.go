@@ -54,22 +54,6 @@ func (d *folder) object(key string, e edition) *object {
 	return o
 }
 
-// edition returns the edition of an object for which a segment has data.
-func (d *folder) edition(key string, segment int64) (e edition, ok bool) {
-	file, err := os.Open(d.object(key, e).path(segment))
-	if err != nil {
-		return e, false
-	}
-	defer file.Close()
-	var head [headSize]byte
-	if _, err := file.ReadAt(head[:], 0); err != nil {
-		return e, false
-	}
-	number := func(i int) uint64 { return binary.LittleEndian.Uint64(head[8*i:]) }
-	e = edition{size: int64(number(0)), modified: int64(number(1)), tag: number(2)}
-	return e, head == d.object(key, e).head
-}
-
 func (o *object) path(segment int64) string {
 	return filepath.Join(o.kept.dir, o.name[:2], fmt.Sprintf("%s-%d", o.name, segment))
 }
@@ -159,10 +143,9 @@ func (s *segment) read(p []byte, at int64) (n int) {
 	return n
 }
 
-// keep keeps whole blocks that lie at a place of the object. For an empty object it records that the
-// object exists.
+// keep keeps whole blocks that lie at a place of the object.
 func (o *object) keep(at int64, data []byte) {
-	for more := true; more; more = len(data) > 0 {
+	for len(data) > 0 {
 		part := data[:min(int64(len(data)), chunkSize-at%chunkSize)]
 		if err := o.write(at, part); err == errFull {
 			return
