@@ -6,8 +6,8 @@
         batch["image"], batch["label"], batch["index"]  # float32 [256, 3, 224, 224], int64 [256], int64 [256]
 
 nwt.torch.DataLoader(train) is a torch.utils.data.DataLoader of these batches. nwt.Images,
-nwt.Files, nwt.WebDataset and nwt.Tokens load other data, and nwt.Loader asks servers on other
-hosts.
+nwt.Files, nwt.WebDataset and nwt.Tokens load other data. nwt.Dataset loads a dataset of your own.
+nwt.Loader asks servers on other hosts.
 """
 
 import importlib as _importlib

@@ -79,17 +79,19 @@ COMMON = """
     All loaders with a server of their own take:
     batch_size=64: samples per batch on this rank.
     shuffle=False: whether samples are shuffled, in another order for each epoch.
-    seed=0: a number, 0 … 2**64-1, that decides the order and everything else that is random: with
-        the same seed, each run is the same.
+    seed=0: a number, 0 … 2**64-1, that decides the order and everything else that is random. Runs
+        with the same seed are the same.
     drop_last=False: whether the last batch is left out if it isn't full.
-    num_workers=None: how many samples are loaded at a time. Workers are threads, or processes if
-        they run your Python code. None: as many as this rank has CPUs. 0 means 1.
-    tune=False: whether the loader measures the best number of workers at the start, and ignores
-        num_workers. This takes some seconds. The number is kept in the user's cache folder, and
-        `result` is the table.
-    errors=0: how many samples per epoch may be bad: they are left out, logged, and counted in `bad`.
-    rank, world_size: the number of this process, from 0, and how many processes train together; by
-        default what torchrun, MPI, Slurm or torch.distributed say, else 0 of 1.
+    num_workers=None: how many samples are loaded at a time. None: as many as this rank has CPUs.
+        0 means 1. Workers are threads. If they run your Python code, they are processes.
+    tune=False: whether the loader measures the best number of workers at the start. This takes some
+        seconds, and num_workers is ignored. The number is kept in the user's cache folder. `result`
+        is the table of what was measured.
+    errors=0: how many samples per epoch may be bad. Bad samples are left out, logged, and counted in
+        `bad`.
+    rank, world_size: the number of this process, from 0, and how many processes train together. By
+        default, they come from torchrun, MPI, Slurm or torch.distributed. Without these, they are 0
+        and 1.
     prefetch=4: how many batches are asked for ahead of the one in use.
     patience=60.0: how many seconds the loader waits for a batch before it raises an error.
     program: the path of nwt-serve, if it is neither in the wheel nor in PATH.
@@ -97,7 +99,7 @@ COMMON = """
 
 
 class Local(Loader):
-    """A loader with a server of its own: the program nwt-serve, which ends with close, or with this process."""
+    """A loader with a server of its own: the program nwt-serve. It ends with close, or with this process."""
 
     _options: type = Options
     result: str  # the table of what was measured; empty without tune
@@ -151,7 +153,7 @@ class Local(Loader):
     def files(self) -> list[str]:
         """The file of each sample: files[batch["index"][0]] is the file of a batch's first sample.
 
-        The list is empty if samples aren't files.
+        If samples aren't files, the list is empty.
         """
         self._check()
         return [os.fsdecode(one) for one in self._transport.more("files").split(b"\0")[:-1]]
@@ -162,14 +164,14 @@ class Local(Loader):
         return str(self._transport.more("marks").decode())
 
     def state_dict(self) -> State:
-        """As in Loader. A state in mid-epoch also tells the files' sizes and times."""
+        """As in Loader. In mid-epoch, the state also has a hash of the files' sizes and times."""
         state = super().state_dict()
         if state["samples"] and self._closed is None:
             state["files"] = self._marks
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As in Loader. If files have changed since the state was saved, that is an nwt.Error."""
+        """As in Loader. Raises nwt.Error if files have changed since the state was saved."""
         start = check.state(state)
         self._check()
         if start["samples"] and state.get("files") not in (None, self._marks):
@@ -310,26 +312,27 @@ class _Pictured(Local):
 class ImageFolder(_Pictured):
     """The pictures of the folder root with one folder per class, as torchvision's ImageFolder lists them.
 
-    batch["image"] is uint8 [n, 3, height, width], or of type dtype. batch["label"], int64 [n], is the number of each
-    sample's class in `classes`. batch["index"], int64 [n], is the number of each sample:
-    files[index] is its file.
+    batch["image"] is uint8 [n, 3, height, width], or of type dtype. batch["label"], int64 [n], has the
+    number of each sample's class in `classes`. batch["index"], int64 [n], has the number of each
+    sample. files[index] is the file of a sample.
     size=224: pixels, one number or (height, width).
-    train=False: whether a random part of each picture is taken, as in torchvision; otherwise the
-        picture is resized to 8/7 of size, and its middle taken. The next four arguments are only for
-        train=True.
+    train=False: whether a random part of each picture is taken, as in torchvision. If not, the
+        picture is resized to 8/7 of size, and its middle is taken. The next four arguments are only
+        for train=True.
     scale=(0.08, 1): the least and the greatest share of the picture's area that the part has.
     ratio=(3/4, 4/3): the least and the greatest width / height of the part.
     flip=0.5: the probability that the part is mirrored.
     color_jitter=0: how much colours change: one number, or brightness, contrast, saturation and hue.
-    dtype="uint8": the type of pixels. "float32", "float16" and "bfloat16" are 0 … 1, as torchvision's
-        ToTensor makes them. NumPy has no bfloat16: its bits are uint16, and nwt.torch has the tensors.
-    normalize=None: (mean, std), each three numbers, or True for ImageNet's: pixels are
-        (value − mean) / std, and float32 unless dtype says otherwise.
-    transform: your own function of each picture, after all that. It gets uint8 [height, width, 3],
-        and a numpy.random.Generator if it takes a second argument. It returns what batch["image"]
-        holds: an array or a tensor, with the same shape and type for all pictures; or a dict of
-        several. Each worker calls it in a process of this Python, and seeds random,
-        numpy.random and torch before each call, by seed, epoch and position.
+    dtype="uint8": the type of pixels. With "float32", "float16" and "bfloat16", pixels are 0 … 1, as
+        torchvision's ToTensor makes them. NumPy has no bfloat16: an array holds the bits as uint16, and
+        nwt.torch makes bfloat16 tensors.
+    normalize=None: (mean, std), each three numbers, or True for ImageNet's. Pixels are then
+        (value − mean) / std. Their type is float32 if dtype isn't given.
+    transform: your own function of each picture, called last. It gets uint8 [height, width, 3]. If it
+        takes a second argument, it also gets a numpy.random.Generator. It returns an array or a
+        tensor, which becomes batch["image"]. It may also return a dict of several, which keep their
+        names. Shapes and types must be the same for all pictures. Each worker calls transform in a process of this Python. Before each call, the worker
+        seeds random, numpy.random and torch by seed, epoch and position.
     timeout: how many seconds transform may take. Then its process is killed, and the sample is bad.
     classes: the names of the classes in the order of their numbers, such as train.classes.
     """
@@ -342,7 +345,7 @@ class ImageFolder(_Pictured):
 class Images(_Pictured):
     """Pictures from a list of paths: sample number i is paths[i].
 
-    batch["image"] is uint8 [n, 3, height, width], and batch["index"] int64 [n].
+    batch["image"] is uint8 [n, 3, height, width], and batch["index"] is int64 [n].
     labels: numbers, one or several per path, in the same order. batch["label"] has those of the
         batch's samples.
     The other arguments are as in ImageFolder, without classes.
@@ -358,12 +361,12 @@ class Images(_Pictured):
 
 
 class Files(Local):
-    """The bytes of files of any kind, from a folder with one folder per class or a list of paths.
+    """The bytes of files of any kind. They come from a folder with one folder per class, or from a list of paths.
 
     batch["data"] is uint8 [n, longest], and batch["data.len0"] has the lengths. batch["index"] is
-    int64 [n]. If paths is a folder, batch["label"] is int64 [n]; if you give labels,
-    batch["label"] has them.
-    extensions: which files of a folder are taken, such as [".wav", ".flac"]; by default all.
+    int64 [n]. If paths is a folder, batch["label"] is int64 [n]. If paths is a list, batch["label"]
+    has the labels that you give.
+    extensions: which files of a folder are taken, such as [".wav", ".flac"]. By default, all are taken.
     classes: as in ImageFolder.
     labels: as in Images, if paths is a list.
     """
@@ -392,10 +395,10 @@ class WebDataset(_Pictured):
     """The pictures in tar shards in WebDataset's format.
 
     The pictures have numbers, so any order and any number of ranks is possible.
-    batch["image"] is uint8 [n, 3, height, width], and batch["index"] int64 [n]. If the samples have
+    batch["image"] is uint8 [n, 3, height, width], and batch["index"] is int64 [n]. If the samples have
     .cls files, batch["label"] is int64 [n].
-    shards: one path, with braces if there are several shards, such as train-{000..146}.tar, or a
-        list of paths. The shards must not be compressed.
+    shards: one path or a list of paths. A path with braces, such as train-{000..146}.tar, is several
+        paths. The shards must not be compressed.
     The other arguments are as in ImageFolder, without classes.
     """
 
@@ -410,7 +413,7 @@ class Tokens(Local):
     """Windows of files that hold nothing but tokens.
 
     batch["tokens"] is int64 [n, length + 1]: the inputs are [:, :-1], and the targets are [:, 1:].
-    batch["index"] is int64 [n]. In a file, a window begins every `length` tokens; tokens at the end
+    batch["index"] is int64 [n]. In a file, a window begins every `length` tokens. Tokens at the end
     of a file that don't fill a window are left out.
     dtype: the type of a token in the files: uint8, uint16, int32, uint32 or int64, little-endian.
     """

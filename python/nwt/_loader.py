@@ -30,7 +30,7 @@ CLOSED = "the loader is closed"
 
 
 class Batch(dict[str, npt.NDArray[Any]]):
-    """A dict of a batch's arrays, by the names of its fields."""
+    """The arrays of a batch, in a dict by the names of the fields."""
 
     def __missing__(self, name: object) -> NoReturn:
         raise KeyError(f"a batch has no field {name!r}, but {', '.join(self)}")
@@ -49,21 +49,21 @@ _in_jax: set[type] = set()
 class Loader(contextlib.AbstractContextManager["Loader"]):
     """The batches of one rank, loaded by servers (nwt-serve).
 
-    addresses: an address (host:port) or a list of them; if a host name stands for
-        several hosts, all are asked. All servers must serve the same batches. A server that dies is
-        asked again, so it may come back. shared:PATH, the shared memory of a server on this host,
-        must be the only address.
-    rank, world_size: the number of this process, from 0, and how many processes train together.
-        Of each step's samples, this loader gets its rank's share. By default they are what
-        torchrun, MPI or Slurm have set in the environment; if nothing is set, this loader gets all
-        samples.
+    addresses: an address (host:port) or a list of addresses. If a host name stands for several hosts,
+        all of them are asked. All servers must serve the same batches. A server that dies is asked
+        again, so it may come back. For the shared memory of a server on this host, the only address
+        must be shared:PATH.
+    rank, world_size: the number of this process, from 0, and how many processes train together. This
+        loader gets its rank's share of each step's samples. By default, the two are as torchrun, MPI
+        or Slurm have set them in the environment. If nothing is set, this loader gets all samples.
     token: the token in the servers' -token-file.
     tls: True, or the path of a file with root certificates, if the servers use TLS.
-    errors: how many samples per epoch may be bad: they are left out, logged, and counted in `bad`.
+    errors: how many samples per epoch may be bad. Bad samples are left out, logged, and counted in
+        `bad`.
     prefetch: how many batches are asked for ahead of the one in use.
     patience: how many seconds the loader keeps asking servers that don't answer.
 
-    A batch is a dict of arrays; the first dimension of each array is the number of samples. You may
+    A batch is a dict of arrays. The first dimension of each array is the number of samples. You may
     keep an array and write to it. A ragged field NAME has its lengths in NAME.len0, NAME.len1 …
     """
 
@@ -149,9 +149,9 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next iteration.
 
-        If the state that load_state_dict has loaded is in this epoch, the iteration is the rest of
-        the epoch; a state in another epoch is discarded. Without set_epoch, each iteration is the
-        epoch after the previous one.
+        If load_state_dict has loaded a state in this epoch, the iteration is the rest of the epoch. A
+        state in another epoch is discarded. Without set_epoch, each iteration is the epoch after the
+        previous one.
         """
         epoch = check.integer("epoch", epoch, 0)
         if self._start["epoch"] != epoch or not self._start["samples"]:
@@ -165,23 +165,26 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         return int((state if isinstance(state, dict) else json.loads(state))["epoch"])
 
     def state_dict(self) -> State:
-        """The state after the last batch, or what set_epoch or load_state_dict set since.
+        """The state after the last batch, a small dict that JSON can hold.
 
-        It is a small dict that JSON can hold.
+        If set_epoch or load_state_dict was called after that batch, it is the state that they have set.
         """
         state: State = dict(self._state) if isinstance(self._state, dict) else json.loads(self._state)
         return state if self._left else {"epoch": state["epoch"] + 1, "samples": 0}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next iteration go on after `state`, which may be of another number of ranks.
+        """Makes the next iteration go on after `state`. The number of ranks may be another one than in the state.
 
-        Raises ValueError if the argument isn't a state, and then changes nothing.
+        If the argument isn't a state, this raises ValueError and changes nothing.
         """
         self._start = self._state = check.state(state)
         self._left = 1
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches of the next epoch, or of the rest of one. An epoch begins with the first next()."""
+        """The batches of the next epoch. After load_state_dict, these are the rest of the state's epoch.
+
+        An epoch begins with the first next().
+        """
         self._check()
         return _Iteration(self)
 
@@ -242,9 +245,9 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         return Batch(arrays)
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """Loads batch `number` (from 0) of an epoch, as this rank got or will get it. The iteration goes on unchanged.
+        """Loads batch `number` of an epoch, from 0, as this rank got it or will get it.
 
-        Bad samples are left out.
+        Bad samples are left out. The iteration goes on unchanged.
         """
         state, number = self._numbered(epoch, number)
         asking = self._transport.asking(self.rank, self.world_size, 1)
@@ -254,7 +257,10 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             asking.close()
 
     def indices(self, epoch: int, number: int) -> list[int]:
-        """The samples of batch `number` (from 0) of an epoch on this rank, bad ones too. Nothing is loaded."""
+        """The indices of the samples in batch `number` of an epoch, from 0, on this rank.
+
+        Bad samples are included. Nothing is loaded.
+        """
         state, number = self._numbered(epoch, number)
         ticket = json.dumps({**state, "rank": self.rank, "world": self.world_size, "version": VERSION, "batch": number}).encode()
         indices: list[int] = json.loads(_answer(lambda: self._transport.indices(ticket)))

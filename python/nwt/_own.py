@@ -25,32 +25,32 @@ class Dataset(Local):
     """The samples of a dataset of your own: an object with __len__ and __getitem__, as for torch's DataLoader.
 
     Each worker is a process of this Python, which makes samples. It has a copy of the dataset, and
-    of what the main program defines above its first loader. It seeds random, numpy.random and torch
-    before each sample, by seed, epoch and position, so that a sample is the same at any number of
+    of what the main program defines above its first loader. Before each sample, it seeds random,
+    numpy.random and torch by seed, epoch and position. So a sample is the same at any number of
     workers.
-    dataset: dataset[i] is an array, a tensor, a number, a tuple or a dict of these, or whatever
-        pickles. All samples must be alike.
-    A batch is a dict. The arrays of a dict keep their names, those of a tuple are "0", "1" …, and
-    "index", int64 [n], has the number of each sample. What is neither an array nor a number comes
-    as a list.
+    dataset: dataset[i] is an array, a tensor, a number, a tuple or a dict of these, or another object
+        that can be pickled. All samples must have the same structure.
+    A batch is a dict. If a sample is a dict, its arrays keep their names. If it is a tuple, they are
+    "0", "1" …. "index", int64 [n], has the number of each sample. Values that are neither arrays nor
+    numbers come as a list.
     ragged: the arrays whose first dimension varies, with the greatest length allowed: {"text": 512}.
         They are padded, and "text.len0" has the lengths.
     collate_fn: makes a batch from a list of samples, in this process. The samples come as pickles.
-    object_bytes=4 MiB: how many bytes the pickled part of a sample may have: what is neither an array
-        nor a number.
-    weights: a number per sample; samples are drawn in these proportions.
-    draws: with weights, how many samples an epoch has; by default as many as the dataset.
+    object_bytes=4 MiB: how many bytes the values that are pickled may have, per sample. These are the
+        values that are neither arrays nor numbers.
+    weights: a number per sample. Samples are drawn in these proportions.
+    draws: with weights, how many samples an epoch has. By default, it has as many as the dataset.
     replacement=True: with weights, whether a sample may come several times in an epoch.
-    order: a function of the epoch that returns the indices of the epoch's samples, which the ranks
-        divide. It must return as many in each epoch, and the same on all ranks. It is called when an
-        epoch begins.
-    lengths: a number per sample; the samples of a batch have similar lengths.
+    order: a function of the epoch that returns the indices of the epoch's samples. The ranks divide
+        the indices. The number of indices must be the same in each epoch. The indices must be the
+        same on all ranks. The function is called when an epoch begins.
+    lengths: a number per sample. The samples of a batch have similar lengths.
     batch_tokens: with lengths, how long the samples of a batch may be together, padding included.
-        batch_size is then the most samples.
+        batch_size is then the most samples of a batch.
     timeout: how many seconds a sample may take. Then its process is killed, and the sample is bad.
-    retryable=(): exceptions after which a sample is made again, beside ConnectionError and
-        TimeoutError.
-    worker_init_fn: called in each process, with its number.
+    retryable=(): exceptions after which a sample is made again. ConnectionError and TimeoutError
+        are always among them.
+    worker_init_fn: called in each process, with the number of the process.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Dataset(Local):
         return state, number
 
     def state_dict(self) -> State:
-        """As in Loader. With order, a state in mid-epoch also has a hash of the epoch's indices."""
+        """As in Loader. With order, the state also has a hash of the epoch's indices in mid-epoch."""
         state = super().state_dict()
         if self._written and state["samples"]:
             state["list"] = self._written.mark(state["epoch"])

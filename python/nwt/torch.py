@@ -35,25 +35,27 @@ TORCHS = {
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """In place of torch's DataLoader: change the import, and keep the line.
 
-    dataset: an object with __len__ and __getitem__, as for torch's DataLoader. A batch has
-        the structure of a sample: tensors, and a list for each string. The arguments and their defaults are
-        torch's, and those of nwt.Dataset come after them: seed, tune, ragged, lengths, errors …
-        Or a loader of nwt, which has these arguments itself. A batch is then a dict of tensors.
-    sampler: torch's RandomSampler, SequentialSampler, WeightedRandomSampler, SubsetRandomSampler
-        and DistributedSampler say how samples are ordered; the order depends on seed, and the ranks
-        divide it. Any other sampler gives this rank's own indices, when an epoch begins.
-    seed: by default the one that `generator` began with, or 0 without a generator.
+    dataset: an object with __len__ and __getitem__, as for torch's DataLoader. A batch has the
+        structure of a sample, with tensors and, for strings, lists. The arguments and their defaults
+        are torch's. Those of nwt.Dataset come after them, such as tune, ragged and errors.
+        The dataset may also be a loader of nwt, which has these arguments itself. A batch is then a
+        dict of tensors.
+    sampler: torch's own samplers say how samples are ordered: RandomSampler, SequentialSampler,
+        WeightedRandomSampler, SubsetRandomSampler and DistributedSampler. The order depends on seed,
+        and the ranks divide it. Any other sampler gives this rank's own indices, when an epoch begins.
+    seed: by default, the seed of `generator`, or 0 without a generator.
     fields: with ("image", "label"), a batch is a tuple of these tensors. With
-        {"pixel_values": "image"}, it is a dict in which the tensor "image" is named "pixel_values".
+        {"pixel_values": "image"}, a batch is a dict in which the tensor "image" is named "pixel_values".
     pin_memory: whether tensors are in page-locked memory, if there is a GPU. Shared memory is
         registered with the GPU's driver once, and not copied.
-    device: where tensors are sent; by default they stay on the host. If you send them yourself with
-        non_blocking=True, do so on the current stream of the current device, or wait for the copy
-        before you take the next batch.
+    device: where tensors are sent. By default, they stay on the host. If you send them yourself with
+        non_blocking=True, use the current stream of the current device. With another stream, wait for
+        the copy before you take the next batch.
 
-    It also has what the loader has: bad, result, indices, batch, close … source is your own dataset.
-    A tensor that stays on the host shares the memory of the batch, unless pinning has copied it.
-    If torch.distributed is initialized, it sets the rank, unless the loader was given one.
+    The DataLoader also has what its loader has, such as bad, result and close. `source` is your own
+    dataset. A tensor that stays on the host shares the memory of the batch. If it was copied to be
+    pinned, it has memory of its own. If torch.distributed is initialized and the loader was given no
+    rank, torch.distributed sets the rank.
     """
 
     _is_accelerate_prepared = True  # Accelerate would divide the batches among the ranks again
