@@ -18,7 +18,7 @@ import (
 )
 
 // A Batch holds the samples of one training step. It is valid until the next iteration. If it is retained, it
-// is valid until Release. After that, its methods panic, and slices that it returned hold other samples.
+// is valid until Release. After that, its methods panic, and slices that it returned may hold other samples.
 // [WithChecks] finds code that uses such slices.
 type Batch struct {
 	of            *batch

@@ -307,11 +307,10 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	return d.f(ctx, src, src.outer)
 }
 
-// LoadPart loads a sample of ds for a Load that makes one sample of several, such as a mixup or a mosaic. dst
-// is the sample that Load makes. The part has the Rand, Position and Epoch of dst. It is valid until the next
-// call for the same ds, which reuses the part's memory. Call LoadPart only in the goroutine in which Load was
-// called. ds must be comparable, as pointers are. Make each ds before Load, not in it; up to 64 of them can
-// be used.
+// LoadPart loads a sample of ds as a part of dst. It is for a Load that makes dst of several samples, such as
+// a mixup or a mosaic. The part has the Rand, Position and Epoch of dst. It is valid until the next call for
+// the same ds, which reuses the part's memory. Call LoadPart only in the goroutine in which Load was called.
+// ds must be comparable, as pointers are. Make each ds before Load, not in it; there may be up to 64.
 func LoadPart(ctx context.Context, ds Dataset, index int, dst *Sample) (*Sample, error) {
 	kept, err := Scratch(dst, func() (*parts, error) { return &parts{}, nil })
 	if err != nil {
@@ -368,10 +367,10 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 
 // WritesAll returns ds with the promise that Load writes every element. Of a ragged field, it promises every
 // element up to the length. The loader then needn't clear a sample's place first. If Load breaks the promise,
-// elements hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and vision's Folder make
-// this promise. [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their datasets do. A dataset of
-// yours makes the promise by a method WritesAll(used Dataset) bool. Return whether used is the receiver. If
-// it isn't, another type embeds yours, and that type's Load may write less.
+// elements that it leaves out hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and
+// vision's Folder make this promise. [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their
+// datasets do. A dataset of yours makes the promise by a method WritesAll(used Dataset) bool. Return whether
+// used is the receiver. If it isn't, another type embeds yours, and that type's Load may write less.
 func WritesAll(ds Dataset) Dataset {
 	if ds == nil || overwrites(ds) {
 		return ds

@@ -28,7 +28,7 @@ type BatchDataset interface {
 	// LoadMany loads the sample of index indices[i] into dst[i], for each i, under the rules of Load. It gets
 	// at most a batch of samples, contiguous in memory: see [ValuesOf]. It may sort both slices. After a
 	// temporary error, the loader calls LoadMany again, as [WithRetry] says. If it still fails, the loader
-	// logs that and loads by halves, down to single calls of Load, so that only bad samples are bad.
+	// logs that and loads by halves, down to single calls of Load, so that good samples aren't lost.
 	LoadMany(ctx context.Context, indices []int, dst []*Sample) error
 }
 

@@ -10,9 +10,9 @@
 //		return decode(files[i], image.Of(dst))
 //	})
 //
-// [Tune] finds the fewest workers that load this dataset as fast as more workers would on this machine. With
-// [WithStep], Tune runs your training step too. A [Loader] yields the batches. [NewTunedLoader] tunes, and then
-// makes a Loader:
+// [Tune] finds the fewest workers that load this dataset as fast as this machine can. With [WithStep], Tune
+// runs your training step too. A [Loader] yields the batches. [NewTunedLoader] tunes, and then makes a
+// Loader:
 //
 //	loader, err := nwt.NewTunedLoader(ctx, ds, nwt.WithBatchSize(128), nwt.WithShuffle(42))
 //	…
@@ -36,8 +36,8 @@
 //     [WithResultCache].
 //
 // Order, augmentation and resume points depend only on the seed, the epoch and the position in the epoch.
-// They never depend on the worker count or on timing. Memory depends on how many batches are loaded ahead: a
-// [Batch] takes 32 bytes of the heap, and its samples lie in memory that the loader uses again. If Load
-// fails, panics or exceeds [WithTimeout], the epoch ends with an error that names the sample. All batches
-// before it come first.
+// They never depend on the worker count or on timing. Memory depends on how many batches are loaded ahead. A
+// [Batch] takes 32 bytes of the heap. Its samples lie in memory that the loader uses again. If Load fails,
+// panics or exceeds [WithTimeout], the epoch ends with an error that names the sample. All batches before it
+// come first.
 package nwt

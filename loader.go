@@ -33,8 +33,8 @@ type Loader struct {
 }
 
 // NewLoader makes a loader. The loader has workers and memory from its first epoch until [Loader.Close]. If
-// the program forgets to close the loader, the garbage collector does, with a warning. The error joins an
-// *[ArgumentError] for each bad argument, those of [NewDataset] included.
+// the program forgets to close the loader, the garbage collector closes it, with a warning. The error joins
+// an *[ArgumentError] for each bad argument, those of [NewDataset] included.
 func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSetup(ds, opts) // checked; nothing is loaded yet
 	if err != nil {
@@ -231,8 +231,8 @@ func (l *Loader) Epochs(ctx context.Context, first, end int) iter.Seq2[*Batch, e
 
 // Resume yields the rest of an epoch. For a state after the last batch, it yields nothing. The worker count
 // and the batch size may differ from those of the state. The world size may differ too; for a stream, only if
-// the stream is a [CountedStream]. If the length, seed, sampler or fingerprint of the dataset differs, Resume
-// returns an error that says which (see [Fingerprinter]). Everything else about the dataset must be
+// the stream is a [CountedStream]. If the length, the seed, the sampler or the dataset's fingerprint (see
+// [Fingerprinter]) differs, Resume yields an error that says which. Everything else about the dataset must be
 // unchanged.
 func (l *Loader) Resume(ctx context.Context, s State) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) { l.engine.resume(ctx, s, s.Epoch, yield) })

@@ -267,7 +267,7 @@ func WithDropLast() Option {
 
 // WithRank makes the loader load one rank's part of the epoch. world is the number of ranks: 0 ≤ rank < world
 // ≤ 2²⁰. The ranks load disjoint parts of the epoch, in the same number of batches. If the last step has
-// fewer samples than ranks, some ranks repeat a sample of another. [BatchSampler] and [Streamed] describe
+// fewer samples than ranks, some ranks repeat samples of other ranks. [BatchSampler] and [Streamed] describe
 // exceptions. WithRank doesn't divide the CPUs of this host among its ranks, and a log line says so: see
 // [WithRankFromEnv].
 func WithRank(rank, world int) Option {
@@ -350,8 +350,8 @@ func WithTimeout(perSample time.Duration) Option {
 }
 
 // WithWorkerInit makes each worker call f once, in its goroutine, before its first sample. With 0 workers,
-// the goroutine of the loop calls f as worker 0, even while a former worker 0 still loads. If f fails, the
-// epoch ends with a *[LoadError] whose Index is −1. The next epoch tries again.
+// the goroutine of the loop calls f as worker 0. After SetWorkers, an earlier worker 0 may still be loading
+// then. If f fails, the epoch ends with a *[LoadError] of Index −1; the next epoch tries again.
 func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	return option("WithWorkerInit", everywhere|inPrecompute,
 		errorIf(f == nil, "WithWorkerInit", nil, "the function is nil"),
@@ -399,7 +399,7 @@ func WithRelativeAlpha(share float64) Option {
 }
 
 // WithIterations sets how many batches [Tune] measures, 1 … 1 000 000, for each worker count that it may
-// choose. If batch times vary, it measures more. The default is 100, fewer if batches are slow, and more if
+// choose. If batch times vary, Tune measures more. The default is 100, fewer if batches are slow, and more if
 // they are fast.
 func WithIterations(n int) Option {
 	return number("WithIterations", inTune|inAuto, n, 1, 1_000_000, func(o *options) { o.iterations = n }, n)
@@ -440,7 +440,7 @@ func WithProgress(f func(Progress)) Option {
 // Tune at once, one tunes and the others wait. If the file is unusable, Tune logs that and tunes. If
 // repeatability was below 90 % or memory was short, the result is kept for one day. If repeatability was
 // below 80 % or other programs kept CPUs busy, it is kept for ten minutes. Functions that Tune calls must not
-// call it with the same file.
+// call Tune with the same file.
 func WithResultCache(path, name string) Option {
 	return option("WithResultCache", inTune,
 		errorIf(path == "" || name == "", "WithResultCache", fmt.Sprintf("%q, %q", path, name), "needs the path of a file and a name for the dataset"),

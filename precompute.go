@@ -31,8 +31,8 @@ import (
 // the run is interrupted, the loaded samples stay in path.partial, and the next call loads the rest. If a
 // sample is damaged in the file or was left out, it is loaded from ds.
 //
-// The samples are the same in every epoch, so augment them in a [Map] over the result. Only loading options
-// and [WithProgress] take effect. If several processes call Precompute, one writes and the others wait.
+// The samples are always the same, so augment them in a [Map] over the result. Only loading options and
+// [WithProgress] take effect. If several processes call Precompute, one writes and the others wait.
 func Precompute(ctx context.Context, ds Dataset, path, version string, opts ...Option) (*Precomputed, error) {
 	o, err := newOptions(opts)
 	n, l, dsErr := checkIndexed(ds)

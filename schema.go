@@ -22,7 +22,7 @@ type View interface {
 }
 
 // Values returns the elements of a field, row-major, not copied. Generic code needs it; other code uses a
-// [Column]. Values panics if T isn't the field's type.
+// [Column]. It panics if T isn't the field's type.
 func Values[T Element](v View, field int) []T {
 	b, c := v.bytesOf(field)
 	if dtype := DType(c.Type); !sees[T](dtype) {

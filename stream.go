@@ -48,8 +48,7 @@ type Skipper interface {
 	ShardReader
 	// Skip passes over at most n records, n ≥ 1, and returns how many. If it returns 0 and no error, the
 	// loader reads one record with Next. If no record is left, the error is [io.EOF] itself. Any other error
-	// ends the shard. Skip must not pass over a record that Next can't read. If that record is next, Skip
-	// fails.
+	// ends the shard. Skip must not pass over a record that Next can't read. If it is next, Skip fails.
 	Skip(ctx context.Context, n int) (skipped int, err error)
 }
 
@@ -58,9 +57,9 @@ type Skipper interface {
 // and mixes samples within [WithShuffleWindow]. The order is the same at every worker count. Sample.Index is
 // the position in this order, over all ranks.
 //
-// Each rank needs a shard. Without [WithEpochSamples], ranks may have different numbers of batches. A
-// [CountedStream] has neither restriction. Up to 256 records per shard are read ahead, with at most about 256
-// MiB of Data in all.
+// Each rank needs at least one shard. Without [WithEpochSamples], ranks may have different numbers of
+// batches. A [CountedStream] has neither restriction. Up to 256 records per shard are read ahead, but at most
+// about 256 MiB in all.
 func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
 type streamDataset struct {

@@ -136,7 +136,7 @@ func (f *Folder) Fields() []nwt.Field { return f.fields }
 // depends on some of the files' bytes instead of their times.
 func (f *Folder) Fingerprint() string { return "folder.Folder: " + f.files.Tell() }
 
-// Load loads a file. Its errors name the file.
+// Load loads the sample of a file. Its errors name the file.
 func (f *Folder) Load(ctx context.Context, index int, dst *nwt.Sample) error {
 	if f.load != nil {
 		if err := f.load(ctx, f.Path(index), dst); err != nil {

@@ -14,11 +14,11 @@ import (
 // those of [New]. Documents come one after the other, so all rows are full except the last row of each shard.
 // A document that doesn't fit continues in the next row.
 //
-// size returns the length of the document in a record. If docs is a [nwt.NewStream], a document of type
+// size returns the length of the document in a record. If docs comes from [nwt.NewStream], a document of type
 // []byte is in the record's Data. For any other type, the record's Value is a pointer to the document. size
 // should return the number of tokens, not a bound such as the number of bytes: tokenise in size, as the
-// recipe tokenise.go does. If Load of docs sets a smaller length than size, the row isn't full. If rows are
-// mostly or wholly empty, a log line says so.
+// recipe tokenise.go does. If Load of docs sets a smaller length than size returned, the row isn't full. If
+// rows are mostly or wholly empty, a log line says so.
 //
 // total returns the sum of the lengths of a shard's documents, or −1 if that isn't known. If total isn't nil,
 // the rows are a [nwt.CountedStream]. If total is nil, the rows aren't counted, even if docs is a

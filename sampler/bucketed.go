@@ -24,8 +24,8 @@ type Buckets struct {
 
 // Bucketed visits each of 0 … n−1 once per epoch. The order is random, but the samples of a batch have
 // similar lengths. So batches need little padding. length(i) returns the length of sample i, in any unit, and
-// must always return the same. Many goroutines call it, at least once per sample and epoch. It must be quick:
-// a look-up, not a load.
+// must always return the same length. Many goroutines call it, at least once per sample and epoch. length
+// must be quick: a look-up, not a load.
 //
 // The epoch is shuffled as [nwt.Shuffled] does, and cut into windows of Buckets.Window steps. In each window,
 // each rank sorts its samples by length and cuts them into batches. Then the steps of the window are
@@ -35,7 +35,7 @@ type Buckets struct {
 // and aren't sorted. So a loader that drops them doesn't always drop the longest.
 //
 // A rank sorts its samples of a window when it first asks for one of them, in about 0.2 µs per sample. Four
-// windows are kept. They take 8 bytes for each of the rank's samples in them, and about 0.2 kB for each rank.
+// windows are kept. They take 8 bytes for each of the rank's samples, and about 0.2 kB for each rank.
 func Bucketed(n int, length func(index int) int, b Buckets, seed uint64) (nwt.Sampler, error) {
 	b.World = cmp.Or(b.World, 1)
 	b.Window = cmp.Or(b.Window, 64)

@@ -17,14 +17,14 @@ import (
 // Weights[k] / Σ Weights.
 //
 // Training is cut into blocks of Mix.Block positions. The last block of a phase may be shorter. In each
-// block, every part gets its share of the positions, in random order. Fractions are carried to the next
-// block, so after any number of blocks a part has its share to within a few samples. If a part with a weight
-// above 0 gets no sample in its whole phase, Mixed returns an error.
+// block, every part gets its share of the positions, in random order. Fractions of samples are carried to the
+// next block, so after any number of blocks a part has its share to within a few samples. If a part with a
+// weight above 0 gets no sample in its whole phase, Mixed returns an error.
 //
-// Each part has its own epochs, which don't depend on n or on its share. All its samples come once, shuffled.
-// Then all come again in another order, and so on. So if two parts have the same weight, the samples of the
-// smaller part come more often. Within a block, the end of one epoch of a part may mix with the start of the
-// next.
+// Each part has its own epochs, which depend neither on n nor on the part's share. All its samples come once,
+// shuffled. Then all come again in another order, and so on. So if two parts have the same weight, the
+// samples of the smaller part come more often. Within a block, the end of one epoch of a part may mix with
+// the start of the next.
 //
 // The draws aren't stored. Each is computed from its position, in about 0.2 µs.
 func Mixed(n int, m nwt.Mix, seed uint64) (nwt.Sampler, error) {

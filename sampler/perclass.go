@@ -37,7 +37,7 @@ type ClassBatch struct {
 // SetSampler between epochs, and save the new weights with the model.
 //
 // The order of an epoch is computed as a whole. For ten million samples in classes of 4, this takes about 0.5
-// s. The first epoch waits for it. The next order is computed in the background once half of an epoch is
+// s. The first epoch waits for this. The next order is computed in the background once half of an epoch is
 // loaded. The orders of two successive epochs are kept. Each takes 8 bytes per class of a batch.
 func PerClass(labels []int, b ClassBatch, seed uint64) (nwt.BatchSampler, error) {
 	s := &perClass{classes: b.Classes, each: b.Samples, seed: seed, last: len(labels) - 1}

@@ -28,15 +28,15 @@ import (
 //		}
 //	}
 //
-// So an epoch is what one Draw draws: a few batches. If epochs are longer, training waits less for their
-// first batches, but samples are drawn by older weights. Only the latest epoch can be loaded, so use Epoch
-// and Resume, not Epochs. Tune loads epoch after epoch, so tune with [Weighted] instead. What Draw draws
-// depends only on the seed, the epoch's number and the weights.
+// So an epoch is what one Draw draws: a few batches. If epochs are longer, training waits less often for a
+// first batch, but samples are drawn by older weights. Only the latest epoch can be loaded, so use Epoch and
+// Resume, not Epochs. Tune loads epoch after epoch, so tune with [Weighted] instead. What Draw draws depends
+// only on the seed, the epoch's number and the weights.
 //
 // MarshalBinary returns the weights and the latest draws, for a checkpoint. After UnmarshalBinary, Resume
 // continues within the epoch, and later calls of Draw draw the same as without the interruption.
 //
-// Several ranks must set the same weights. Several goroutines may call all methods.
+// Several ranks must set the same weights. Any goroutine may call the methods.
 type Prioritized struct {
 	draws, capacity int
 	seed, key       uint64
@@ -148,9 +148,9 @@ func (s *Prioritized) find(at float64) (leaf int) {
 	return leaf
 }
 
-// Probability returns how probable an index was in each draw of the latest Draw: its weight then, as a share
-// of all weights. For an index that wasn't drawn, Probability returns 0. The usual correction of a sample's
-// loss is (n × probability)^−β, where n is the number of indices with a weight above 0.
+// Probability returns the probability of an index in each draw of the latest Draw: its weight at that time,
+// as a share of all weights. For an index that wasn't drawn, Probability returns 0. The usual correction of a
+// sample's loss is (n × probability)^−β, where n is the number of indices with a weight above 0.
 func (s *Prioritized) Probability(index int) float64 {
 	d := s.latest.Load()
 	if d == nil || index < 0 || index >= s.capacity {

@@ -30,15 +30,15 @@ type Tokens struct {
 // If the dataset is a [nwt.SizedDataset], little of a batch is padding. length(i) returns the length of
 // sample i. TokenBatches asks for every length once, before it returns. A length of 0 counts as 1.
 //
-// The samples are sorted by length, once, and cut into windows of Tokens.Window batches. A window ends sooner
-// if the longest sample of the next batch is less than three quarters as long as the window's longest sample.
-// All batches of a window have the same number of samples, as many as the window's longest sample allows.
-// Only one batch of an epoch may have fewer. In each epoch, the samples of each window are shuffled again,
-// and then all batches are shuffled. A wider window means more randomness and more padding. In a window of
-// one batch, the same samples always come together.
+// The samples are sorted by length, once, and cut into windows of Tokens.Window batches. If the longest
+// sample of the next batch is less than three quarters as long as the window's longest sample, the window
+// ends sooner. All batches of a window have the same number of samples, as many as the window's longest
+// sample allows. Only one batch of an epoch may have fewer samples. In each epoch, the samples of each window
+// are shuffled again, and then all batches are shuffled. A wider window means more randomness and more
+// padding. In a window of one batch, the same samples always come together.
 //
-// The order depends on the lengths, Tokens and the seed, not on the number of ranks. It takes 8 bytes per
-// sample. For each of the last two epochs, it also takes 16 bytes per batch.
+// The order depends on the lengths, Tokens and the seed, not on the number of ranks. TokenBatches takes 8
+// bytes of memory per sample. For each of the last two epochs, it also takes 16 bytes per batch.
 func TokenBatches(n int, length func(index int) int, t Tokens, seed uint64) (nwt.BatchSampler, error) {
 	var errs []error
 	bad := func(wrong bool, value any, format string, args ...any) {

@@ -145,8 +145,9 @@ func newAliasTable(weights []float64, heaviest int) []aliasColumn {
 // random sampling with a reservoir", 2006).
 //
 // An epoch is therefore computed as a whole. For a million weights, this takes about 0.2 s, and 16 MB during
-// that time. The first epoch waits for it. The next epoch is computed in the background once half of an epoch
-// is loaded. Two successive epochs are kept. Each takes 4 bytes per draw, in addition to 16 bytes per weight.
+// that time. The first epoch waits for this. The next epoch is computed in the background once half of an
+// epoch is loaded. Two successive epochs are kept. Each takes 4 bytes per draw, in addition to 16 bytes per
+// weight.
 func WeightedWithoutReplacement(weights []float64, n int, seed uint64) (nwt.Sampler, error) {
 	if _, err := checkWeights("WeightedWithoutReplacement", weights, n); err != nil {
 		return nil, err
