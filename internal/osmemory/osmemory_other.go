@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// mapNew does what Map does, but gives back no sealed addresses.
-func mapNew(size int) ([]byte, error) {
+// Map returns size bytes of zeroed memory from the Go heap.
+func Map(size int) ([]byte, error) {
 	if size < 1 {
 		return nil, errors.New("a mapping needs at least 1 byte")
 	}

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapNew does what Map does, but gives back no sealed addresses.
-func mapNew(size int) ([]byte, error) {
+// Map returns size bytes of zeroed memory, aligned for every element type. Pages of it take no memory until
+// they are written.
+func Map(size int) ([]byte, error) {
 	return unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 }
 

@@ -6,8 +6,9 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// mapNew does what Map does, but gives back no sealed addresses.
-func mapNew(size int) ([]byte, error) {
+// Map returns size bytes of zeroed memory, aligned for every element type. Pages of it take no memory until
+// they are written.
+func Map(size int) ([]byte, error) {
 	addr, err := windows.VirtualAlloc(0, uintptr(size), windows.MEM_COMMIT|windows.MEM_RESERVE, windows.PAGE_READWRITE)
 	if err != nil {
 		return nil, err

@@ -43,7 +43,7 @@ func TestSealedMemoryCantBeReadAndIsKnown(t *testing.T) {
 	sealMany(1, 10)
 	require.NotEqual(t, "the first", osmemory.SealedAs(addr), "sealed memory is bounded")
 
-	// A correct program must not run out of addresses, which ulimit -v may bound.
+	// Addresses of 32 bits are scarce.
 	large, err := osmemory.Map(64 << 20)
 	require.NoError(t, err)
 	addr = uintptr(unsafe.Pointer(&large[0]))
