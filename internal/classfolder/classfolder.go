@@ -21,6 +21,8 @@ import (
 	"sync/atomic"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/nwt-go/nwt/internal/files"
 )
 
 // Files are the files of all classes: sorted by class, within a class by folder, and within a folder by
@@ -58,7 +60,7 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 		kind = strings.Join(o.Extensions, ", ") + " file"
 	}
 	l := listing{ctx: ctx, dir: dir, extensions: o.Extensions, passed: map[string]int{}}
-	if err := l.list("", 0, false); err != nil {
+	if err := l.list("", false); err != nil {
 		return nil, err
 	}
 	root, err := filepath.EvalSymlinks(dir) // after list, whose error names dir
@@ -96,7 +98,7 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 	var empty []string
 	for _, class := range folders {
 		l.files, l.seen = l.files[:0], map[string]bool{root: true}
-		if err := l.enter(class, 0); err != nil {
+		if err := l.enter(class); err != nil {
 			return nil, err
 		}
 		if len(l.files) == 0 {
@@ -212,11 +214,8 @@ type listing struct {
 	passed         map[string]int  // files that are passed over, by their extensions
 }
 
-// maxDepth bounds how deeply folders are nested.
-const maxDepth = 64
-
 // enter lists a folder and everything below it, unless this class has it already.
-func (l *listing) enter(name string, depth int) error {
+func (l *listing) enter(name string) error {
 	real, err := filepath.EvalSymlinks(filepath.Join(l.dir, name))
 	if err != nil {
 		return err
@@ -225,15 +224,12 @@ func (l *listing) enter(name string, depth int) error {
 		return nil
 	}
 	l.seen[real] = true
-	if depth > maxDepth {
-		return fmt.Errorf("%s: folders lie more than %d deep", filepath.Join(l.dir, name), maxDepth)
-	}
-	return l.list(name, depth, true)
+	return l.list(name, true)
 }
 
 // list collects the files of a folder. If down is set, it then lists the folders in it; otherwise it
 // collects their names.
-func (l *listing) list(folder string, depth int, down bool) error {
+func (l *listing) list(folder string, down bool) error {
 	d, err := os.Open(filepath.Join(l.dir, folder))
 	if err != nil {
 		return err
@@ -243,7 +239,7 @@ func (l *listing) list(folder string, depth int, down bool) error {
 	for {
 		entries, err := d.ReadDir(1024)
 		for _, e := range entries {
-			if isLeftover(e.Name()) {
+			if files.IsLeftover(e.Name()) {
 				if down && len(l.extensions) > 0 && e.Name()[0] == '.' && !strings.HasPrefix(e.Name(), "._") && !e.IsDir() && l.takes(e.Name()) {
 					l.passed["hidden"]++
 				}
@@ -287,20 +283,11 @@ func (l *listing) list(folder string, depth int, down bool) error {
 	}
 	slices.Sort(below) // if there are several paths to a folder, every system takes the same one
 	for _, name := range below {
-		if err := l.enter(name, depth+1); err != nil {
+		if err := l.enter(name); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// leftovers are the names, in lower case, of what macOS, file servers, Windows and file systems
-// leave among a user's folders and files.
-var leftovers = []string{"__macosx", "@eadir", "#recycle", "#snapshot", "$recycle.bin", "system volume information", "lost+found", "thumbs.db", "desktop.ini"}
-
-// isLeftover reports whether files or folders of this name are never made on purpose.
-func isLeftover(name string) bool {
-	return name[0] == '.' || slices.Contains(leftovers, strings.ToLower(name))
 }
 
 func (l *listing) takes(name string) bool {

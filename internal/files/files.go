@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -174,11 +173,7 @@ func lockable(path string) (*flock.Flock, error) {
 	if err := regular(path, info); err != nil {
 		return nil, err
 	}
-	flag := os.O_RDONLY
-	if runtime.GOOS == "aix" || runtime.GOOS == "solaris" || runtime.GOOS == "illumos" {
-		flag = os.O_RDWR // locking needs it on these systems
-	}
-	return flock.New(path, flock.SetFlag(flag|nonblock)), nil
+	return flock.New(path, flock.SetFlag(os.O_RDONLY|nonblock)), nil
 }
 
 // These are the waits between two attempts to get a lock that another process has.
