@@ -355,9 +355,7 @@ type streamFill struct {
 	queue chan *batch           // the batches that feed has to fill; nil unless ahead
 	lanes *shards.Lanes[Record] // for one CountedStream, see setup.counted; otherwise nil
 
-	// For one CountedStream: where in the lanes the first epoch begins, and whether reading has begun.
-	origin int64
-	begun  bool
+	origin int64 // for one CountedStream: where in the lanes the first epoch begins
 
 	// For other streams.
 	epochs      *shards.Epochs[Record]
@@ -645,7 +643,7 @@ func (q *streamFill) planOf(k, first int) *lanes.Plan {
 	return p
 }
 
-// readLanes prepares q for a CountedStream, whose records are in lanes.
+// readLanes starts to read a CountedStream, whose records are in lanes.
 func (q *streamFill) readLanes() {
 	c, p := q.run.schedule, q.planOf(0, 0)
 	q.origin = p.Begin(c.First, c.N, c.Base)
@@ -659,7 +657,7 @@ func (q *streamFill) readLanes() {
 			return start + int64(from), start + int64(to), low - from, high - from
 		},
 	}
-	q.lanes = shards.NewLanes(q.group(), 0, p, steps, q.config(0, 0))
+	q.lanes = shards.NewLanes(q.group(), 0, p, steps, q.config(0, 0), q.l.setup.opts.aheadBytes)
 }
 
 // draws prepares a CountedStream that is part k of a mixture. Each step contains the same number of
@@ -668,7 +666,7 @@ func (q *streamFill) readLanes() {
 func (q *streamFill) draws(g *shards.Group, k, first int) *shards.Draws[Record] {
 	rank, world, n := q.l.setup.opts.rank, q.l.setup.opts.world, q.l.setup.counts[k].lanes
 	each := lanes.Each(n, world)
-	return &shards.Draws[Record]{Each: each, Open: func(step uint64) *shards.Lanes[Record] {
+	return &shards.Draws[Record]{Each: each, Open: func(step uint64, bound int64) *shards.Lanes[Record] {
 		p := q.planOf(k, first)
 		origin, all := p.Begin(int(step), each*world, 0), each*world
 		steps := &lanes.Steps{
@@ -678,7 +676,7 @@ func (q *streamFill) draws(g *shards.Group, k, first int) *shards.Draws[Record] 
 				return first, first + int64(all), rank * each, (rank + 1) * each
 			},
 		}
-		return shards.NewLanes(g, k, p, steps, q.config(k, first))
+		return shards.NewLanes(g, k, p, steps, q.config(k, first), bound)
 	}}
 }
 
@@ -692,12 +690,7 @@ func (q *streamFill) startOf(epoch int) int64 {
 // is read. Which part of the epoch the batch is, and so its State, run.place has written, as for a dataset.
 func (q *streamFill) fillStep(b *batch) {
 	start := q.startOf(b.span.epoch)
-	horizon := start + 2*int64(q.run.schedule.N) // the end of the next epoch
-	if !q.begun {
-		q.begun = true
-		q.lanes.Start(q.l.setup.opts.aheadBytes, horizon)
-	}
-	q.lanes.Turn(int(b.seq-q.run.first), horizon)
+	q.lanes.Turn(int(b.seq - q.run.first))
 	n := 0
 	for ; n < b.opened && !q.l.ring.Stopped(); n++ {
 		position, ok := q.lanes.Next(&b.slot.records[n])

@@ -152,12 +152,11 @@ func (p *Plan) before(k int64) []int {
 
 // A Pick is a record that the rank takes.
 type Pick struct {
-	Number   int64 // its number in its lane
-	Position int64 // the position before which it isn't needed
-	Visit    int64 // of its shard: different in each pass
-	Shard    int
-	Record   int // in the shard
-	Of       int // number of records in the shard
+	Number int64 // its number in its lane
+	Visit  int64 // of its shard: different in each pass
+	Shard  int
+	Record int // in the shard
+	Of     int // number of records in the shard
 }
 
 // Picks returns a function that finds the first record, at or after a given one, that the rank takes from
@@ -193,7 +192,7 @@ func (p *Plan) Picks(lane int) func(from int64) (Pick, bool) {
 			begin, end = max(shard, b.piece.from), min(start+int64(before[i+1]), b.piece.end)
 			last = Pick{Visit: b.pass*int64(len(p.Counts)) + int64(i), Shard: p.First + p.Shard(p.passNumber(b.pass), i), Of: before[i+1] - before[i]}
 		}
-		last.Number, last.Position, last.Record = from, p.PositionOf(lane, b.from), int(from-shard)
+		last.Number, last.Record = from, int(from-shard)
 		return last, true
 	}
 }

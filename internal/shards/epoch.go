@@ -119,7 +119,7 @@ func (e *Epochs[R]) beginCounted(n int) error {
 		if err := e.Group.Context.Err(); err != nil {
 			return err // the counts in before may be too low
 		}
-		p.counted.begin(before[k], p.draws, e.bound)
+		p.counted.begin(before[k], e.bound)
 	}
 	return nil
 }

@@ -26,44 +26,34 @@ type lane[R any] struct {
 	low, high int64      // offsets that the rank takes in the current step
 }
 
-// NewLanes makes Lanes whose plan has begun. part is the number in their Items. c says how to read a
-// shard.
-func NewLanes[R any](g *Group, part int, p *lanes.Plan, s *lanes.Steps, c Config[R]) *Lanes[R] {
+// NewLanes starts to read where a plan begins. part is the number in the Items. c says how to read a shard. At
+// most bound bytes are read ahead.
+func NewLanes[R any](g *Group, part int, p *lanes.Plan, s *lanes.Steps, c Config[R], bound int64) *Lanes[R] {
 	p.Taker = s
 	l := &Lanes[R]{plan: p, steps: s}
-	c.Window = 0 // records are mixed within a block
+	c.Window = 0        // records are mixed within a block
+	var used []*lane[R] // those of which the rank takes records
 	for k := range p.Lanes {
 		c.Pick = func() func(int64) (lanes.Pick, bool) { return p.Picks(k) }
-		l.lanes = append(l.lanes, &lane[R]{Set: New(g, part, c)})
-	}
-	return l
-}
-
-// Start starts to read where the plan begins. It reads ahead at most bound bytes, and only records that are needed before the
-// position horizon.
-func (l *Lanes[R]) Start(bound, horizon int64) {
-	var used []*lane[R]
-	for k, ln := range l.lanes {
-		if l.plan.Next(k, l.plan.FirstOffset(k)) >= 0 {
+		ln := &lane[R]{Set: New(g, part, c)}
+		l.lanes = append(l.lanes, ln)
+		if p.Next(k, p.FirstOffset(k)) >= 0 {
 			used = append(used, ln)
 		}
 	}
 	for _, ln := range used {
-		ln.horizon.Store(horizon)
 		ln.Begin(0, math.MaxInt, bound/int64(len(used)))
 		ln.GoAhead()
 	}
+	return l
 }
 
-// Turn moves to a step. Reading ahead is limited to records that are needed before the position horizon.
-func (l *Lanes[R]) Turn(step int, horizon int64) {
+// Turn moves to a step.
+func (l *Lanes[R]) Turn(step int) {
 	l.offset, l.end, l.next = math.MaxInt64, 0, 0
 	for k, ln := range l.lanes {
 		if ln.low, ln.high = l.steps.Share(k, step); ln.low < ln.high {
 			l.offset, l.end = min(l.offset, ln.low), max(l.end, ln.high)
-		}
-		if horizon > ln.horizon.Load() {
-			ln.Near(horizon)
 		}
 	}
 }
@@ -134,37 +124,30 @@ func (l *Lanes[R]) Stop() {
 // Draws reads the counted shards of one part of a mixture. Every rank draws the same number of its
 // records per step. Unlike a Set it continues from one epoch to the next.
 type Draws[R any] struct {
-	Each int                         // draws per step and rank
-	Open func(step uint64) *Lanes[R] // makes the Lanes that begin at a step
+	Each int                                      // draws per step and rank
+	Open func(step uint64, bound int64) *Lanes[R] // starts to read at a step, at most bound bytes ahead
 
 	lanes *Lanes[R] // nil before the first draw
 	first uint64    // step at which they begin
 	next  uint64    // draw that they deliver next
 	draw  uint64    // draw that is asked for next
-	near  int64     // only records that are needed before this position are read ahead
 }
 
-// begin moves to a draw; from there the epoch has n draws. It reads ahead at most bound bytes, and only
-// records that are needed in this epoch or the next.
-func (d *Draws[R]) begin(draw uint64, n int, bound int64) {
-	opens := d.lanes == nil || d.draw != draw
-	if opens {
-		d.stop()
-		d.first = draw / uint64(d.Each)
-		d.lanes, d.next = d.Open(d.first), d.first*uint64(d.Each)
+// begin moves to a draw. It reads ahead at most bound bytes.
+func (d *Draws[R]) begin(draw uint64, bound int64) {
+	if d.lanes != nil && d.draw == draw {
+		return
 	}
-	d.draw = draw
-	d.near, _, _, _ = d.lanes.steps.Span(int((draw+2*uint64(n))/uint64(d.Each) + 1 - d.first))
-	if opens {
-		d.lanes.Start(bound, d.near)
-	}
+	d.stop()
+	d.first, d.draw = draw/uint64(d.Each), draw
+	d.lanes, d.next = d.Open(d.first, bound), d.first*uint64(d.Each)
 }
 
 // Next replaces *r by the record of the next draw. It returns false if the context ends.
 func (d *Draws[R]) Next(r **Item[R]) bool {
 	for ; d.next <= d.draw; d.next++ {
 		if d.next%uint64(d.Each) == 0 {
-			d.lanes.Turn(int(d.next/uint64(d.Each)-d.first), d.near)
+			d.lanes.Turn(int(d.next/uint64(d.Each) - d.first))
 		}
 		if _, ok := d.lanes.Next(r); !ok {
 			return false

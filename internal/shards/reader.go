@@ -22,10 +22,7 @@ type shardReader[R any] struct {
 	reader Reader[R]
 	given  int // records that it has delivered or passed over: fewer than read once the shard is opened again
 
-	// These are used if records are picked.
-	pick   func(from int64) (lanes.Pick, bool)
-	picked lanes.Pick // the next record, if known
-	known  bool
+	pick func(from int64) (lanes.Pick, bool) // nil unless records are picked
 
 	// These are used while a resumed run skips.
 	spent   bool // no record is left
@@ -147,7 +144,7 @@ func (c *shardReader[R]) blank() *Item[R] {
 		for n := len(c.empty); n > 0; n-- {
 			c.idle = append(c.idle, <-c.empty)
 		}
-		if len(c.full) < c.most() && c.isNear() {
+		if len(c.full) < c.most() {
 			if len(c.idle) == 0 {
 				c.idle = append(c.idle, c.set.newItem())
 			}
@@ -173,16 +170,6 @@ func (c *shardReader[R]) most() int {
 		return leastAhead
 	}
 	return mostAhead
-}
-
-// isNear reports whether the next record may be read ahead. A record for which the caller of Set.Next
-// waits always may.
-func (c *shardReader[R]) isNear() bool {
-	if c.pick == nil {
-		return true
-	}
-	next, ok := c.peek()
-	return !ok || next.Position < c.set.horizon.Load()
 }
 
 // reserve counts the additional bytes of a record, if the shardReader has room for them. If necessary, it
@@ -294,18 +281,10 @@ func (c *shardReader[R]) next(r *Item[R]) bool {
 	return false
 }
 
-// peek returns the record that is picked next, or false if there is none.
-func (c *shardReader[R]) peek() (next lanes.Pick, ok bool) {
-	if !c.known {
-		c.picked, c.known = c.pick(c.from)
-	}
-	return c.picked, c.known
-}
-
 // nextPicked does what next does, if records are picked. If a shard ends, each of its records that is
 // picked after that becomes a bad record.
 func (c *shardReader[R]) nextPicked(r *Item[R]) bool {
-	next, ok := c.peek()
+	next, ok := c.pick(c.from)
 	if !ok || next.Visit != c.visit {
 		c.fault = io.EOF // a replacement of this reader must leave the shard, too
 		c.shut()
@@ -321,7 +300,7 @@ func (c *shardReader[R]) nextPicked(r *Item[R]) bool {
 		}
 	}
 	r.Shard, r.Number = next.Shard, next.Record
-	c.read, c.from, c.known = next.Record+1, next.Number+1, false
+	c.read, c.from = next.Record+1, next.Number+1
 	if c.fault != nil {
 		c.shut()
 		r.Err = c.set.Failed(next.Shard, next.Record, c.fault)

@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/lanes"
 	"github.com/nwt-go/nwt/internal/watch"
@@ -88,10 +87,9 @@ type Set[R any] struct {
 	group     *Group
 	part      int
 	epoch     int
-	draws     int          // records that the epoch may take; math.MaxInt if it ends with the shards
-	delivered int          // records of the epoch that were delivered or skipped
-	bound     int64        // limit of the bytes read ahead
-	horizon   atomic.Int64 // records that are picked for this position or a later one aren't read ahead
+	draws     int   // records that the epoch may take; math.MaxInt if it ends with the shards
+	delivered int   // records of the epoch that were delivered or skipped
+	bound     int64 // limit of the bytes read ahead
 
 	passes int // passes of the epoch, with the current one
 
@@ -130,16 +128,6 @@ func (s *Set[R]) GoAhead() {
 	for _, c := range s.readers {
 		c.due = due
 		c.start()
-	}
-}
-
-// Near lets records be read ahead if they are needed before a position.
-func (s *Set[R]) Near(position int64) {
-	s.horizon.Store(position)
-	for _, c := range s.readers {
-		if c.full != nil {
-			c.wake()
-		}
 	}
 }
 
