@@ -49,7 +49,7 @@ func Cached(bucket *blob.Bucket, dir string, bytes int64) (*blob.Bucket, error) 
 	}
 	c := &cached{
 		bucket: bucket, kept: kept, seed: maphash.MakeSeed(), settled: time.Now().Add(-time.Minute).Unix(),
-		editions: map[uint64]edition{}, about: map[string]*driver.Attributes{},
+		editions: map[uint64]edition{},
 	}
 	kept.mu.Lock()
 	kept.lookSoon()
@@ -65,8 +65,7 @@ type cached struct {
 	settled int64 // an object modified by this second can't be replaced within the same second any more
 
 	mu       sync.Mutex
-	editions map[uint64]edition            // by the hash of the key; if two keys have the same hash, their objects are read as if they had changed
-	about    map[string]*driver.Attributes // attributes that were asked for
+	editions map[uint64]edition // by the hash of the key; if two keys have the same hash, their objects are read as if they had changed
 }
 
 // Two editions of an object differ in something.
@@ -102,7 +101,6 @@ func (c *cached) forget(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.editions, c.hash(key))
-	delete(c.about, key)
 }
 
 // edition returns the edition of an object that is to be read. It asks the store if need be.
@@ -131,26 +129,16 @@ func (c *cached) attributes(ctx context.Context, key string) (a *blob.Attributes
 }
 
 func (c *cached) Attributes(ctx context.Context, key string) (*driver.Attributes, error) {
-	c.mu.Lock()
-	known := c.about[key]
-	c.mu.Unlock()
-	if known != nil {
-		return known, nil
-	}
 	a, err := c.attributes(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	c.remember(key, a)
-	known = &driver.Attributes{
+	return &driver.Attributes{
 		CacheControl: a.CacheControl, ContentDisposition: a.ContentDisposition, ContentEncoding: a.ContentEncoding,
 		ContentLanguage: a.ContentLanguage, ContentType: a.ContentType, Metadata: a.Metadata,
 		CreateTime: a.CreateTime, ModTime: a.ModTime, Size: a.Size, MD5: a.MD5, ETag: a.ETag, AsFunc: a.As,
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.about[key] = known
-	return known, nil
+	}, nil
 }
 
 func (c *cached) ListPaged(ctx context.Context, o *driver.ListOptions) (*driver.ListPage, error) {
@@ -167,7 +155,6 @@ func (c *cached) ListPaged(ctx context.Context, o *driver.ListOptions) (*driver.
 	defer c.mu.Unlock()
 	for i, l := range objects {
 		page.Objects[i] = &driver.ListObject{Key: l.Key, ModTime: l.ModTime, Size: l.Size, MD5: l.MD5, IsDir: l.IsDir, AsFunc: l.As}
-		delete(c.about, l.Key)
 		if len(l.MD5) > 0 {
 			c.editions[c.hash(l.Key)] = editionOf(l.Size, l.ModTime, l.MD5, "")
 		} else { // an object of several parts: only its attributes have its ETag
