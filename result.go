@@ -1,16 +1,20 @@
 package nwt
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
 
+	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/memlimit"
 	"github.com/nwt-go/nwt/internal/report"
 	"github.com/nwt-go/nwt/internal/resultfile"
+	"github.com/nwt-go/nwt/internal/search"
 )
 
 // String returns the report that a person reads.
@@ -155,6 +159,70 @@ func (t *Trial) needs() uint64 {
 		return uint64(t.Memory)
 	}
 	return uint64(t.PeakRSS)
+}
+
+// result returns the choice with the figures behind it, and what is to be said of it. others is the share
+// of the CPUs that other processes used; if that isn't known, unseen says why.
+func (t *tuning) result(c search.Choice, others float64, unseen string) *Result {
+	o := t.l.setup.opts
+	strategy := o.strategy.String()
+	if t.live {
+		strategy = report.Live
+	}
+	r := &Result{
+		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: t.sp.Iterations, Repeatability: c.Confidence,
+		Strategy: strategy, Step: o.step != nil || t.live, Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: int64(t.l.setup.layout.Size) * int64(o.batchSize),
+		BatchSamples: float64(t.l.counters.samples.Load()) / float64(max(1, t.l.counters.batches.Load())), Hardware: hardware(o.machine.CPUs()),
+	}
+	for _, w := range slices.Sorted(maps.Keys(t.refused)) {
+		r.RuledOut = append(r.RuledOut, RuledOut(t.refused[w]))
+	}
+	for _, e := range c.Estimates {
+		if c.Most > 0 && e.Workers > c.Most {
+			r.RuledOut = append(r.RuledOut, RuledOut(report.Out(e.Workers, report.TakesCPUs)))
+		}
+		one := t.trials.at(e.Workers).told
+		one.Step = e.Body
+		one.Mean, one.Low, one.High = e.Mean, e.Low, e.High
+		one.Transfer = min(one.Transfer, one.Mean-one.Step)
+		one.Wait = one.Mean - one.Step - one.Transfer
+		one.Total = one.Mean * time.Duration(t.sp.Iterations)
+		if one.OtherCPU < 0 && unseen == "" && others >= 0 && !t.live {
+			one.OtherCPU = min(others, 1-one.CPU)
+		}
+		r.Trials = append(r.Trials, one)
+	}
+	slices.SortFunc(r.RuledOut, func(a, b RuledOut) int { return cmp.Compare(a.Workers, b.Workers) })
+	for _, one := range r.Trials { // a step that only hands its batch on takes no time until the next one is there
+		if float64(one.Wait+one.Transfer) <= report.LittleWait*float64(one.Mean) && (r.Floor == 0 || one.Step < r.Floor) {
+			r.Floor = one.Step
+		}
+	}
+	if r.Floor > r.trial(r.Workers).Mean { // more workers make the step longer than it takes at the choice
+		r.Floor = 0
+	}
+	cpus, chosen := o.machine.CPUs(), t.trials.at(c.Workers)
+	about := report.Circumstances{
+		CPUs: cpus, Mine: cpus.Mine(o.ranks(), o.cpus()), Limit: t.limit, Most: o.most, Timeout: o.timeout > 0,
+		Others: others, Queued: chosen.queued.sum / max(chosen.queued.weight, 1), Unseen: unseen, Late: t.sp.Time > 0 && t.sp.Left == 0,
+		First: report.FirstPass(t.firstPass, t.seen), Drift: report.Drift(t.seen),
+	}
+	if t.l.setup.streams() {
+		about.Shards, about.AtOnce = t.l.setup.shardsOfRank(), o.shardsAtOnce()
+	}
+	said := r.report()
+	said.Explain(c, t.untuned)
+	said.Warn(about)
+	said.Advise(about)
+	r.Reason, r.Warnings, r.Advice = said.Reason, said.Warnings, said.Advice
+	return r
+}
+
+func hardware(c host.CPUFacts) Hardware {
+	return Hardware{
+		CPU: c.Model, Logical: c.Logical, Physical: c.Physical, Affinity: c.Affinity, Quota: c.Quota,
+		GOMAXPROCS: c.GOMAXPROCS, Memory: int64(host.Memory().Total),
+	}
 }
 
 // keptResult is a result as it stands in the file.

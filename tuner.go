@@ -1,6 +1,7 @@
 package nwt
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -65,8 +66,8 @@ func (s *setup) tune(ctx context.Context) (*Result, error) {
 }
 
 // A tuneCall is one call of Tune. Its search goes in two goroutines that take turns (see package tune): train takes
-// batches from an ordinary run, and whenever one is delivered, tuning.measure goes on, which asks next what to
-// measure. When next has nothing more to ask for, train ends; search then chooses. See docs/tuner.md.
+// batches from an ordinary run, and whenever one is delivered, tuning.measure goes on, which asks the strategy what
+// to measure. When it has measured all, train ends; search then chooses. See docs/tuner.md.
 type tuneCall struct {
 	setup  *setup
 	began  time.Time
@@ -76,10 +77,51 @@ type tuneCall struct {
 
 	deadline *time.Timer     // fires when loading must end
 	shown    search.Request  // for which progress was shown
-	told     time.Time       // when progress was last logged
+	logged   time.Time       // when progress was last logged
 	done     float64         // share done, as last shown
 	shapes   map[string]bool // that the step has been called with
 }
+
+// search measures worker counts until the strategy asks for no more, and chooses.
+func (t *tuneCall) search(ctx context.Context) (*Result, error) {
+	debug.FreeOSMemory() // so that memory from before doesn't count for the trials
+	t.before = t.setup.neededNow()
+	o := t.setup.opts
+	busy := t.setup.helpers.Beside(o.machine.StartCPU())
+	var used host.Use
+	m := t.prepare(t.space())
+	done, err := t.train(ctx, m, func(sp search.Space, seen []search.Series) (search.Request, bool) {
+		used = busy.Used() // while those that load for the dataset run
+		if o.step == nil && o.tuningTime == 0 && sp.Time > 0 && sp.Time-sp.Left > soonOver && m.trials.quickest() < slowBatch {
+			return search.Request{}, false
+		}
+		return strategies[o.strategy].Next(sp, seen)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !done { // the deadline came before the strategy was asked again
+		m.sp.Left = 0
+	}
+	if !m.fits() {
+		out, _ := m.refusal(m.last.told.Workers)
+		return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", out.Reason)
+	}
+	others, unseen := 0., busy.Note()
+	if used.OthersKnown {
+		others, unseen = o.machine.CPUs().OthersShare(used.Others, o.ranks(), o.cpus()), ""
+	}
+	r := m.result(search.Choose(m.sp, m.seen), others, unseen)
+	r.Elapsed, r.waited = time.Since(t.began), t.waited
+	t.show(m, "done", r.Workers)
+	return r, nil
+}
+
+// Without a step, and by default, a search ends after soonOver unless batches take slowBatch or longer.
+const (
+	soonOver  = 20 * time.Second
+	slowBatch = 500 * time.Millisecond
+)
 
 // space is that of a search for which the program waits: it has a shortest and a longest time.
 func (t *tuneCall) space() search.Space {
@@ -89,120 +131,33 @@ func (t *tuneCall) space() search.Space {
 		sp.Start = min(sp.Start, sp.Max)
 	}
 	sp.Spares = o.step == nil
-	sp.Fixed, sp.Least, sp.Time = o.iterations > 0, search.LeastTime, o.tuningTime
+	sp.Fixed, sp.MinTime, sp.Time = o.iterations > 0, search.MinTime, o.tuningTime
 	if sp.Time == 0 && !sp.Fixed && o.strategy == Greedy {
 		sp.Time = search.DefaultTime
 	}
 	return sp
 }
 
-// search measures worker counts until the strategy asks for no more, and chooses.
-func (t *tuneCall) search(ctx context.Context) (*Result, error) {
-	debug.FreeOSMemory() // so that memory from before doesn't count for the trials
-	t.before = t.setup.neededNow()
-	sp := t.space()
-	busy := t.setup.helpers.Beside(t.setup.opts.machine.StartCPU())
-	m := t.prepare(sp)
-	var used host.Use
-	done, err := t.train(ctx, m, func() (search.Request, bool) {
-		used = busy.Used() // while those that load for the dataset run
-		return t.next(m)
-	})
-	if err != nil {
-		return nil, err
+// space returns what any search may measure, from a count on. step says whether a step follows each batch.
+func (o *options) space(start int, step bool) search.Space {
+	return search.Space{
+		CPUs: int(math.Ceil(o.machine.CPUs().Mine(o.ranks(), o.cpus()))), Shared: o.ranks() > 1, Start: start, Step: step, Max: o.most, Alpha: o.alpha,
+		Iterations: cmp.Or(o.iterations, 100), MinWindow: clockSteps * o.machine.ClockStep(),
 	}
-	if !done { // the deadline came before next was asked again
-		m.sp.Left = 0
-	}
-	if !m.fits() {
-		return nil, fmt.Errorf("nwt: no worker count fits into memory: %s", m.refused[m.trials[len(m.trials)-1].told.Workers].Reason)
-	}
-	others, unseen := 0., busy.Note()
-	if used.OthersKnown {
-		others, unseen = t.setup.opts.machine.CPUs().OthersShare(used.Others, t.setup.opts.ranks(), t.setup.opts.cpus()), ""
-	}
-	r := m.result(search.Choose(m.sp, m.seen), t.setup.opts.strategy.String(), others, unseen)
-	r.Elapsed, r.waited = time.Since(t.began), t.waited
-	t.show(m, "done", r.Workers)
-	return r, nil
 }
 
-// remembered returns the result in the file if it still holds, else that of a search, which it keeps.
-func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
-	file, key := resultfile.File{Path: t.setup.opts.results, Log: t.setup.opts.log}, t.setup.resultKey()
-	r, saved := t.setup.recall(t.limit, file, key)
-	if r != nil {
-		holds, err := t.confirm(ctx, file, r)
-		if err != nil {
-			return nil, err
-		}
-		if holds {
-			return r, nil
-		}
-	}
-	if ctx.Err() != nil {
-		return nil, contextError(ctx)
-	}
-	again := resultfile.File{Path: file.Path, Log: slog.New(slog.DiscardHandler)} // what is wrong with the file has been logged already
-	asked := time.Now()
-	err := file.WhileTuning(ctx, func() (err error) {
-		t.waited = time.Since(asked)
-		var since time.Time
-		if r, since = t.setup.recall(t.limit, again, key); r != nil && !since.Equal(saved) {
-			return nil // the process that this one waited for has just found it
-		}
-		if r, err = t.search(ctx); err != nil {
-			return err
-		}
-		value, err := json.Marshal(keptResult{r, t.before})
-		if err != nil {
-			file.Log.Warn("nwt: tuning result not kept", "path", file.Path, "error", err)
-			return nil
-		}
-		file.Store(ctx, key, value)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
-}
+const clockSteps = 20 // a window takes at least this many steps of a coarse clock
 
 // prepare makes a loader for measuring.
 func (t *tuneCall) prepare(sp search.Space) *tuning {
 	m := t.setup.newTuning(sp, t.limit)
-	m.exact = true
 	m.attach(newEngine(t.setup, m.sp.Start))
 	return m
 }
 
-// next returns what Tune's search asks for next.
-func (t *tuneCall) next(m *tuning) (search.Request, bool) {
-	if len(m.seen) > 0 {
-		if !m.descend() {
-			return search.Request{}, false
-		}
-		m.inline = m.inline || m.sp.Start == 0 // no other count is left
-	}
-	m.sp.Left = m.tuner.Left()
-	if o := t.setup.opts; o.step == nil && o.tuningTime == 0 && m.sp.Time > 0 && m.sp.Time-m.sp.Left > soonOver && m.quickest() < slowBatch {
-		return search.Request{}, false
-	}
-	return strategies[t.setup.opts.strategy].Next(m.sp, m.seen)
-}
-
-// Without a step, and by default, a search ends after soonOver unless batches take slowBatch or longer.
-const (
-	soonOver  = 20 * time.Second
-	slowBatch = 500 * time.Millisecond
-)
-
-// errOver ends loading when tuning is over.
-var errOver = errors.New("nwt: tuning is over")
-
 // train takes batches as training does, and runs the step, until next asks for nothing more to measure: then it is
 // done. It ends before that if the time is over.
-func (t *tuneCall) train(ctx context.Context, m *tuning, next func() (search.Request, bool)) (done bool, err error) {
+func (t *tuneCall) train(ctx context.Context, m *tuning, next nextRequest) (done bool, err error) {
 	loading, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	t.deadline = time.AfterFunc(math.MaxInt64, func() { end(errOver) })
@@ -237,12 +192,12 @@ func (t *tuneCall) train(ctx context.Context, m *tuning, next func() (search.Req
 			}
 			delivers = true
 			if b.Epoch() > at.Epoch {
-				m.again = true // samples are loaded a second time
+				m.reloads = true
 			}
 			if err = t.step(ctx, m, b); err != nil {
 				return false
 			}
-			if r := m.req.Round; r != round && time.Since(since) > seldom*time.Duration(m.l.depth())*m.quickest() {
+			if r := m.req.Round; r != round && time.Since(since) > seldom*time.Duration(m.l.depth())*m.trials.quickest() {
 				at, round, since, more = t.startOfRound(r, b.Epoch()), r, time.Now(), true
 			}
 			return !more
@@ -253,6 +208,9 @@ func (t *tuneCall) train(ctx context.Context, m *tuning, next func() (search.Req
 	}
 	return done, err
 }
+
+// errOver ends loading when tuning is over.
+var errOver = errors.New("nwt: tuning is over")
 
 // seldom is the factor by which a round must have taken longer than filling the loader, for the next
 // round to begin elsewhere in the epoch.
@@ -347,8 +305,8 @@ func (t *tuneCall) show(m *tuning, phase string, workers int) {
 	switch {
 	case phase == "done":
 		t.setup.opts.log.Info("nwt: worker count tuned", "workers", workers, "elapsed", human.Duration(p.Elapsed))
-	case now.Sub(t.told) >= tellEvery:
-		t.told = now
+	case now.Sub(t.logged) >= tellEvery:
+		t.logged = now
 		t.setup.opts.log.Info("nwt: tuning the worker count", "trying", workers, "elapsed", human.Duration(p.Elapsed))
 	}
 }
@@ -357,6 +315,47 @@ const (
 	tellEvery = 10 * time.Second // between lines of the log
 	ordinary  = 40               // windows in an ordinary search
 )
+
+// remembered returns the result in the file if it still holds, else that of a search, which it keeps.
+func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
+	file, key := resultfile.File{Path: t.setup.opts.results, Log: t.setup.opts.log}, t.setup.resultKey()
+	r, saved := t.setup.recall(t.limit, file, key)
+	if r != nil {
+		holds, err := t.confirm(ctx, file, r)
+		if err != nil {
+			return nil, err
+		}
+		if holds {
+			return r, nil
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, contextError(ctx)
+	}
+	again := resultfile.File{Path: file.Path, Log: slog.New(slog.DiscardHandler)} // what is wrong with the file has been logged already
+	asked := time.Now()
+	err := file.WhileTuning(ctx, func() (err error) {
+		t.waited = time.Since(asked)
+		var since time.Time
+		if r, since = t.setup.recall(t.limit, again, key); r != nil && !since.Equal(saved) {
+			return nil // the process that this one waited for has just found it
+		}
+		if r, err = t.search(ctx); err != nil {
+			return err
+		}
+		value, err := json.Marshal(keptResult{r, t.before})
+		if err != nil {
+			file.Log.Warn("nwt: tuning result not kept", "path", file.Path, "error", err)
+			return nil
+		}
+		file.Store(ctx, key, value)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
 
 // confirm reports whether a batch takes about as long as the kept result says. The name may stand for
 // another dataset by now, or the storage may have changed.
@@ -367,7 +366,7 @@ func (t *tuneCall) confirm(ctx context.Context, file resultfile.File, r *Result)
 	m.inline = true
 	req := search.Request{Workers: r.Workers, Iterations: confirmOver}
 	t.shown = req // no progress is shown of it
-	if _, err := t.train(ctx, m, func() (search.Request, bool) { return req, len(m.seen) == 0 }); err != nil {
+	if _, err := t.train(ctx, m, func(_ search.Space, seen []search.Series) (search.Request, bool) { return req, len(seen) == 0 }); err != nil {
 		return false, err
 	}
 	then, now := r.trial(r.Workers).Mean, m.trials[0].told.Mean

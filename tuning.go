@@ -3,7 +3,6 @@ package nwt
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"runtime/debug"
 	"slices"
@@ -26,21 +25,21 @@ type tuning struct {
 	l       *engine
 	sp      search.Space
 	limit   memlimit.Limit
+	live    bool   // what is measured is training, not a loop of Tune's
+	looked  func() // called after each look, by the goroutine that iterates; nil while training
 	inline  bool   // 0 workers may be tried
 	untuned int    // workers without tuning
-	looked  func() // called after each look, by the goroutine that iterates; nil while training
-	exact   bool   // peaks of memory are measured, not just sampled
-	fewer   bool   // workers have left, and what they have allocated may still be in the heap
+	held    int    // workers whose memory is in use already, so that they are never refused; −1: none
 
 	// What was found out.
-	seen    []search.Series
-	req     search.Request // what is measured
-	trials  trials
-	last    *trial                  // the one that was measured last
-	refused map[int]report.RuledOut // worker counts that may not be chosen, and why
-	first   time.Duration           // until the very first batch
-	again   bool                    // samples have been loaded a second time
-	pass    []search.Series         // what seen was when the last window that began before that had ended
+	seen      []search.Series
+	req       search.Request // what is measured
+	trials    trials
+	last      *trial                  // the one that was measured last
+	refused   map[int]report.RuledOut // worker counts that the search may not choose, and why
+	reloads   bool                    // samples are loaded a second time
+	firstPass []search.Series         // what seen was when the last window that began before that had ended
+	fewer     bool                    // workers have left, and what they have allocated may still be in the heap
 
 	// What a run shows, in addition to the loader's counters.
 	asked, delivered int
@@ -48,44 +47,24 @@ type tuning struct {
 	open             int   // open batches beyond the one in use
 	waits            int64 // engine.now when the current wait began; 0: there is none
 	dry              bool  // no batch is left to open or to load
+	start            time.Time
+	firstBatch       time.Duration // from the start of the run
+	at               int64         // engine.now of the last delivery
 
-	// The part of a run that is being measured.
+	// The window that is being measured.
 	trial *trial // nil between windows
 	fresh bool   // it began before samples were loaded a second time
 	cpu   host.Meter
 	began time.Time
 	read  time.Duration // how long the stream had been read at its beginning
-	peak  *host.Peak
+	peak  *host.Peak    // nil while training: memory is sampled there
 
 	wake *time.Timer // interrupts waiting for a batch, so that the loop looks in between
-
-	at    int64     // engine.now of the last delivery
-	start time.Time // of the run
-}
-
-const (
-	leastWindow = 5 * time.Millisecond // because a thread may wait some milliseconds for a CPU
-	probeSteps  = 20                   // a window takes at least this many steps of a coarse clock
-	wakeEvery   = 10 * time.Millisecond
-	wakeSettled = time.Second // once the loader has settled
-)
-
-// space returns what a search may measure, from a count on. step says whether a step follows each batch.
-func (o *options) space(start int, step bool) search.Space {
-	return search.Space{
-		CPUs: o.usable(), Shared: o.ranks() > 1, Start: start, Step: step, Max: o.most, Alpha: o.alpha,
-		Iterations: cmp.Or(o.iterations, 100), MinWindow: probeSteps * o.machine.ClockStep(),
-	}
-}
-
-// usable returns how many CPUs workers may keep busy; cpus is how many Go would use.
-func (o *options) usable() int {
-	return int(math.Ceil(o.machine.CPUs().Mine(o.ranks(), o.cpus())))
 }
 
 // newTuning returns the tuning of a loader, which is attached later.
 func (s *setup) newTuning(sp search.Space, limit memlimit.Limit) *tuning {
-	t := &tuning{sp: sp, limit: limit, refused: make(map[int]report.RuledOut), inline: s.opts.mayInline()}
+	t := &tuning{sp: sp, limit: limit, refused: make(map[int]report.RuledOut), inline: s.opts.mayInline(), held: -1}
 	if s.streams() && sp.Max != 0 { // a goroutine reads a stream in any case
 		t.inline = false
 	}
@@ -93,16 +72,250 @@ func (s *setup) newTuning(sp search.Space, limit memlimit.Limit) *tuning {
 		t.sp.Start = max(sp.Start, 1)
 	}
 	t.untuned = t.sp.Start
-	t.sp.Allowed = t.allowed
+	t.sp.Admit = t.admit
 	return t
 }
 
 func (t *tuning) attach(l *engine) {
 	t.l, l.tuning = l, t
 	t.tuner.Target = t
-	t.tuner.Least = max(leastWindow, probeSteps*l.setup.opts.machine.ClockStep())
+	t.tuner.MinWindow = max(minWindow, t.sp.MinWindow)
 	t.wake = time.AfterFunc(time.Hour, l.ring.Interrupt)
 	t.wake.Stop()
+}
+
+const minWindow = 5 * time.Millisecond // because a thread may wait some milliseconds for a CPU
+
+// A nextRequest says what to measure next, as [search.Strategy.Next] does.
+type nextRequest func(search.Space, []search.Series) (search.Request, bool)
+
+// measure measures what next asks for, until it asks for nothing more. It returns false if it must end before:
+// the program has set the count, or closed the loader.
+func (t *tuning) measure(next nextRequest) bool {
+	for len(t.seen) == 0 || t.descend() {
+		t.sp.Left = t.tuner.Left()
+		req, more := next(t.sp, t.seen)
+		if !more {
+			break
+		}
+		t.req = req
+		if !t.tuner.Resize(req.Workers) {
+			return false
+		}
+		t.beginWindow()
+		w, ok := t.tuner.Measure(req)
+		if !ok {
+			return false
+		}
+		if w.Weight > 0 {
+			t.endWindow(w)
+		}
+	}
+	return true
+}
+
+// descend lets the search begin at fewer workers if nothing that was measured fits. It reports whether
+// there is anything left to measure.
+func (t *tuning) descend() bool {
+	if t.fits() {
+		return true
+	}
+	last := t.last.told.Workers
+	t.sp.Start = last / 2
+	t.inline = t.inline || t.sp.Start == 0 && !t.live // no other count is left
+	return last > 0
+}
+
+// fits reports whether a count that may be chosen has been measured.
+func (t *tuning) fits() bool {
+	return slices.ContainsFunc(t.seen, func(s search.Series) bool {
+		_, refused := t.refusal(s.Workers)
+		return !refused
+	})
+}
+
+// admit lets the search try and choose a worker count, or notes why it may not.
+func (t *tuning) admit(workers int) bool {
+	out, refused := t.refusal(workers)
+	if refused {
+		t.refused[workers] = out
+	} else {
+		delete(t.refused, workers)
+	}
+	return !refused
+}
+
+// refusal reports whether a worker count must not be tried or chosen, as far as is known, and why.
+func (t *tuning) refusal(workers int) (out report.RuledOut, refused bool) {
+	l := t.l
+	switch {
+	case workers == t.held:
+		return out, false
+	case workers == 0 && !t.inline && l.setup.streams() && l.setup.opts.mayInline():
+		return report.Out(0, report.ForStream), true
+	case workers == 0 && !t.inline:
+		return report.Out(0, report.ForTimeout), true
+	}
+	why := t.limit.Predict(workers, t.trials.peaks())
+	if more := l.depthOf(workers) - l.depth(); why == "" && more > 0 && t.trials.at(workers) == nil && t.last != nil {
+		why = t.limit.Over(workers, t.last.told.needs()+uint64(more)*uint64(l.setup.slotBytes))
+	}
+	return report.RuledOut{Workers: workers, Code: report.ForMemory, Reason: why}, why != ""
+}
+
+// beginWindow begins to measure what package tune doesn't: memory and CPUs.
+func (t *tuning) beginWindow() {
+	t.release()
+	if t.fewer { // else it would be charged to this count, and memory would seem not to grow with workers
+		debug.FreeOSMemory()
+		t.fewer = false
+	}
+	if !t.live {
+		t.peak = host.StartPeak()
+	}
+	if t.trial = t.trials.at(t.req.Workers); t.trial == nil {
+		t.trial = &trial{told: Trial{Workers: t.req.Workers, PeakExact: !t.live, OtherCPU: -1}}
+	}
+	t.fresh = !t.live && !t.reloads
+	t.cpu, t.began, t.read = t.l.setup.helpers.Beside(t.l.setup.opts.machine.StartCPU()), time.Now(), t.l.counters.reading.Shown()
+}
+
+// release ends the measurements of a window that was never ended.
+func (t *tuning) release() {
+	if t.peak != nil {
+		t.peak.Stop()
+		t.peak = nil
+	}
+}
+
+// endWindow adds what was measured in a window.
+func (t *tuning) endWindow(w tune.Window) {
+	tr, l, b := t.trial, t.l, w.Block(t.req.Round)
+	t.trial = nil
+	use, took := t.cpu.Used(), time.Since(t.began)
+	b.CPU, b.Queued = tr.use(use, took, l.setup.opts, float64(l.counters.reading.Shown()-t.read)/float64(max(1, took)))
+	rss, exact := host.Memory().RSS, false
+	if t.peak != nil {
+		rss, exact = t.peak.Stop()
+		t.peak = nil
+	}
+	if tr.windows == 0 { // reading it again in each window would take too long
+		tr.helpers = l.setup.helpers.Memory(0)
+	}
+	if memory, known := host.OwnMemory(); known {
+		tr.told.Memory = max(tr.told.Memory, int64(memory+tr.helpers))
+	} else {
+		rss += tr.helpers
+	}
+	tr.told.PeakRSS, tr.told.PeakExact = max(tr.told.PeakRSS, int64(rss)), tr.told.PeakExact && exact
+	tr.told.SystemUsed, tr.told.Prefetch = int64(host.Memory().Used), max(tr.told.Prefetch, l.depth()-1)
+	tr.add(w)
+	if f := l.stage.Figures(); f.Copies > 0 {
+		tr.told.Copy, tr.told.Bandwidth = f.Took/time.Duration(f.Copies), float64(f.Bytes)/max(f.Took, 1).Seconds()
+	}
+	if t.trials.at(tr.told.Workers) == nil {
+		if len(t.trials) == 0 {
+			tr.told.FirstBatch = t.firstBatch
+		}
+		t.trials = append(t.trials, tr)
+	}
+	t.last = tr
+	if t.saw(w.Workers, b); t.fresh {
+		t.firstPass = slices.Clone(t.seen)
+	}
+}
+
+// saw adds what was measured of a count.
+func (t *tuning) saw(workers int, b search.Block) {
+	i := slices.IndexFunc(t.seen, func(s search.Series) bool { return s.Workers == workers })
+	if i < 0 {
+		i, t.seen = len(t.seen), append(t.seen, search.Series{Workers: workers})
+	}
+	t.seen[i].Blocks = append(t.seen[i].Blocks, b)
+}
+
+// A trial holds what was measured at one worker count.
+type trial struct {
+	told                                    Trial
+	windows                                 int                 // that were measured
+	mean, wait, transfer, step              average             // over the batches
+	cpu, collector, queued, others, reading average             // over the time
+	helpers                                 uint64              // memory of the processes that load for the dataset
+	took                                    durations.Histogram // of the iterations
+}
+
+// add adds a window.
+func (t *trial) add(w tune.Window) {
+	t.windows++
+	per := func(a *average, one time.Duration) time.Duration {
+		return time.Duration(math.Round(a.add(float64(one), w.Weight)))
+	}
+	t.told.Mean, t.told.Wait, t.told.Transfer, t.told.Step = per(&t.mean, w.Mean), per(&t.wait, w.Wait), per(&t.transfer, w.Transfer), per(&t.step, w.Body)
+	t.told.Iterations = max(1, int(math.Round(t.mean.weight)))
+	t.told.Median, t.told.P99 = t.took.Quantile(0.5), t.took.Quantile(0.99)
+}
+
+// use adds what a window used of the machine, and returns the shares of the CPUs that it used and
+// waited for.
+func (t *trial) use(u host.Use, took time.Duration, o *options, reading float64) (own, queued float64) {
+	cpus, weight := o.machine.CPUs(), float64(max(took, 1))
+	share := func(used float64) float64 { return cpus.Share(used, o.ranks(), o.cpus()) }
+	own, queued = u.Own/cpus.Mine(o.ranks(), o.cpus()), share(u.Waiting)
+	t.queued.add(queued, weight)
+	t.told.CPU = t.cpu.add(min(1, own), weight)
+	t.told.CollectorCPU = t.collector.add(share(u.Collector), weight)
+	t.told.Reading = t.reading.add(min(1, reading), weight)
+	if u.OthersKnown {
+		t.told.OtherCPU = min(t.others.add(cpus.OthersShare(u.Others, o.ranks(), o.cpus()), weight), 1-t.told.CPU)
+	}
+	return own, queued
+}
+
+// An average is a weighted mean.
+type average struct{ sum, weight float64 }
+
+// add adds a value, and returns the mean so far.
+func (a *average) add(value, weight float64) float64 {
+	a.sum, a.weight = a.sum+value*weight, a.weight+weight
+	return a.sum / a.weight
+}
+
+// trials holds the trials of all worker counts that were measured, in the order of their first windows.
+type trials []*trial
+
+// at returns what is known of a worker count, or nil if it wasn't measured.
+func (t trials) at(workers int) *trial {
+	i := slices.IndexFunc(t, func(one *trial) bool { return one.told.Workers == workers })
+	if i < 0 {
+		return nil
+	}
+	return t[i]
+}
+
+// windows returns how many windows there were.
+func (t trials) windows() (n int) {
+	for _, one := range t {
+		n += one.windows
+	}
+	return n
+}
+
+// peaks returns how much memory the counts need.
+func (t trials) peaks() []memlimit.Peak {
+	out := make([]memlimit.Peak, len(t))
+	for i, one := range t {
+		out[i] = memlimit.Peak{Workers: one.told.Workers, Bytes: one.told.needs()}
+	}
+	return out
+}
+
+// quickest returns the shortest time per batch so far.
+func (t trials) quickest() time.Duration {
+	best := time.Duration(math.MaxInt64 / 1024)
+	for _, one := range t {
+		best = min(best, one.told.Mean)
+	}
+	return best
 }
 
 // resume is called when a run has begun.
@@ -115,25 +328,14 @@ func (t *tuning) resume() {
 	t.wake.Reset(wakeSettled)
 }
 
-// ended is called when a run has ended by itself.
-func (t *tuning) ended() {
-	l := t.l
-	if n := t.delivered - t.before; n < leastRun && t.looked == nil && t.tuner.Measures() && l.setup.once.First("WithAutoWorkers") {
-		l.setup.opts.log.Info("nwt: so short a run may not be enough to tune while training: Epochs makes one run of many epochs, and Tune measures before training", "batches", n, "at least", leastRun)
-	}
-}
-
-// leastRun is how many batches a run must have: those of a shorter one are nearly all at its beginning or its end.
-const leastRun = 5
-
 // took is called when a run delivers a batch, which is its taken-th. show shows which batches are ahead.
 func (t *tuning) took(taken int, show func()) {
 	t.delivered = t.before + taken
 	t.asked = t.delivered
 	if t.delivered-t.before == 1 {
-		t.first = time.Since(t.start)
+		t.firstBatch = time.Since(t.start)
 	}
-	if t.tuner.Skips() {
+	if t.tuner.Skip() {
 		return
 	}
 	now := t.l.now()
@@ -143,43 +345,6 @@ func (t *tuning) took(taken int, show func()) {
 	t.at = now
 	show()
 	t.look(true)
-}
-
-// allowed reports whether a worker count may be tried and chosen, as far as is known.
-func (t *tuning) allowed(workers int) bool {
-	l := t.l
-	why := t.limit.Allows(workers, t.trials.peaks())
-	if more := l.depthOf(workers) - l.depth(); why == "" && more > 0 && t.trials.at(workers) == nil && t.last != nil {
-		why = t.limit.Over(workers, t.last.told.needs()+uint64(more)*uint64(l.setup.slotBytes))
-	}
-	delete(t.refused, workers)
-	switch {
-	case workers == 0 && !t.inline && l.setup.streams() && l.setup.opts.mayInline():
-		t.refused[0] = report.Out(0, report.ForStream)
-	case workers == 0 && !t.inline:
-		t.refused[0] = report.Out(0, report.ForTimeout)
-	case why != "":
-		t.refused[workers] = report.RuledOut{Workers: workers, Code: report.ForMemory, Reason: why}
-	default:
-		return true
-	}
-	return false
-}
-
-// fits reports whether a count that may be chosen has been measured.
-func (t *tuning) fits() bool {
-	return slices.ContainsFunc(t.trials, func(one *trial) bool { return t.sp.Allowed(one.told.Workers) })
-}
-
-// descend lets the search begin at fewer workers if nothing that was measured fits. It reports whether
-// there is anything left to measure.
-func (t *tuning) descend() bool {
-	if t.fits() {
-		return true
-	}
-	last := t.last.told.Workers
-	t.sp.Start = last / 2
-	return last > 0
 }
 
 // awaits is called when training begins to wait for a batch.
@@ -205,34 +370,21 @@ func (t *tuning) look(delivered bool) {
 	}
 }
 
-// measure measures what next asks for, until it asks for nothing more. It returns false if it must end before:
-// the program has set the count, or closed the loader.
-func (t *tuning) measure(next func() (search.Request, bool)) bool {
-	for req, more := next(); more; req, more = next() {
-		t.req = req
-		if !t.tuner.Resize(req.Workers) {
-			return false
-		}
-		t.beginWindow()
-		w, ok := t.tuner.Measure(req)
-		if !ok {
-			return false
-		}
-		if w.Weight > 0 {
-			t.endWindow(w)
-		}
+const (
+	wakeEvery   = 10 * time.Millisecond
+	wakeSettled = time.Second // once the loader has settled
+)
+
+// ended is called when a run has ended by itself.
+func (t *tuning) ended() {
+	l := t.l
+	if n := t.delivered - t.before; n < shortRun && t.live && t.tuner.Measures() && l.setup.once.First("WithAutoWorkers") {
+		l.setup.opts.log.Info("nwt: so short a run may not be enough to tune while training: Epochs makes one run of many epochs, and Tune measures before training", "batches", n, "at least", shortRun)
 	}
-	return true
 }
 
-// saw adds what was measured of a count.
-func (t *tuning) saw(workers int, b search.Block) {
-	i := slices.IndexFunc(t.seen, func(s search.Series) bool { return s.Workers == workers })
-	if i < 0 {
-		i, t.seen = len(t.seen), append(t.seen, search.Series{Workers: workers})
-	}
-	t.seen[i].Blocks = append(t.seen[i].Blocks, b)
-}
+// shortRun is how many batches a run must have: those of a shorter one are nearly all at its beginning or its end.
+const shortRun = 5
 
 // Figures implements tune.Target.
 func (t *tuning) Figures() tune.Figures {
@@ -268,207 +420,6 @@ func (t *tuning) InHand() float64 {
 	return float64(max(1, l.Workers())) * min(float64(l.claimSize()), per) / per
 }
 
-// beginWindow begins to measure what package tune doesn't: memory and CPUs.
-func (t *tuning) beginWindow() {
-	t.release()
-	if t.fewer { // else it would be charged to this count, and memory would seem not to grow with workers
-		debug.FreeOSMemory()
-		t.fewer = false
-	}
-	if t.exact {
-		t.peak = host.StartPeak()
-	}
-	if t.trial = t.trials.at(t.req.Workers); t.trial == nil {
-		t.trial = &trial{told: Trial{Workers: t.req.Workers, PeakExact: t.exact, OtherCPU: -1}}
-	}
-	t.fresh = t.exact && !t.again
-	t.cpu, t.began, t.read = t.l.setup.helpers.Beside(t.l.setup.opts.machine.StartCPU()), time.Now(), t.l.counters.reading.Shown()
-}
-
-// release ends the measurements of a window that was never ended.
-func (t *tuning) release() {
-	if t.peak != nil {
-		t.peak.Stop()
-		t.peak = nil
-	}
-}
-
-// endWindow adds what was measured in a window.
-func (t *tuning) endWindow(w tune.Window) {
-	tr, l, b := t.trial, t.l, w.Block(t.req.Round)
-	t.trial = nil
-	use, took := t.cpu.Used(), time.Since(t.began)
-	b.CPU, b.Queued = tr.used(use, took, l.setup.opts, float64(l.counters.reading.Shown()-t.read)/float64(max(1, took)))
-	rss, exact := host.Memory().RSS, false
-	if t.peak != nil {
-		rss, exact = t.peak.Stop()
-		t.peak = nil
-	}
-	if tr.n == 0 { // reading it again in each window would take too long
-		tr.helpers = l.setup.helpers.Memory(0)
-	}
-	if memory, known := host.OwnMemory(); known {
-		tr.told.Memory = max(tr.told.Memory, int64(memory+tr.helpers))
-	} else {
-		rss += tr.helpers
-	}
-	tr.told.PeakRSS, tr.told.PeakExact = max(tr.told.PeakRSS, int64(rss)), tr.told.PeakExact && exact
-	tr.told.SystemUsed, tr.told.Prefetch = int64(host.Memory().Used), max(tr.told.Prefetch, l.depth()-1)
-	tr.add(w)
-	if f := l.stage.Figures(); f.Copies > 0 {
-		tr.told.Copy, tr.told.Bandwidth = f.Took/time.Duration(f.Copies), float64(f.Bytes)/max(f.Took, 1).Seconds()
-	}
-	if t.trials.at(tr.told.Workers) == nil {
-		if len(t.trials) == 0 {
-			tr.told.FirstBatch = t.first
-		}
-		t.trials = append(t.trials, tr)
-	}
-	t.last = tr
-	if t.saw(w.Workers, b); t.fresh {
-		t.pass = slices.Clone(t.seen)
-	}
-}
-
-// quickest returns the shortest time per batch so far.
-func (t *tuning) quickest() time.Duration {
-	best := time.Duration(math.MaxInt64 / 1024)
-	for _, one := range t.trials {
-		best = min(best, one.told.Mean)
-	}
-	return best
-}
-
-// result returns the choice with the figures behind it, and what is to be said of it. others is the share
-// of the CPUs that other processes used; if that isn't known, unseen says why.
-func (t *tuning) result(c search.Choice, strategy string, others float64, unseen string) *Result {
-	o := t.l.setup.opts
-	r := &Result{
-		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: t.sp.Iterations, Repeatability: c.Confidence,
-		Strategy: strategy, Step: o.step != nil || strategy == report.Live, Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: int64(t.l.setup.layout.Size) * int64(o.batchSize),
-		BatchSamples: float64(t.l.counters.samples.Load()) / float64(max(1, t.l.counters.batches.Load())), Hardware: hardware(o.machine.CPUs()),
-	}
-	for _, w := range slices.Sorted(maps.Keys(t.refused)) {
-		r.RuledOut = append(r.RuledOut, RuledOut(t.refused[w]))
-	}
-	for _, e := range c.Estimates {
-		if c.Most > 0 && e.Workers > c.Most {
-			r.RuledOut = append(r.RuledOut, RuledOut(report.Out(e.Workers, report.TakesCPUs)))
-		}
-		one := t.trials.at(e.Workers).told
-		one.Step = e.Body
-		one.Mean, one.Low, one.High = e.Mean, e.Low, e.High
-		one.Transfer = min(one.Transfer, one.Mean-one.Step)
-		one.Wait = one.Mean - one.Step - one.Transfer
-		one.Total = one.Mean * time.Duration(t.sp.Iterations)
-		if one.OtherCPU < 0 && unseen == "" && others >= 0 && strategy != report.Live {
-			one.OtherCPU = min(others, 1-one.CPU)
-		}
-		r.Trials = append(r.Trials, one)
-	}
-	slices.SortFunc(r.RuledOut, func(a, b RuledOut) int { return cmp.Compare(a.Workers, b.Workers) })
-	for _, one := range r.Trials { // a step that only hands its batch on takes no time until the next one is there
-		if float64(one.Wait+one.Transfer) <= report.LittleWait*float64(one.Mean) && (r.Floor == 0 || one.Step < r.Floor) {
-			r.Floor = one.Step
-		}
-	}
-	if r.Floor > r.trial(r.Workers).Mean { // more workers make the step longer than it takes at the choice
-		r.Floor = 0
-	}
-	cpus, chosen := o.machine.CPUs(), t.trials.at(c.Workers)
-	about := report.Circumstances{
-		CPUs: cpus, Mine: cpus.Mine(o.ranks(), o.cpus()), Limit: t.limit, Most: o.most, Timeout: o.timeout > 0,
-		Others: others, Queued: chosen.queue / max(chosen.measured, 1), Unseen: unseen, Late: t.sp.Time > 0 && t.sp.Left == 0,
-		First: report.FirstPass(t.pass, t.seen), Drift: report.Drift(t.seen),
-	}
-	if t.l.setup.streams() {
-		about.Shards, about.AtOnce = t.l.setup.shardsOfRank(), o.shardsAtOnce()
-	}
-	said := r.report()
-	said.Explain(c, t.untuned)
-	said.Warn(about)
-	said.Advise(about)
-	r.Reason, r.Warnings, r.Advice = said.Reason, said.Warnings, said.Advice
-	return r
-}
-
-func hardware(c host.CPUFacts) Hardware {
-	return Hardware{
-		CPU: c.Model, Logical: c.Logical, Physical: c.Physical, Affinity: c.Affinity, Quota: c.Quota,
-		GOMAXPROCS: c.GOMAXPROCS, Memory: int64(host.Memory().Total),
-	}
-}
-
-// A trial holds what was measured at one worker count.
-type trial struct {
-	told    Trial
-	n       int     // number of windows
-	batches float64 // number of batches that they cover
-	mean, wait, transfer, step,
-	cpu, gc, queue, reading float64 // weighted sums
-	other, otherTime, measured float64
-	helpers                    uint64              // memory of the processes that load for the dataset
-	took                       durations.Histogram // of the iterations
-}
-
-// add adds a window.
-func (t *trial) add(w tune.Window) {
-	t.n++
-	t.batches += w.Weight
-	t.mean += w.Weight * float64(w.Mean)
-	t.wait += w.Weight * float64(w.Wait)
-	t.transfer += w.Weight * float64(w.Transfer)
-	t.step += w.Weight * float64(w.Body)
-	per := func(sum float64) time.Duration { return time.Duration(math.Round(sum / t.batches)) }
-	t.told.Iterations, t.told.Mean, t.told.Wait, t.told.Transfer, t.told.Step = max(1, int(math.Round(t.batches))), per(t.mean), per(t.wait), per(t.transfer), per(t.step)
-	t.told.Median, t.told.P99 = t.took.Quantile(0.5), t.took.Quantile(0.99)
-}
-
-// used adds what a window used of the machine, and returns the shares of the CPUs that it used and
-// waited for.
-func (t *trial) used(u host.Use, took time.Duration, o *options, reading float64) (own, queued float64) {
-	cpus, weight := o.machine.CPUs(), float64(max(took, 1))
-	share := func(used float64) float64 { return cpus.Share(used, o.ranks(), o.cpus()) }
-	own, queued = u.Own/cpus.Mine(o.ranks(), o.cpus()), share(u.Waiting)
-	t.measured += weight
-	t.cpu, t.gc, t.queue, t.reading = t.cpu+min(1, own)*weight, t.gc+share(u.Collector)*weight, t.queue+queued*weight, t.reading+min(1, reading)*weight
-	t.told.CPU, t.told.CollectorCPU, t.told.Reading = t.cpu/t.measured, t.gc/t.measured, t.reading/t.measured
-	if u.OthersKnown {
-		t.other, t.otherTime = t.other+cpus.OthersShare(u.Others, o.ranks(), o.cpus())*weight, t.otherTime+weight
-		t.told.OtherCPU = min(t.other/t.otherTime, 1-t.told.CPU)
-	}
-	return own, queued
-}
-
-// trials holds the trials of all worker counts that were measured, in the order of their first windows.
-type trials []*trial
-
-// at returns what is known of a worker count, or nil if it wasn't measured.
-func (t trials) at(workers int) *trial {
-	i := slices.IndexFunc(t, func(one *trial) bool { return one.told.Workers == workers })
-	if i < 0 {
-		return nil
-	}
-	return t[i]
-}
-
-// windows returns how many windows there were.
-func (t trials) windows() (n int) {
-	for _, one := range t {
-		n += one.n
-	}
-	return n
-}
-
-// peaks returns how much memory the counts need.
-func (t trials) peaks() []memlimit.Peak {
-	out := make([]memlimit.Peak, len(t))
-	for i, one := range t {
-		out[i] = memlimit.Peak{Workers: one.told.Workers, Bytes: one.told.needs()}
-	}
-	return out
-}
-
 // auto tunes a loader while it feeds training: it measures the training loop that takes the batches.
 type auto struct {
 	tuning   *tuning
@@ -488,20 +439,20 @@ type ending struct {
 }
 
 const (
-	mostLooks  = 48              // the number of windows after which a loader settles on the choice, sure or not
-	oddWindows = 3               // the first patience …
-	oddMost    = 48              // … and the largest, after searching again and again has changed nothing
-	weighFirst = 256             // batches after which what they show is weighed, at first
-	flaps      = 3               // so many searches that end differently …
-	flapsIn    = 2 * time.Minute // … each so soon after the one before, show that the source's speed changes
+	mostWindows = 48              // the number of windows after which a loader settles on the choice, sure or not
+	oddWindows  = 3               // the first patience …
+	oddMost     = 48              // … and the largest, after searching again and again has changed nothing
+	weighFirst  = 256             // batches after which what they show is weighed, at first
+	flaps       = 3               // so many searches that end differently …
+	flapsIn     = 2 * time.Minute // … each so soon after the one before, show that the source's speed changes
 )
 
 func newAuto(l *engine) {
 	o := l.setup.opts
 	t := l.setup.newTuning(o.space(l.Workers(), true), l.setup.memoryLimit())
-	start := t.sp.Start
-	if o.maxMemory == 0 { // the memory that the program's own count needs is in use already
-		t.sp.Allowed = func(workers int) bool { return workers == start || t.allowed(workers) }
+	t.live = true
+	if o.maxMemory == 0 {
+		t.held = t.sp.Start
 	}
 	t.attach(l)
 	t.tuner.Loop = (&auto{tuning: t}).run
@@ -513,7 +464,12 @@ func (a *auto) run() {
 	t := a.tuning
 	for weighAt := weighFirst; ; {
 		a.since, a.earlier = time.Now(), t.trials.windows()
-		if !t.measure(a.next) {
+		if !t.measure(func(sp search.Space, seen []search.Series) (search.Request, bool) {
+			if t.trials.windows()-a.earlier >= mostWindows {
+				return search.Request{}, false
+			}
+			return search.Greedy{}.Next(sp, seen)
+		}) {
 			return
 		}
 		e, ok := a.settle(false)
@@ -577,15 +533,6 @@ func (a *auto) steady(e ending) (_ ending, flapping bool) {
 	return e, true
 }
 
-func (a *auto) next() (search.Request, bool) {
-	t := a.tuning
-	if t.trials.windows()-a.earlier >= mostLooks || len(t.seen) > 0 && !t.descend() {
-		return search.Request{}, false
-	}
-	t.sp.Left = math.MaxInt64
-	return search.Greedy{}.Next(t.sp, t.seen)
-}
-
 // settle chooses, when there is nothing more to measure, and again when a loader that has settled has been measured
 // further. The result is published unless the choice has changed meanwhile.
 func (a *auto) settle(again bool) (e ending, ok bool) {
@@ -594,10 +541,11 @@ func (a *auto) settle(again bool) (e ending, ok bool) {
 		return e, false // memory allows no other count
 	}
 	sp, over := t.sp, ""
-	if !slices.ContainsFunc(t.seen, func(s search.Series) bool { return sp.Allowed(s.Workers) }) {
+	if !t.fits() {
 		fewest := slices.MinFunc(t.seen, func(a, b search.Series) int { return cmp.Compare(uint(a.Workers-1), uint(b.Workers-1)) }).Workers // 0 is last
-		sp.Allowed = func(workers int) bool { return workers == fewest }
-		over = t.refused[fewest].Reason
+		sp.Admit = func(workers int) bool { return workers == fewest || t.admit(workers) }
+		out, _ := t.refusal(fewest)
+		over = out.Reason
 		delete(t.refused, fewest)
 		if l.setup.once.First("WithMemoryLimit") {
 			l.setup.opts.log.Warn("nwt: no worker count fits into memory: the loader keeps the fewest workers", "workers", fewest, "why", over)
@@ -611,7 +559,7 @@ func (a *auto) settle(again bool) (e ending, ok bool) {
 	if again && e.workers != l.found.Load().Workers {
 		return e, true
 	}
-	e.result = t.result(choice, report.Live, chosen.OtherCPU, "")
+	e.result = t.result(choice, chosen.OtherCPU, "")
 	if !again {
 		a.settled = time.Since(a.since)
 		l.setup.opts.log.Info("nwt: worker count settled while training", "workers", e.workers, "reason", e.result.Reason)

@@ -42,14 +42,14 @@ type Peak struct {
 	Bytes   uint64
 }
 
-// Allows predicts the memory that a worker count needs, and returns why that count must not be tried, or "" if
+// Predict predicts the memory that a worker count needs, and returns why that count must not be tried, or "" if
 // it may be tried.
 //
 // The prediction follows the line through the two nearest measured counts: both below, or one below and
 // one above. Memory is constant as long as the number of slots is, and then grows with the workers; one
 // line through all counts would underestimate that. The prediction is never less than the memory that
 // fewer workers took.
-func (l Limit) Allows(workers int, measured []Peak) (why string) {
+func (l Limit) Predict(workers int, measured []Peak) (why string) {
 	peaks := slices.SortedFunc(slices.Values(measured), func(a, b Peak) int { return a.Workers - b.Workers })
 	at, found := slices.BinarySearchFunc(peaks, workers, func(p Peak, w int) int { return p.Workers - w })
 	if found {

@@ -40,7 +40,7 @@ func TestACountThatWouldPassTheMemoryLimitIsNotTried(t *testing.T) {
 			"4 workers took 1.001 GB: over the limit of 1 GB (set by WithMemoryLimit)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			require.Equal(t, tt.why, limit.Allows(tt.workers, tt.measured))
+			require.Equal(t, tt.why, limit.Predict(tt.workers, tt.measured))
 		})
 	}
 }
@@ -58,5 +58,5 @@ func TestTuningMayTakeMostOfWhatIsLeft(t *testing.T) {
 	unknown := Of(0, host.Room{Note: "system memory unknown: no such call"}, 1)
 	require.Equal(t, uint64(math.MaxUint64), unknown.Bytes)
 	require.Equal(t, "none: system memory unknown: no such call", unknown.From)
-	require.Empty(t, unknown.Allows(1<<20, []Peak{{0, 1e9}, {1, 2e9}}))
+	require.Empty(t, unknown.Predict(1<<20, []Peak{{0, 1e9}, {1, 2e9}}))
 }

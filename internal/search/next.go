@@ -105,7 +105,7 @@ func (e evidence) undecided() []int {
 			race = append(race, w)
 		}
 	}
-	if len(race) == 0 && !e.sp.Fixed && len(e.counts) > 1 && e.spent < float64(e.sp.Least) {
+	if len(race) == 0 && !e.sp.Fixed && len(e.counts) > 1 && e.spent < float64(e.sp.MinTime) {
 		race = []int{e.counts[chosen]}
 	}
 	if len(race) == 0 || e.sp.Fixed || len(e.counts) < 2 {

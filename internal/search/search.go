@@ -32,9 +32,9 @@ type Space struct {
 	Fixed      bool                   // the user set Iterations: a count in the race gets neither more nor fewer
 	Time       time.Duration          // for the whole search; 0: no limit
 	Left       time.Duration          // what is left of Time
-	Least      time.Duration          // the shortest time of a search: a disturbance may last as long as a shorter one
+	MinTime    time.Duration          // the shortest time of a search: a disturbance may last as long as a shorter one
 	MinWindow  time.Duration          // shorter windows are meaningless, because the clock moves in steps
-	Allowed    func(workers int) bool // false: the count may not be tried, because it would need too much memory, for example; nil: all may
+	Admit      func(workers int) bool // called for each count that the search would measure or choose; false: it may not, because of its memory, for example; nil: all may
 }
 
 // An Alpha is a difference in accumulated time: a duration, but no less than one share of the fastest
@@ -86,13 +86,13 @@ type Request struct {
 }
 
 func (sp Space) allows(workers int) bool {
-	return sp.Allowed == nil || sp.Allowed(workers)
+	return sp.Admit == nil || sp.Admit(workers)
 }
 
-// DefaultTime is the default limit of a search's time; LeastTime is the shortest time that Tune searches.
+// DefaultTime is the default limit of a search's time; MinTime is the shortest time that Tune searches.
 const (
 	DefaultTime = time.Minute
-	LeastTime   = 600 * time.Millisecond
+	MinTime     = 600 * time.Millisecond
 )
 
 // After the count has changed, a window leaves out the first batches, until all workers are at work,

@@ -280,7 +280,7 @@ func TestCountsThatNeedTooMuchMemoryAreNeitherMeasuredNorChosen(t *testing.T) {
 			"up to 5": func(w int) bool { return w <= 5 }, "not 8": func(w int) bool { return w != 8 }, "not 12": func(w int) bool { return w != 12 },
 		} {
 			sp := sixteen()
-			sp.Allowed = allowed
+			sp.Admit = allowed
 			seen, requests := drive(s, sp, steady(upTo(10)))
 			for _, w := range counts(requests) {
 				require.True(t, allowed(w), "%s, %s: %d workers", s, name, w)
@@ -289,9 +289,9 @@ func TestCountsThatNeedTooMuchMemoryAreNeitherMeasuredNorChosen(t *testing.T) {
 		}
 		sp := sixteen()
 		seen, _ := drive(s, sp, steady(halving))
-		sp.Allowed = func(workers int) bool { return workers <= 2 } // what was measured showed it
+		sp.Admit = func(workers int) bool { return workers <= 2 } // what was measured showed it
 		require.LessOrEqual(t, Choose(sp, seen).Workers, 2)
-		sp.Allowed = func(int) bool { return false }
+		sp.Admit = func(int) bool { return false }
 		_, more := s.Next(sp, seen)
 		require.False(t, more)
 		require.Equal(t, Choice{Workers: -1, Fastest: -1}, Choose(sp, seen))
@@ -300,7 +300,7 @@ func TestCountsThatNeedTooMuchMemoryAreNeitherMeasuredNorChosen(t *testing.T) {
 
 // With steps of doubling alone, memory for seven workers would be used for four.
 func TestBelowACountThatMemoryRefusesMoreWorkersAreTried(t *testing.T) {
-	sp := Space{CPUs: 2, Start: 2, Max: -1, Alpha: DefaultAlpha, Iterations: 100, Allowed: func(w int) bool { return w <= 7 }}
+	sp := Space{CPUs: 2, Start: 2, Max: -1, Alpha: DefaultAlpha, Iterations: 100, Admit: func(w int) bool { return w <= 7 }}
 	seen, _ := drive(Greedy{}, sp, idle(func(w int) time.Duration { return time.Second / time.Duration(max(1, w)) }))
 	require.GreaterOrEqual(t, Choose(sp, seen).Workers, 6)
 }
@@ -401,7 +401,7 @@ func TestExhaustiveSweepsEveryCountUpwardsAndMeasuresAllAlike(t *testing.T) {
 // What disturbs may last as long as a shorter search.
 func TestASearchIsNotOverInAMoment(t *testing.T) {
 	spent := time.Duration(0)
-	drive(Greedy{}, Space{CPUs: 2, Start: 2, Max: 2, Alpha: DefaultAlpha, Iterations: 100, Least: LeastTime}, func(q Request) Block {
+	drive(Greedy{}, Space{CPUs: 2, Start: 2, Max: 2, Alpha: DefaultAlpha, Iterations: 100, MinTime: MinTime}, func(q Request) Block {
 		b := steady(func(int) time.Duration { return 50 * time.Microsecond })(q)
 		spent += time.Duration(b.Iterations) * b.Mean
 		return b
@@ -436,7 +436,7 @@ func TestWhatIsUndecidedAfterManyRoundsStaysSo(t *testing.T) {
 			unsure[i].Blocks = append(unsure[i].Blocks, Block{Round: round, Iterations: 1, Bodies: 1, Mean: ms * time.Duration(1+(i+round)%3), Wait: ms})
 		}
 	}
-	sp := Space{CPUs: 8, Start: 8, Max: 8, Alpha: DefaultAlpha, Iterations: 100, Allowed: func(w int) bool { return w == 4 || w == 8 }}
+	sp := Space{CPUs: 8, Start: 8, Max: 8, Alpha: DefaultAlpha, Iterations: 100, Admit: func(w int) bool { return w == 4 || w == 8 }}
 	_, more := Greedy{}.Next(sp, unsure)
 	require.False(t, more)
 	sp.Fixed = true

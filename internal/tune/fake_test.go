@@ -71,7 +71,7 @@ type worker struct {
 func made() *loader {
 	l := &loader{per: 8, stop: 1e6, left: map[int]int{}, ready: map[int]bool{}, load: steady(5 * ms), body: steady(5 * ms)}
 	l.cond, l.rng, l.after = sync.NewCond(&l.mu), rand.New(rand.NewPCG(1, 1)), func(int) {}
-	l.Target, l.Loop, l.Least = l, l.search, 5*ms
+	l.Target, l.Loop, l.MinWindow = l, l.search, 5*ms
 	return l
 }
 
@@ -143,7 +143,7 @@ func (l *loader) asks(iterations int, workers ...int) {
 
 // greedy searches, for so long at most, and returns the choice.
 func (l *loader) greedy(t *testing.T, sp search.Space) (c search.Choice, took time.Duration) {
-	sp.Alpha, sp.Iterations, sp.Least = search.DefaultAlpha, 100, search.LeastTime
+	sp.Alpha, sp.Iterations, sp.MinTime = search.DefaultAlpha, 100, search.MinTime
 	l.start = sp.Start
 	l.asking = func(seen []search.Series) (search.Request, bool) {
 		sp.Left = l.Left()
@@ -195,7 +195,7 @@ func (l *loader) runOnce() (over bool) {
 	l.cond.Broadcast()
 	for l.last == 0 || l.delivered < l.last {
 		ended := l.deliver()
-		if !l.Skips() {
+		if !l.Skip() {
 			l.looks++
 			l.Look(true)
 			over = l.Over()

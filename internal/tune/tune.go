@@ -58,9 +58,9 @@ type Window struct {
 // A Tuner lets a loop measure a run. Its fields belong to whoever has the turn: the goroutine that iterates,
 // or the loop while that goroutine waits in Look.
 type Tuner struct {
-	Target Target
-	Loop   func()        // what goes on whenever the run is looked at; it calls Resize, Measure and Watch
-	Least  time.Duration // shortest time of a window
+	Target    Target
+	Loop      func()        // what goes on whenever the run is looked at; it calls Resize, Measure and Watch
+	MinWindow time.Duration // shortest time of a window
 
 	turns    *turns
 	ends     time.Time // when tuning ends; zero: there is no limit
@@ -193,8 +193,8 @@ func (t *Tuner) Measures() bool { return !t.watching && !t.Over() }
 // Resume is called when a run has begun, before its first batch is delivered.
 func (t *Tuner) Resume() { t.skip, t.resync = 0, true }
 
-// Skips reports whether the delivery of a batch needn't be looked at.
-func (t *Tuner) Skips() bool {
+// Skip counts a delivery, and reports whether it needn't be looked at.
+func (t *Tuner) Skip() bool {
 	t.skip--
 	return t.skip > 0
 }
@@ -318,7 +318,7 @@ func (t *Tuner) Measure(req search.Request) (w Window, ok bool) {
 		all := t.since(began)
 		part := all.plus(cut, -1)
 		mean, weight := t.perBatch(part)
-		if weight >= max(1, float64(req.Iterations)/mostParts, t.Target.InHand()) && part.took >= t.Least/mostParts {
+		if weight >= max(1, float64(req.Iterations)/mostParts, t.Target.InHand()) && part.took >= t.MinWindow/mostParts {
 			parts = append(parts, stat.Part{Mean: float64(mean - part.body()), Weight: weight})
 			cut = all
 		}
@@ -352,7 +352,7 @@ func (t *Tuner) enough(all span, req search.Request) bool {
 	case t.Left() == 0: // the first window
 		return waves >= 1 && all.Delivered > 0
 	case weight >= wanted:
-		return all.took >= t.Least
+		return all.took >= t.MinWindow
 	case limit > 0 && float64(all.took) >= limit && waves >= fewWaves:
 		return true
 	case all.took >= 3*look && waves >= fewWaves:
