@@ -37,7 +37,6 @@ const (
 	indexedJob = "JOB_COMPLETION_INDEX=2 WORLD_SIZE=3"
 )
 
-// nwt for Python is tested with the same environments.
 func TestTheEnvironmentTellsTheRankOrWhatIsWrongWithIt(t *testing.T) {
 	text, err := os.ReadFile("testdata/environments.json")
 	require.NoError(t, err)

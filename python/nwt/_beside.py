@@ -6,12 +6,6 @@ import functools
 import inspect
 import logging
 import os
-import shutil
-import socket
-import subprocess
-import sys
-import threading
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypedDict
 
@@ -20,10 +14,9 @@ import numpy.typing as npt
 
 from . import _check as check
 from . import _children
-from . import _ranks as ranks
 from ._loader import Batch, Loader, State, _weakly
-from ._said import Said
-from ._shared import Pipes, Shared, Socket
+from ._program import Program, find
+from ._shared import Shared
 from ._wire import Error
 
 if TYPE_CHECKING:
@@ -127,7 +120,8 @@ class Local(Loader):
         flags["tune"] = check.boolean("tune", options.pop("tune", False))
         program = options.pop("program", None)
         check.unknown(type(self).__name__, options, inspect.signature(type(self)).parameters)
-        self._program = _Program(find() if program is None else check.path("program", program), flags, files)
+        self._executable = find() if program is None else check.path("program", program)
+        self._program = Program(self._executable, flags, files)
         try:
             super().__init__("shared:own", **own)
         except BaseException:
@@ -423,107 +417,3 @@ class Tokens(Local):
         name = check.dtype(dtype, TYPES)
         flags = {"tokens": listed, "length": check.integer("length", length, 1, 2**24), "dtype": name}
         super().__init__(((listed,), {"length": length, "dtype": name, **options}), flags, dict(options))
-
-
-def find() -> str:
-    """The path of the wheel's nwt-serve, or of one in PATH."""
-    name = "nwt-serve.exe" if sys.platform == "win32" else "nwt-serve"
-    own = os.path.join(os.path.dirname(__file__), "bin", name)
-    found = own if os.path.exists(own) else shutil.which(name)
-    if not found:
-        raise Error(
-            "the program nwt-serve is missing. In a clone of nwt: go build -C serve -o ../python/nwt/bin/ ./cmd/nwt-serve, "
-            "and then pip install ./python once more. Or have nwt-serve in PATH, or give program="
-        )
-    return found
-
-
-class _Program:
-    """Runs the program nwt-serve until close is called or this process ends."""
-
-    def __init__(self, program: str, flags: Flags, files: Sequence[IO[bytes]]) -> None:
-        self._files = files  # whose descriptors the program inherits
-        self._came, self._starts = -1, 0  # what had come when it was started last, and how often since
-        self._command, self._folder = [program, "-"], os.getcwd()
-        told = {name: flags.pop(name) for name in ("batch", "shuffle", "seed", "drop-last", "workers", "tune")}
-        # the strings of a list are bytes: a path needn't be UTF-8
-        self._document = {**told, "data": {n: [os.fsencode(one).decode("latin-1") for one in v] if isinstance(v, list) else v for n, v in flags.items()}}
-        self.process: Any = None
-        self._again = False  # whether it has ended before
-        self._lock, self._over = threading.RLock(), False  # of start and end: one at a time
-        self.said: Any = None  # a Said
-        self.close: Callable[[], object] = lambda: None
-
-    def start(self, came: int) -> tuple[Any, dict[str, Any]]:
-        """Starts the program, at most three times without a batch in between. Returns the connection, and what the program is to do."""
-        with self._lock:
-            if self._over:
-                raise Error("it is closed")
-            return self._begin(came), self._document
-
-    def end(self) -> None:
-        """Ends the program for good. It inherits nothing from now on, so its files may be closed."""
-        with self._lock:
-            self._over = True
-            self.close()
-
-    def waits(self) -> None:
-        """Raises OSError if the program has ended: a fork may have its end of the connection, which is open then."""
-        self.said.pass_on()
-        if self.process.poll() is not None:
-            raise OSError("it has ended")
-
-    def _begin(self, came: int) -> Any:
-        if self.process:
-            error = self._ended()
-            if self.said.end:
-                raise Error(f"nwt-serve can't be started again: {error}") if self._again else error
-            self._starts = self._starts if came == self._came else 0
-            if self._starts >= 3:
-                raise Error(f"{error} (it was started 3 times without loading a batch)")
-            logger.warning("starting it again: %s", error)
-            self._again = True
-        self._starts, self._came = self._starts + 1, came
-        said = Said()
-        sharing = str(ranks.sharing())
-        # in torchrun's variables, so that the program takes its share of the CPUs
-        environ = os.environ | {"RANK": "0", "WORLD_SIZE": sharing, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": sharing}
-        ours: Any = None
-        theirs: Any = None
-        if sys.platform != "win32":
-            ours, theirs = socket.socketpair()
-        # a session of its own: Ctrl-C is for this process
-        process: Any = subprocess.Popen(
-            self._command, bufsize=0, stdin=theirs or subprocess.PIPE, stdout=None if theirs else subprocess.PIPE, stderr=said.file,
-            cwd=self._folder, env=environ, start_new_session=True, pass_fds=[file.fileno() for file in self._files],
-        )  # fmt: skip
-        self.process, self.said = process, said
-        self.close = weakref.finalize(self, _stop, process, said, os.getpid())
-        if theirs:
-            theirs.close()
-        return Socket(ours) if ours else Pipes(process.stdin, process.stdout)
-
-    def _ended(self) -> Exception:
-        """Ends the program, whose connection has ended. Returns why that is."""
-        try:
-            status = self.process.wait(1)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            status = self.process.wait()
-        error: Exception = self.said.error(status)
-        self.close()
-        return error
-
-
-def _stop(process: subprocess.Popen[bytes], said: Said, pid: int) -> None:
-    if os.getpid() != pid:
-        return  # a fork's exit doesn't end it
-    process.terminate()
-    try:
-        process.wait(5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for file in (process.stdin, process.stdout, said.file):
-        if file:
-            file.close()

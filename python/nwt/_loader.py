@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from . import _check as check
 from . import _children
-from . import _ranks as ranks
+from ._program import place
 from ._wire import VERSION, Error, reworded
 
 logger = logging.getLogger("nwt")
@@ -68,6 +68,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
     """
 
     _across = True  # whether batches are asked for ahead across the end of an epoch
+    _executable: str | None = None  # the path of nwt-serve, if it is known
 
     def __init__(
         self,
@@ -94,9 +95,10 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self._errors = check.integer("errors", errors, 0)
         self._prefetch = check.integer("prefetch", prefetch, 1, 64)
         self._patience = check.number("patience", patience, 1e-3, 1e9)
-        self.rank, self.world_size = ranks.place(
+        self.rank, self.world_size = place(
             None if rank is None else check.integer("rank", rank, 0, 2**20 - 1),
             None if world_size is None else check.integer("world_size", world_size, 1, 2**20),
+            self._executable,
         )
         self._token = check.token(token)
         self._tls = tls if isinstance(tls, bool) or tls is None else check.path("tls", tls)

@@ -17,10 +17,10 @@ import torch.utils.data
 
 from . import _check as check
 from . import _children
-from . import _ranks as ranks
 from ._loader import Apart, Batch, Loader
 from ._orders import Order
 from ._own import Dataset
+from ._program import place as place_of
 
 logger = logging.getLogger("nwt")
 
@@ -292,7 +292,7 @@ def _order_of(sampler: Any, n: int, told: Mapping[str, Any]) -> dict[str, Any]:
     if told.get("rank") is None and torch.distributed.is_available() and torch.distributed.is_initialized():
         place = torch.distributed.get_rank(), torch.distributed.get_world_size()
     else:
-        place = ranks.place(told.get("rank"), told.get("world_size"))
+        place = place_of(told.get("rank"), told.get("world_size"), told.get("program"))
     # nobody divides it, and the samples of two ranks are augmented differently
     return {"order": _Taken(sampler, seed, place), "seed": (seed + place[0]) % 2**64, "rank": 0, "world_size": 1}
 

@@ -9,6 +9,7 @@ import pathlib
 import pickle
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -281,7 +282,7 @@ class Programs(unittest.TestCase):
     def test_where_there_are_no_such_sockets_batches_come_through_pipes(self):
         with pictures(shuffle=True, train=True) as loader:
             whole, files = [digest(batch) for batch in epoch(loader, 1)], loader.files
-        with mock.patch.object(beside, "sys", mock.Mock(platform="win32")), pictures(shuffle=True, train=True) as loader:
+        with mock.patch("nwt._program.sys", mock.Mock(platform="win32")), pictures(shuffle=True, train=True) as loader:
             self.assertEqual([digest(batch) for batch in epoch(loader, 1)], whole)
             self.assertEqual(loader.files, files)
             process = loader._program.process
@@ -377,14 +378,14 @@ class Programs(unittest.TestCase):
         self.assertEqual(got, ["the loader is closed"])
 
     def test_one_whose_end_of_the_connection_a_fork_has_is_started_again(self):
-        pair, kept = beside.socket.socketpair, []
+        pair, kept = socket.socketpair, []
 
         def both():
             ours, theirs = pair()
             kept.append(theirs.dup())
             return ours, theirs
 
-        with mock.patch.object(beside.socket, "socketpair", both), pictures(batch_size=1, patience=4) as loader, self.assertLogs("nwt"):
+        with mock.patch("socket.socketpair", both), pictures(batch_size=1, patience=4) as loader, self.assertLogs("nwt"):
             batches = iter(loader)
             next(batches)
             loader._program.process.kill()

@@ -3,7 +3,6 @@
 import copy
 import json
 import os
-import pathlib
 import pickle
 import re
 import subprocess
@@ -13,13 +12,20 @@ from unittest import mock
 
 import fake
 import numpy as np
+import program
 from digests import epoch
 
 import nwt
 from nwt import _check as check
-from nwt import _ranks as ranks
 
 WHOLE = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def launched(environ):
+    """With these variables, and those of no other launcher."""
+    variables = dict(one.split("=", 1) for one in environ.split())
+    kept = {name: value for name, value in os.environ.items() if not re.match("(LOCAL_)?(RANK|WORLD_SIZE)|OMPI_|PMI_|SLURM_|JOB_COMPL", name)}
+    return mock.patch.dict(os.environ, {**kept, "PATH": os.path.dirname(program.program()) + os.pathsep + os.environ["PATH"], **variables}, clear=True)
 
 
 class Iterating(unittest.TestCase):
@@ -209,33 +215,54 @@ class Arguments(unittest.TestCase):
         self.assertEqual(loader._transport.place, (1, 2))
         self.assertIs(check.boolean("shuffle", np.True_), True)
 
-    def test_the_rank_is_that_of_a_program_in_go(self):
-        table = pathlib.Path(__file__).parents[2] / "internal" / "launch" / "testdata" / "environments.json"
-        for case in json.loads(table.read_text()):
-            environ = dict(one.split("=", 1) for one in case["env"].split())
-            with self.subTest(case["name"]), mock.patch("os.getpid", return_value=4711):
-                if "Error" in case:
-                    with self.assertRaisesRegex(ValueError, re.escape(case["Error"]) + ".*give rank and world_size"):
-                        ranks.place(None, None, environ)
-                else:
-                    with self.assertLogs("nwt", "INFO") if case["Source"] != "none" else self.assertNoLogs("nwt"):
-                        self.assertEqual(ranks.place(None, None, environ), (case["Rank"], case["World"]))
-            self.assertEqual(ranks.place(0, 4, environ), (0, 4), "what is given counts")
+    def test_a_launcher_sets_the_rank_and_what_is_given_counts_first(self):
+        pid = os.getpid()
+        for environ, want in (
+            ("", (0, 1)),
+            ("RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", (5, 8)),
+            ("OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=6", (2, 6)),
+            ("PMI_RANK=1 PMI_SIZE=2", (1, 2)),
+            ("SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4", (3, 4)),
+            (f"SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_TASK_PID={pid} OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=6", (3, 4)),  # srun within mpirun
+            (f"SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_TASK_PID={pid + 1} OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=6", (2, 6)),
+            ("JOB_COMPLETION_INDEX=2 WORLD_SIZE=3", (2, 3)),
+            ("NODE_RANK=0 LOCAL_RANK=1 WORLD_SIZE=2", (1, 2)),  # Lightning
+        ):
+            with self.subTest(environ), launched(environ):
+                with self.assertLogs("nwt", "INFO") if environ else self.assertNoLogs("nwt") as logged:
+                    loader = fake.loader()
+                self.assertEqual((loader.rank, loader.world_size), want)
+                if environ:
+                    self.assertRegex(logged.output[0], rf"rank {want[0]} of {want[1]}, .*={want[1]} .*={want[0]}")
+                self.assertEqual(fake.loader(rank=0, world_size=9).world_size, 9)
+
+    def test_a_rank_that_is_set_wrongly_is_named(self):
+        for environ, text in (
+            ("RANK=8 WORLD_SIZE=8", 'rank and world from torchrun: RANK is "8"; want a number from 0 to 7 (or give rank and world_size)'),
+            ("WORLD_SIZE=2", 'WORLD_SIZE is "2", but no rank is set: want RANK or, in an Indexed Job, JOB_COMPLETION_INDEX (or give rank and world_size)'),
+        ):
+            with launched(environ), self.assertRaisesRegex(ValueError, f"^{re.escape(text)}$"):
+                fake.loader()
+        with launched("RANK=0 WORLD_SIZE=2"), mock.patch("nwt._program.find", side_effect=nwt.Error("it is missing")):
+            with self.assertRaisesRegex(nwt.Error, r"it is missing \(or give rank and world_size\)"):
+                fake.loader()
 
     def test_the_ranks_of_a_host_share_its_cpus(self):
+        says = program.folder() / "says"  # how many share them
+        says.write_text(f'#!/bin/sh\n[ "$1" = - ] || exec {program.program()} "$@"\necho "{{\\"error\\": \\"$LOCAL_WORLD_SIZE of $WORLD_SIZE\\"}}" >&2\n')
+        says.chmod(0o700)
         for environ, own, parents, want in (
-            ({}, 8, 8, 1),
-            ({"RANK": "3", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, 96, 96, 8),
-            ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4", "SLURM_STEP_NUM_TASKS": "1", "SLURM_GTIDS": "0"}, 96, 96, 4),
-            ({"SLURM_STEP_NUM_TASKS": "16", "SLURM_GTIDS": "8,9,10,11"}, 96, 96, 4),
-            ({"SLURM_GTIDS": "0"}, 96, 96, 1),  # a batch script
-            ({"LOCAL_RANK": "1", "WORLD_SIZE": "2"}, 96, 96, 2),  # Lightning
-            ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_GTIDS": "0,1,2,3,4,5,6,7"}, 8, 96, 1),  # each has its own
-            ({"OMPI_COMM_WORLD_LOCAL_SIZE": "8"}, 48, 96, 4),  # four are bound to each socket
-            ({"LOCAL_WORLD_SIZE": "x"}, 96, 96, 1),
+            ("", 8, 8, 1),
+            ("RANK=3 WORLD_SIZE=16 LOCAL_RANK=3 LOCAL_WORLD_SIZE=8", 96, 96, 8),
+            ("LOCAL_RANK=1 WORLD_SIZE=2", 96, 96, 2),
+            ("RANK=3 WORLD_SIZE=16 LOCAL_RANK=3 LOCAL_WORLD_SIZE=8", 12, 96, 1),  # each has its own
+            ("RANK=3 WORLD_SIZE=16 LOCAL_RANK=3 LOCAL_WORLD_SIZE=8", 48, 96, 4),  # four are bound to each socket
+            ("RANK=x WORLD_SIZE=2", 96, 96, 1),
         ):
-            with self.subTest(environ), mock.patch("os.sched_getaffinity", lambda pid, own=own, parents=parents: range(parents if pid else own), create=True):
-                self.assertEqual(ranks.sharing(environ), want)
+            with self.subTest(environ), launched(environ):
+                with mock.patch("os.sched_getaffinity", lambda pid, own=own, parents=parents: range(parents if pid else own), create=True):
+                    with self.assertRaisesRegex(nwt.Error, f"{want} of {want}"):
+                        nwt.Files(__file__, program=says, rank=0, world_size=2)
 
     def test_braces_are_many_shards(self):
         self.assertEqual(check.paths("shards", "train-{008..010}.tar"), ["train-008.tar", "train-009.tar", "train-010.tar"])

@@ -5,6 +5,7 @@ import os
 import pathlib
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -15,7 +16,6 @@ import numpy as np
 import program
 
 import nwt
-from nwt import _beside as beside
 
 
 def same(image):
@@ -128,7 +128,7 @@ class TestTransform(unittest.TestCase):
 
     def test_it_is_closed_while_another_thread_starts_the_program_again(self):
         loader, closing, got = folder(transform=same), [], []
-        files, popen = loader._program._files, beside.subprocess.Popen
+        files, popen = loader._program._files, subprocess.Popen
 
         def start(*args, **kwargs):
             closing.append(threading.Thread(target=loader.close))
@@ -139,7 +139,7 @@ class TestTransform(unittest.TestCase):
 
         self.assertTrue(files)
         loader._program.process.kill()
-        with mock.patch.object(beside.subprocess, "Popen", start), self.assertLogs("nwt"), self.assertRaisesRegex(RuntimeError, "the loader is closed"):
+        with mock.patch("subprocess.Popen", start), self.assertLogs("nwt"), self.assertRaisesRegex(RuntimeError, "the loader is closed"):
             list(loader)
         closing[0].join()
         self.assertEqual(set(got), {False})

@@ -210,9 +210,27 @@ func own(ctx context.Context) error {
 	})
 }
 
+// parentsRank tells nwt for Python the rank that a launcher has set for the program that has started this one.
+func parentsRank(stdout io.Writer) error {
+	r, err := nwt.RankFromEnv(func(name string) (string, bool) {
+		value, ok := os.LookupEnv(name)
+		if name == "SLURM_TASK_PID" && value == strconv.Itoa(os.Getppid()) {
+			value = strconv.Itoa(os.Getpid()) // what it is compared with
+		}
+		return value, ok
+	})
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(stdout).Encode(map[string]any{"rank": r.Rank, "world": r.World, "here": r.LocalWorld, "text": r.String()})
+}
+
 func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
-	if len(args) == 1 && args[0] == "-" {
+	switch {
+	case len(args) == 1 && args[0] == "-":
 		return own(ctx)
+	case len(args) == 1 && args[0] == "-rank":
+		return parentsRank(stdout)
 	}
 	s, err := parse(args, stdout)
 	switch {
