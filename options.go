@@ -407,8 +407,8 @@ func WithIterations(n int) Option {
 
 // WithMaxWorkers sets how many workers [Tune] tries at most, 0 … 1024. By default, Tune tries up to two
 // workers per CPU that the process may use. It tries more as long as more workers are faster and CPUs are
-// idle. Without [WithStep], if a batch takes less than 10 ms, it tries at most 64 workers or 4 per CPU,
-// whichever is more.
+// idle. Without [WithStep], if a batch takes less than 10 ms, it stops once it has tried 64 workers and 4 per
+// CPU.
 func WithMaxWorkers(n int) Option {
 	return number("WithMaxWorkers", inTune|inAuto, n, 0, maxWorkers, func(o *options) { o.most = n }, n)
 }
