@@ -5,9 +5,9 @@
     for batch in train:
         batch["image"], batch["label"], batch["index"]  # float32 [256, 3, 224, 224], int64 [256], int64 [256]
 
-nwt.torch.DataLoader(train) is a torch.utils.data.DataLoader of these batches. nwt.Images,
-nwt.Files, nwt.WebDataset and nwt.Tokens load other data. nwt.Dataset loads a dataset of your own.
-nwt.Loader asks servers on other hosts.
+nwt.torch.DataLoader takes your own dataset as torch's DataLoader does. It also takes a loader such
+as train. Its batches are tensors. nwt.Dataset loads your own dataset without torch. nwt.Images,
+nwt.Files, nwt.WebDataset and nwt.Tokens load other data. nwt.Loader asks servers on other hosts.
 """
 
 import importlib as _importlib
