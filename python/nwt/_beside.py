@@ -30,14 +30,10 @@ TYPES = ("uint8", "uint16", "int32", "uint32", "int64")
 PIXELS = ("uint8", "float32", "float16", "bfloat16")
 
 
-class Options(TypedDict, total=False):
-    """The options of all loaders with a server of their own."""
+class More(TypedDict, total=False):
+    """The options of all loaders with a server of their own that torch's DataLoader doesn't have."""
 
-    batch_size: int
-    shuffle: bool
     seed: int
-    drop_last: bool
-    num_workers: int | None
     tune: bool
     errors: int
     rank: int | None
@@ -45,6 +41,15 @@ class Options(TypedDict, total=False):
     prefetch: int
     patience: float
     program: Path | None
+
+
+class Options(More, total=False):
+    """The options of all loaders with a server of their own."""
+
+    batch_size: int
+    shuffle: bool
+    drop_last: bool
+    num_workers: int | None
 
 
 class Pictures(Options, total=False):
@@ -65,7 +70,8 @@ class Pictures(Options, total=False):
 DEFAULTS: dict[str, Any] = {
     "batch_size": 64, "shuffle": False, "seed": 0, "drop_last": False, "num_workers": None, "tune": False, "errors": 0, "rank": None, "world_size": None,
     "prefetch": 4, "patience": 60.0, "program": None, "size": 224, "train": False, "scale": (0.08, 1), "ratio": (3 / 4, 4 / 3), "flip": 0.5,
-    "color_jitter": 0, "dtype": "uint8", "normalize": None, "transform": None, "timeout": None,
+    "color_jitter": 0, "dtype": "uint8", "normalize": None, "transform": None, "timeout": None, "ragged": None, "collate_fn": None, "object_bytes": 4 << 20,
+    "weights": None, "draws": None, "replacement": True, "order": None, "lengths": None, "batch_tokens": None, "retryable": (), "worker_init_fn": None,
 }  # fmt: skip
 
 COMMON = """
@@ -76,7 +82,7 @@ COMMON = """
         with the same seed are the same.
     drop_last=False: whether the last batch is left out if it isn't full.
     num_workers=None: how many samples are loaded at a time. None: as many as this rank has CPUs.
-        0 means 1. Workers are threads. If they run your Python code, they are processes.
+        0 means 1, while torch's 0 means this process. Workers are threads. If they run your Python code, they are processes.
     tune=False: whether the loader measures the best number of workers at the start. This takes some
         seconds, and num_workers is ignored. The number is kept in the user's cache folder. `result`
         is the table of what was measured.
@@ -91,6 +97,18 @@ COMMON = """
     """
 
 
+def signature(init: Callable[..., None], options: type) -> inspect.Signature:
+    """The signature of a class with its options written out, for help() and editors."""
+    _, *own = (one for one in inspect.signature(init).parameters.values() if one.kind is not one.VAR_KEYWORD)
+    kinds, here = options.__annotations__, [one.name for one in own]
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=getattr(kinds[name], "__forward_arg__", kinds[name]))
+        for name, default in DEFAULTS.items()
+        if name in kinds and name not in here
+    ]
+    return inspect.Signature([*own, *more])
+
+
 class Local(Loader):
     """A loader with a server of its own: the program nwt-serve. It ends with close, or with this process."""
 
@@ -100,13 +118,7 @@ class Local(Loader):
 
     def __init_subclass__(cls) -> None:
         cls.__doc__ = (cls.__doc__ or "") + COMMON  # help() shows it with each
-        own = [one for one in inspect.signature(cls.__init__).parameters.values() if one.kind is not one.VAR_KEYWORD]
-        more = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=kind)
-            for name, kind in cls._options.__annotations__.items()
-            if name not in inspect.signature(cls.__init__).parameters
-        ]
-        cls.__signature__ = inspect.Signature([*own[1:], *more])  # type: ignore[attr-defined]  # for help() and editors
+        cls.__signature__ = signature(cls.__init__, cls._options)  # type: ignore[attr-defined]
 
     def __init__(self, given: tuple[Any, ...], flags: Flags, options: Mapping[str, Any], files: Sequence[IO[bytes]] = ()) -> None:
         options = dict(options)
@@ -386,7 +398,7 @@ class Files(Local):
 
 
 class WebDataset(_Pictured):
-    """The pictures in tar shards in WebDataset's format.
+    """Pictures in tar shards, in WebDataset's format.
 
     The pictures have numbers, so any order and any number of ranks is possible.
     batch["image"] is uint8 [n, 3, height, width], and batch["index"] is int64 [n]. If the samples have

@@ -13,12 +13,37 @@ import numpy.typing as npt
 
 from . import _check as check
 from . import _children
-from ._beside import Flags, Local, Options, logger
+from ._beside import DEFAULTS, Flags, Local, More, Options, logger
 from ._loader import Batch, State
 from ._orders import Order, Written
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+class Samples(More, total=False):
+    """The options of nwt.Dataset that torch's DataLoader doesn't have."""
+
+    ragged: Mapping[str, int] | None
+    object_bytes: int
+    weights: npt.ArrayLike | None
+    draws: int | None
+    replacement: bool
+    order: Callable[[int], Any] | None
+    lengths: npt.ArrayLike | None
+    batch_tokens: int | None
+    retryable: tuple[type[BaseException], ...]
+
+
+class Own(Options, Samples, total=False):
+    """The options of nwt.Dataset."""
+
+    collate_fn: Callable[[list[Any]], Any] | None
+    timeout: float | None
+    worker_init_fn: Callable[[int], object] | None
+
+
+OWN = Own.__annotations__.keys() - Options.__annotations__.keys()
 
 
 class Dataset(Local):
@@ -53,68 +78,51 @@ class Dataset(Local):
     worker_init_fn: called in each process, with the number of the process.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        *,
-        ragged: Mapping[str, int] | None = None,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
-        object_bytes: int = 4 << 20,
-        weights: npt.ArrayLike | None = None,
-        draws: int | None = None,
-        replacement: bool = True,
-        order: Callable[[int], Any] | None = None,
-        lengths: npt.ArrayLike | None = None,
-        batch_tokens: int | None = None,
-        timeout: float | None = None,
-        retryable: tuple[type[BaseException], ...] = (),
-        worker_init_fn: Callable[[int], object] | None = None,
-        **options: Unpack[Options],
-    ) -> None:
+    _options = Own
+
+    def __init__(self, dataset: Any, **options: Unpack[Own]) -> None:
         _children.begin()
+        own: dict[str, Any] = {**DEFAULTS, **options}
         torch = sys.modules.get("torch")
         iterable = torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
         if iterable or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise TypeError(
                 f"dataset={dataset!r:.200}: must have __len__ and __getitem__; for what can only be iterated over, make __getitem__ open or read its part number i"
             )
+        retryable, ragged, order = own["retryable"], own["ragged"], own["order"]
         if not isinstance(retryable, tuple) or not all(isinstance(one, type) and issubclass(one, BaseException) for one in retryable):
             raise TypeError(f"retryable={retryable!r:.200}: must be a tuple of exceptions, such as (OSError,)")
         if not isinstance(ragged, Mapping | None):
             raise TypeError(f"ragged={ragged!r:.200}: must be a dict of names and the longest lengths allowed")
-        for name, function in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn), ("order", order)):
-            if function is not None and not callable(function):
-                raise TypeError(f"{name}={function!r:.200}: must be a function")
-        self.source, self._collate = dataset, collate_fn
+        for name in ("collate_fn", "worker_init_fn", "order"):
+            if own[name] is not None and not callable(own[name]):
+                raise TypeError(f"{name}={own[name]!r:.200}: must be a function")
+        self.source, self._collate = dataset, own["collate_fn"]
         self._written: Written | None = None
         self._files: list[IO[bytes]] = []
         made = {
             "dataset": dataset,
             "ragged": {str(name): check.integer(f"ragged[{name!r}]", longest, 1, 2**31 - 1) for name, longest in (ragged or {}).items()},
-            "whole": collate_fn is not None,
-            "objects": check.integer("object_bytes", object_bytes, 1, 2**30),
+            "whole": self._collate is not None,
+            "objects": check.integer("object_bytes", own["object_bytes"], 1, 2**30),
             "retryable": retryable,
-            "init": worker_init_fn,
-            "workers": options.get("num_workers") or 1,
+            "init": own["worker_init_fn"],
+            "workers": own["num_workers"] or 1,
         }
-        given = {
-            "ragged": ragged, "collate_fn": collate_fn, "object_bytes": object_bytes, "weights": weights, "draws": draws,
-            "replacement": replacement, "order": order, "lengths": lengths, "batch_tokens": batch_tokens, "timeout": timeout, "retryable": retryable, "worker_init_fn": worker_init_fn, **options,
-        }  # fmt: skip
         try:
             told: Flags = {
-                **_children.told(made, timeout, self._files),
-                **self._order(len(dataset), weights, draws, lengths, batch_tokens),
-                "once": not check.boolean("replacement", replacement),
+                **_children.told(made, own["timeout"], self._files),
+                **self._order(len(dataset), own["weights"], own["draws"], own["lengths"], own["batch_tokens"]),
+                "once": not check.boolean("replacement", own["replacement"]),
             }
             if order is not None:
-                if weights is not None or lengths is not None or options.get("shuffle"):
+                if own["weights"] is not None or own["lengths"] is not None or own["shuffle"]:
                     raise ValueError("order: it decides alone, without weights, lengths and shuffle")
                 self._written, self._across = Written(order if isinstance(order, Order) else Order(order), len(dataset)), False
                 told |= {"order": _children.kept(self._written.file, self._files), "draws": self._written.length}
-            if collate_fn is not None:
+            if self._collate is not None:
                 logger.info("collate_fn: samples come to this process as pickles, and are combined while training waits")
-            super().__init__(((dataset,), given), {"python": told}, dict(options), self._files)
+            super().__init__(((dataset,), dict(options)), {"python": told}, {n: v for n, v in options.items() if n not in OWN}, self._files)
         except BaseException:
             for file in self._files:
                 file.close()

@@ -17,10 +17,16 @@ import torch.utils.data
 
 from . import _check as check
 from . import _children
+from ._beside import signature
 from ._loader import Apart, Batch, Loader
 from ._orders import Order
-from ._own import Dataset
+from ._own import Dataset, Samples
 from ._program import place as place_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["DataLoader"]
 
 logger = logging.getLogger("nwt")
 
@@ -40,6 +46,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         are torch's. Those of nwt.Dataset come after them, such as tune, ragged and errors.
         The dataset may also be a loader of nwt, which has these arguments itself. A batch is then a
         dict of tensors.
+    num_workers=0: how many processes make samples. 0 means 1, while torch's 0 means this process.
     sampler: torch's own samplers say how samples are ordered: RandomSampler, SequentialSampler,
         WeightedRandomSampler, SubsetRandomSampler and DistributedSampler. The order depends on seed,
         and the ranks divide it. Any other sampler gives this rank's own indices, when an epoch begins.
@@ -82,7 +89,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         in_order: bool = True,
         fields: Sequence[str] | Mapping[str, str] | None = None,
         device: torch.device | str | None = None,
-        **options: Any,
+        **options: Unpack[Samples],
     ) -> None:
         _children.begin()
         given = {name: value for name, value in locals().items() if name in TORCHS}
@@ -92,7 +99,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 raise TypeError(f"nwt.torch.DataLoader of a loader of nwt has no argument {name!r}: {hint}")
             loader, self._structured = dataset, False
         else:
-            loader, self._structured = _loader_of(dataset, given, options), True
+            loader, self._structured = _loader_of(dataset, given, dict(options)), True
         if isinstance(fields, str):
             raise TypeError(f"fields={fields!r}: must be names, such as ({fields!r},)")
         super().__init__(_Samples(loader), batch_size=None)
@@ -107,13 +114,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._length: int | None = None  # of a resumed epoch
         self._told: int | None = None  # that length, which a trainer may take for all epochs'
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """What the loader has: bad, result, indices, batch, source, close …"""
-            if name.startswith("_") or "loader" not in self.__dict__:
-                raise AttributeError(f"nwt.torch.DataLoader has no {name!r}")
-            return getattr(self.loader, name)
+    def __getattr__(self, name: str) -> Any:
+        """What the loader has: bad, result, indices, batch, source, close …"""
+        if name.startswith("_") or "loader" not in self.__dict__:
+            raise AttributeError(f"nwt.torch.DataLoader has no {name!r}")
+        return getattr(self.loader, name)
 
     def __len__(self) -> int:
         """The number of batches in an epoch.
@@ -222,6 +227,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if isinstance(self.fields, Mapping):
             return {name: tensors[old] for name, old in self.fields.items()}
         return tuple(tensors[name] for name in self.fields)
+
+
+DataLoader.__signature__ = signature(DataLoader.__init__, Samples)  # type: ignore[attr-defined]
 
 
 def _again(loader: Loader, fields: Any, pin_memory: bool, device: Any, more: dict[str, Any]) -> DataLoader:

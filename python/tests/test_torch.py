@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import inspect
 import os
 import pickle
 import subprocess
@@ -96,6 +97,11 @@ class Package(unittest.TestCase):
             [sys.executable, "-c", text], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         )
         self.assertEqual(said.stdout, "<class 'nwt.torch.DataLoader'> False\n")
+
+    def test_editors_know_the_options_of_ones_own_dataset(self):
+        own, both = (set(inspect.signature(kind).parameters) for kind in (nwt.Dataset, nwt.torch.DataLoader))
+        self.assertTrue(own < both, own - both)
+        self.assertEqual(nwt.torch.__all__, ["DataLoader"])
 
 
 class States(unittest.TestCase):
