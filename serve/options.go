@@ -68,7 +68,8 @@ func WithTuning() ServerOption {
 
 // WithSlots sets how many batches a server loads and sends at a time: 1 … 4096, 16 by default. This bounds
 // the server's memory. Further requests wait. Hosts take turns, and so do the connections of a host.
-// Clients that use shared memory may together hold n more batches. Beyond these, each client may hold one.
+// Clients that use shared memory may together hold n more batches. Beyond these, batches are sent as bytes,
+// one at a time to each client.
 func WithSlots(n int) ServerOption {
 	return serverOption(func(o *options) error {
 		if o.slots = n; n < 1 || n > 4096 {

@@ -19,7 +19,7 @@
 // pictures with one [Choices]. In torchvision's transforms.v2, you would pass a tuple. Choices transforms
 // boxes and points too:
 //
-//	masks, err := pipeline.Masks(nwt.Uint8, 255)   // nearest pixels, no colours; 255 outside of the picture
+//	masks, err := pipeline.Masks(nwt.Uint8, 255)   // nearest pixels, no colour transforms; 255 outside of the picture
 //	…
 //	choices, err := pipeline.Choose(dst, 0, photo) // in Load
 //	…
@@ -47,7 +47,7 @@
 //
 // A file is identified by a hash of all its bytes, so a file that changes is a new file. A photograph of
 // 500 × 375 takes 224 bytes, and one of 3000 × 2000 takes 6 kB. The process takes at most 256 MB for all
-// files, enough for 1.2 million photographs of 500 × 375. Then it remembers no more files. [WithRowMemory]
+// files, enough for 1.2 million photographs of 500 × 375. Beyond that, it remembers no more files. [WithRowMemory]
 // changes the bound. The memory isn't in the Go heap, and is freed when the pipeline is no longer in use.
 // For a [Folder], it is counted in nwt.Stats.DatasetBytes.
 //
@@ -56,7 +56,7 @@
 // If a crop of a JPEG file is at least four times as wide and as high as the result, the file is decoded at
 // half its size. If it is at least eight times as wide and as high, the file is decoded at a quarter of its
 // size. Each side of the crop then still has at least twice as many pixels as the result, also in the
-// chroma planes. Only the finest detail is lost, which resizing would average away.
+// chroma planes. Only the finest detail is lost; resizing would average it away too.
 //
 // For 72 crops of photographs of 3000 × 2000, the results were compared with full decoding. On average they
 // differ by 0.3 of 255, in the worst crop by 0.8, and in a single value by at most 14. The results differ

@@ -10,7 +10,8 @@ import (
 	"github.com/nwt-go/nwt/internal/classfolder"
 )
 
-// Extensions returns the file extensions that [OpenFolder] accepts, in lower or upper case.
+// Extensions returns the file extensions that [OpenFolder] accepts, in lower case. OpenFolder also accepts
+// them in upper case.
 func Extensions() []string { return slices.Clone(extensions) }
 
 var extensions = []string{".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"}

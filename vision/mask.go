@@ -16,7 +16,7 @@ type maskOf struct{ outside int }
 // resized and mirrored like the pictures, and keep their values: a pixel of the result has the value of the
 // mask's nearest pixel. A mask must be grey or have a palette. With a palette, its values are the indices
 // of the palette's colours. A mask of one bit has the values 0 and 1. If a crop extends beyond the picture,
-// the pixels there have the value outside.
+// the pixels there get the value of the argument outside.
 //
 // t is Uint8, Uint16, Int32, Int64 or Float32. A value that a Uint8 can't hold is an error. The result has
 // the shape [height, width].

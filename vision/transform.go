@@ -11,8 +11,8 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// A Transform is a step of a [Pipeline], and one of this package's types. Names, meanings and defaults are
-// those of torchvision.transforms.v2.
+// A Transform is a step of a [Pipeline]. All transforms are types of this package. Their names, meanings and
+// defaults are those of torchvision.transforms.v2.
 type Transform interface {
 	// check completes and checks the step; it returns its name.
 	check(*plan) error

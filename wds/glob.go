@@ -13,10 +13,10 @@ import (
 	"github.com/nwt-go/nwt/internal/files"
 )
 
-// Glob returns the names of the files in fsys that match a pattern, for [New]. Examples are "train-*.tar",
-// "{train,extra}/shard-*.tar" and "train-{000..127}.tar". Braces mean the same as in a shell. The rest is a
-// pattern of [path.Match], with *, ? and [a-z]. Folders don't match, nor do files that systems leave
-// behind, such as ._a.tar.
+// Glob returns the names of the files in fsys that match a pattern, to be passed to [New]. Examples of
+// patterns are "train-*.tar", "{train,extra}/shard-*.tar" and "train-{000..127}.tar". Braces mean the same
+// as in a shell. The rest is a pattern of [path.Match], with *, ? and [a-z]. Folders don't match, nor do
+// files that systems leave behind, such as ._a.tar.
 //
 // Braces stand for several patterns. The names that match the first pattern come first, sorted, then the
 // names that match the second, and so on. A file that matches two patterns is returned once. If one of

@@ -12,9 +12,9 @@
 // __MACOSX, @eaDir, Thumbs.db and the like. Shards may be compressed by gzip or Zstandard.
 //
 // Shards are checked as far as the format allows. A shard must have tar's end marker, with nothing but
-// zeros after it. A compressed shard must also be complete and have the right checksum, unless Zstandard
-// wrote none. If a shard was truncated or damaged, reading it ends with an error. The last sample of such a
-// shard may lack files, so it isn't delivered. The checksum of a compressed shard is at its end. So if the
+// zeros after it. A compressed shard must also be complete, with the right checksum; Zstandard may
+// have written none. If a shard was truncated or damaged, reading it ends with an error. The last sample of
+// such a shard may lack files, so it isn't delivered. The checksum of a compressed shard is at its end. So if the
 // checksum is wrong, samples that were delivered before may be wrong too. Tar has no checksum for the
 // content of files.
 //

@@ -1,8 +1,8 @@
 //go:build unix
 
-// Package pydata is a dataset whose samples Python makes. One template, a process of the program's own Python,
-// reads the program's dataset; each worker of a loader has a child of it, which makes the worker's samples in
-// memory that both share. What a child is asked for, and how, is in nwt/_children.py.
+// Package pydata is a dataset whose samples Python makes. One process of the program's own Python, the
+// template, reads the program's dataset. Each worker of a loader has a child of the template. The child makes
+// the worker's samples in memory that both share. Their protocol is in nwt/_children.py.
 package pydata
 
 import (
