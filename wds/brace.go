@@ -81,53 +81,29 @@ func alternatives(s string) (items []string, end int) {
 	return nil, 0
 }
 
-// sequence returns the numbers or letters of "000..127", or with a step of "0..9..3". It returns nil if
-// item isn't a sequence.
+// sequence returns the numbers of "000..127". It returns nil if item isn't a sequence.
 func sequence(item string, most int) (all []string, err error) {
-	parts := strings.Split(item, "..")
-	if len(parts) < 2 || len(parts) > 3 {
+	first, last, _ := strings.Cut(item, "..")
+	from, notFrom := strconv.Atoi(first)
+	to, notTo := strconv.Atoi(last)
+	if notFrom != nil || notTo != nil || from < 0 || to < 0 {
 		return nil, nil
 	}
-	bounds, step := [2]int64{}, int64(1)
-	letters := len(parts[0]) == 1 && len(parts[1]) == 1 && parts[0] >= "A" && parts[1] >= "A"
-	for i, part := range parts {
-		switch {
-		case i < 2 && letters:
-			bounds[i] = int64(part[0])
-			continue
-		case i < 2:
-			bounds[i], err = strconv.ParseInt(part, 10, 64)
-		default:
-			step, err = strconv.ParseInt(part, 10, 64)
-		}
-		if err != nil {
-			return nil, nil
-		}
-	}
-	from, to := bounds[0], bounds[1]
-	far, stride := uint64(to)-uint64(from), uint64(max(step, -step, 1))
-	if to < from {
-		far = -far
-	}
-	if far/stride >= uint64(most) {
+	if max(from, to)-min(from, to) >= most {
 		return nil, errMany
 	}
 	width := 0
-	for _, bound := range parts[:2] {
-		if digits := strings.TrimPrefix(bound, "-"); len(digits) > 1 && digits[0] == '0' {
-			width = max(len(parts[0]), len(parts[1]))
+	for _, bound := range []string{first, last} {
+		if len(bound) > 1 && bound[0] == '0' {
+			width = max(len(first), len(last))
 		}
 	}
-	for i := range far/stride + 1 {
-		n := from + int64(i*stride)
-		if to < from {
-			n = from - int64(i*stride)
-		}
-		if letters {
-			all = append(all, string(rune(n)))
-		} else {
-			all = append(all, fmt.Sprintf("%0*d", width, n))
-		}
+	step := 1
+	if to < from {
+		step = -1
+	}
+	for n := from; n != to+step; n += step {
+		all = append(all, fmt.Sprintf("%0*d", width, n))
 	}
 	return all, nil
 }

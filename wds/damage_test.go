@@ -56,9 +56,7 @@ func TestAShardIsReadToAnEndThatIsProvedOrItsEpochFails(t *testing.T) {
 		{"compressed, with another checksum", flipped(compressed(t, whole), -8), "invalid checksum"},
 		{"compressed, with another length", flipped(compressed(t, whole), -4), "invalid checksum"},
 		{"an empty compressed file", compressed(t, nil), "a.tar: it is empty"},
-		{"compressed, followed by zeros without end", append(compressed(t, whole), make([]byte, 17<<20)...), "gzip: more than 16777216 zeros follow a member"},
-		{"compressed, followed by zeros and something", append(compressed(t, whole), "\x00\x00something else"...), "gzip: invalid header"},
-		{"compressed, followed by zeros and half a header", append(compressed(t, whole), "\x00\x00\x1f\x8b"...), "unexpected EOF"},
+		{"compressed, followed by zeros", append(compressed(t, whole), make([]byte, 1000)...), "gzip: invalid header"},
 		{"compressed, followed by something", append(compressed(t, whole), "something else"...), "gzip: invalid header"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -73,11 +71,9 @@ func TestAShardIsReadToAnEndThatIsProvedOrItsEpochFails(t *testing.T) {
 		})
 	}
 	for name, data := range map[string][]byte{
-		"padded to a block of tar's":                 append(bytes.Clone(whole), make([]byte, 10240-endMarker)...),
-		"compressed, followed by zeros":              append(compressed(t, whole), make([]byte, 1000)...),
-		"compressed in two parts with zeros between": slices.Concat(compressed(t, whole[:50*2048]), make([]byte, 300_000), compressed(t, nil), compressed(t, whole[50*2048:])),
-		"compressed in two parts":                    append(compressed(t, whole[:50*2048]), compressed(t, whole[50*2048:])...),
-		"compressed, with an end pad":                compressed(t, append(bytes.Clone(whole), make([]byte, 1<<20)...)),
+		"padded to a block of tar's":  append(bytes.Clone(whole), make([]byte, 10240-endMarker)...),
+		"compressed in two parts":     append(compressed(t, whole[:50*2048]), compressed(t, whole[50*2048:])...),
+		"compressed, with an end pad": compressed(t, append(bytes.Clone(whole), make([]byte, 1<<20)...)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, bad, err := epoch(t, dataset(t, fstest.MapFS{"a.tar": {Data: data}}))

@@ -181,16 +181,13 @@ func TestBraceListsNameManyShards(t *testing.T) {
 		"{000..003}.tar":              "000.tar 001.tar 002.tar 003.tar",
 		"x-{8..11}.tar":               "x-8.tar x-9.tar x-10.tar x-11.tar",
 		"{08..11}":                    "08 09 10 11",
-		"{0..010..5}":                 "000 005 010",
 		"{3..1}":                      "3 2 1",
-		"{9..0..4}":                   "9 5 1",
-		"{-1..1}":                     "-1 0 1",
-		"{a..c}.tar":                  "a.tar b.tar c.tar",
 		"{train,val}-{0..1}.tar":      "train-0.tar train-1.tar val-0.tar val-1.tar",
 		"{a,b{0..1},c}/x":             "a/x b0/x b1/x c/x",
 		"{a,}x":                       "ax x",
 		"{{0..1},{5..6}}":             "0 1 5 6",
 		"{a}.tar {} {0..} {x..10} {a": "{a}.tar {} {0..} {x..10} {a", // no lists
+		"{a..c} {-1..1} {0..9..3}":    "{a..c} {-1..1} {0..9..3}",
 		"a}b{c,d}":                    "a}bc a}bd",
 		"{a{b,c}":                     "{ab {ac",
 		"{{a}}{0..1}":                 "{{a}}0 {{a}}1",
@@ -208,7 +205,7 @@ func TestBraceListsNameManyShards(t *testing.T) {
 		}
 		require.Equal(t, want, strings.Join(got, " "), list)
 	}
-	for _, list := range []string{"{0..99999999999}.tar", "{0..9999}{0..9999}", "{0..9223372036854775807}", "{-9223372036854775808..9223372036854775807}"} {
+	for _, list := range []string{"{0..99999999999}.tar", "{0..9999}{0..9999}", "{0..9223372036854775807}"} {
 		_, err := wds.New(fstest.MapFS{}, []string{list}, fields, load)
 		var option *nwt.ArgumentError
 		require.ErrorAs(t, err, &option)

@@ -43,8 +43,7 @@ func WriteIndex(w io.Writer, shards []Shard) error {
 // WithIndex sets the name of the index of the shards, which is a file in fsys. With an index, the stream is
 // an nwt.CountedStream, so it can be resumed with any number of ranks. The index must have the number of
 // samples of each shard. If a shard's size differs from the size in the index, the index belongs to another
-// version of the shard, and opening the shard is an error. If the index says that a shard has no samples,
-// New opens the shard to check.
+// version of the shard, and opening the shard is an error.
 func WithIndex(name string) Option { return func(s *stream) { s.index = name } }
 
 // readIndex finds the stream's shards in its index.
@@ -89,7 +88,7 @@ func (s *stream) readIndex() error {
 		}
 		of[name] = shard.Shard
 	}
-	for i, name := range s.shards {
+	for _, name := range s.shards {
 		shard, ok := of[name]
 		if !ok {
 			return fmt.Errorf("shard %s isn't in it, with %d others", short(name), len(of))
@@ -97,11 +96,7 @@ func (s *stream) readIndex() error {
 		if shard.Samples < 0 {
 			return fmt.Errorf("shard %s: its number of samples (nsamples) is missing or below 0: make the index anew (wds.Index)", short(name))
 		}
-		if s.counts = append(s.counts, shard); shard.Samples == 0 {
-			if err := s.checkEmpty(i); err != nil {
-				return err
-			}
-		}
+		s.counts = append(s.counts, shard)
 	}
 	return nil
 }
@@ -118,23 +113,6 @@ func (s *stream) openAgain(ctx context.Context, shard int) (r nwt.ShardReader, e
 		return err
 	})
 	return r, err
-}
-
-// checkEmpty returns an error if a shard has samples. The loader would never open the shard, since its
-// index says that it has none.
-func (s *stream) checkEmpty(shard int) error {
-	ctx := retry.With(context.Background(), patience)
-	r, err := s.openAgain(ctx, shard)
-	if err != nil {
-		return err
-	}
-	n, err := r.(nwt.Skipper).Skip(ctx, 1)
-	if n > 0 {
-		err = fmt.Errorf("shard %s has samples, and 0 in the index: make the index anew (wds.Index)", short(s.shards[shard]))
-	} else if err == io.EOF {
-		err = nil
-	}
-	return errors.Join(err, r.Close())
 }
 
 // Records returns the number in the index, or −1 if there is no index.

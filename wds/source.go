@@ -138,27 +138,8 @@ func (s *source) skipping(on bool) {
 	}
 }
 
-// openRegular opens a file that has an end. A gocloud.dev/blob.Bucket says that a file doesn't exist, or
-// that it is a folder, whenever it can't find out; so it is asked why.
+// openRegular opens a file that has an end.
 func openRegular(fsys fs.FS, name string) (fs.File, error) {
-	file, err := openIfRegular(fsys, name)
-	bucket, ok := fsys.(interface {
-		Exists(ctx context.Context, key string) (bool, error)
-	})
-	if !ok || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errIrregular) {
-		return file, err
-	}
-	switch exists, why := bucket.Exists(context.Background(), name); {
-	case why != nil:
-		may, known := retry.MayPass(why)
-		return nil, retry.As(fmt.Errorf("open %s: %w", name, why), may || !known)
-	case exists:
-		return nil, retry.As(fmt.Errorf("open %s: the store couldn't say for a moment whether it exists", name), true)
-	}
-	return nil, err
-}
-
-func openIfRegular(fsys fs.FS, name string) (fs.File, error) {
 	if f, ok := fsys.(fs.StatFS); ok {
 		info, err := f.Stat(name)
 		if err == nil {
@@ -222,12 +203,6 @@ func (s *source) ReadByte() (byte, error) {
 	}
 	s.from++
 	return s.buf[s.from-1], nil
-}
-
-// UnreadByte takes back the last ReadByte.
-func (s *source) UnreadByte() error {
-	s.from--
-	return nil
 }
 
 // fill makes sure that the buffer isn't empty.

@@ -15,53 +15,13 @@ import (
 // tool allows the same.
 const maxWindow = 128 << 20
 
-// A members unpacks gzip. Like Python's gzip, and unlike Go's, it accepts zeros after a member: programs
-// that write whole blocks pad with them.
-type members struct {
-	*gzip.Reader // reads one member
-	from         io.ByteScanner
-}
-
 func unpackGzip(r io.Reader) (io.ReadCloser, error) {
 	unpacked, err := gzip.NewReader(r)
 	if err != nil {
 		return nil, err
 	}
-	unpacked.Multistream(false)
-	return members{unpacked, r.(io.ByteScanner)}, nil
+	return io.NopCloser(unpacked), nil // its Close would return the error of Read again
 }
-
-func (m members) Read(p []byte) (n int, err error) {
-	for n == 0 && err == nil && len(p) > 0 {
-		switch n, err = m.Reader.Read(p); {
-		case err == io.EOF && n > 0:
-			return n, nil // the next Read returns the error again
-		case err == io.EOF:
-			err = m.next()
-		}
-	}
-	return n, err
-}
-
-// next moves to the next member, or returns io.EOF if there is none.
-func (m members) next() error {
-	for range maxPadding {
-		b, err := m.from.ReadByte()
-		if err != nil {
-			return err
-		}
-		if b != 0 {
-			_ = m.from.UnreadByte()
-			err = m.Reset(m.from.(io.Reader))
-			m.Multistream(false)
-			return noEnd(err)
-		}
-	}
-	return fmt.Errorf("gzip: more than %d zeros follow a member", maxPadding)
-}
-
-// Close has nothing to close. That of gzip would return the error of Read again.
-func (m members) Close() error { return nil }
 
 func unpackZstd(r io.Reader) (io.ReadCloser, error) {
 	d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
