@@ -140,6 +140,9 @@ func TestASkipThatFailsEndsItsShardAndIsLogged(t *testing.T) {
 	s := &kit.Tallies{Lengths: []int{30, 20}, Torn: map[int]string{1000: "open"}, OnSkip: kit.Leap}
 	err := kit.Refusal(t, kit.NewLoader(t, nwt.Streamed(s)).Resume(t.Context(), nwt.State{Samples: 9}))
 	require.ErrorContains(t, err, "shard 1 from record 0 on: it can't be opened: torn")
+	s = &kit.Tallies{Lengths: []int{30}, OnSkip: func(*kit.TallyReader, int) (int, error) { return 0, nwt.Retryable(kit.ErrTorn) }}
+	err = kit.Refusal(t, kit.NewLoader(t, nwt.Streamed(s), nwt.WithRetry(2, time.Microsecond)).Resume(t.Context(), nwt.State{Samples: 9}))
+	require.ErrorContains(t, err, "shard 0 from record 0 on: torn (attempt 3)")
 }
 
 func TestSkippingPastTheEndOfAStreamIsAnError(t *testing.T) {
