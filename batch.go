@@ -252,9 +252,9 @@ func (b *batch) resize(n int) {
 	b.slot.places.Resize(n)
 }
 
-// Shape returns the shape of a field of the whole batch: Len, followed by the shape of one sample. A ragged
-// dimension is as long as the field allows. With a [SizedDataset], it is as long as the longest sample. Don't
-// change the slice.
+// Shape returns a field's shape in the batch: Len, then a sample's shape. A ragged dimension is as long as
+// the field allows. With a [SizedDataset], it is as long as the batch's longest sample. Don't change the
+// slice.
 func (b *Batch) Shape(field int) []int {
 	of := b.live()
 	of.column(field)

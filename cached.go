@@ -11,8 +11,8 @@ import (
 // Cached keeps the samples of ds in memory, outside the Go heap. They take at most maxBytes, plus 8 bytes per
 // sample. A sample that doesn't fit is loaded anew each time. A kept sample is what [LoadSample] returns, the
 // same in every epoch, so augment it in a [Map] over the cache. The cache calls Load of ds, not LoadMany.
-// [Stats] counts the memory. In a dataset of yours, Stats finds the cache by a method Unwrap() []Dataset that
-// returns it.
+// [Stats] counts the memory. To let Stats find a cache in a dataset of yours, return it from a method
+// Unwrap() []Dataset.
 func Cached(ds Dataset, maxBytes int64) *Cache {
 	n, l, err := checkIndexed(ds)
 	switch {

@@ -307,10 +307,10 @@ func (d *mapped) apply(ctx context.Context, src *Sample) error {
 	return d.f(ctx, src, src.outer)
 }
 
-// LoadPart loads a sample of ds as a part of dst. It is for a Load that makes dst of several samples, such as
-// a mixup or a mosaic. The part has the Rand, Position and Epoch of dst. It is valid until the next call for
+// LoadPart loads a sample of ds as a part of dst. It is for a Load that combines several samples in dst, as
+// mixup and mosaic do. The part has the Rand, Position and Epoch of dst. It is valid until the next call for
 // the same ds, which reuses the part's memory. Call LoadPart only in the goroutine in which Load was called.
-// ds must be comparable, as pointers are. Make each ds before Load, not in it; there may be up to 64.
+// ds must be comparable, as pointers are. Don't make ds in Load; there may be up to 64 such datasets.
 func LoadPart(ctx context.Context, ds Dataset, index int, dst *Sample) (*Sample, error) {
 	kept, err := Scratch(dst, func() (*parts, error) { return &parts{}, nil })
 	if err != nil {

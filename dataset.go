@@ -322,8 +322,8 @@ func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index 
 //
 // If a dataset's fingerprint has changed, [Precompute] writes its file anew. If the fingerprint of a dataset
 // or sampler has changed, [Loader.Resume] in mid-epoch returns an error. A dataset that this module makes of
-// others or of streams passes on their fingerprints. [Subset], [Split], [Concat] and package packing add
-// their own arguments. A fingerprint doesn't cover the function of a [Map].
+// other datasets or of streams passes on their fingerprints. [Subset], [Split], [Concat] and package packing
+// add their own arguments. A fingerprint doesn't cover the function of a [Map].
 type Fingerprinter interface{ Fingerprint() string }
 
 // fingerprint returns the fingerprint of a dataset, stream or sampler, or "" if it has none.

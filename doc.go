@@ -37,7 +37,7 @@
 //
 // Order, augmentation and resume points depend only on the seed, the epoch and the position in the epoch.
 // They never depend on the worker count or on timing. Memory depends on how many batches are loaded ahead. A
-// [Batch] takes 32 bytes of the heap. Its samples lie in memory that the loader uses again. If Load fails,
-// panics or exceeds [WithTimeout], the epoch ends with an error that names the sample. All batches before it
-// come first.
+// [Batch] takes 32 bytes of the heap. Its samples lie in memory that the loader reuses. If Load fails, panics
+// or exceeds [WithTimeout], the epoch ends with an error that names the sample. Before the error, the epoch
+// yields all earlier batches.
 package nwt

@@ -162,8 +162,8 @@ func explainPanic(p any, failure error) any {
 	return p
 }
 
-// SetSampler changes the order and the length of later epochs. Before you resume such an epoch, call
-// SetSampler again. During an epoch, SetSampler fails with [ErrBusy]. For a stream, it always fails.
+// SetSampler changes the order and the length of later epochs. Before you resume such an epoch, set its
+// sampler again. During an epoch, SetSampler fails with [ErrBusy]. For a stream, it always fails.
 func (l *Loader) SetSampler(s Sampler) error {
 	switch {
 	case s == nil:
@@ -198,12 +198,12 @@ func (l *Loader) SetWorkers(n int) error {
 	return nil
 }
 
-// Epoch yields the batches of an epoch, in order. If something fails, all batches before it come first. Then
-// the error comes with a nil batch, and ends the epoch. A loop that has no variable for the error never sees
-// it. If a sample can't be loaded, the error is a *[LoadError] that names it. The error may also be an
-// *[ArgumentError], the context's error, [ErrBusy], [ErrClosed] or [ErrRetained]. Any other error says what
-// failed, such as memory or a device. The program may leave the loop early. Once the loop has ended, no Load
-// is running, except calls that [WithTimeout] gave up.
+// Epoch yields the batches of an epoch, in order. If something fails, Epoch first yields all earlier batches.
+// Then it yields the error with a nil batch, and the epoch ends. A loop that has no variable for the error
+// never sees it. If a sample can't be loaded, the error is a *[LoadError] that names the sample. The error
+// may also be an *[ArgumentError], the context's error, [ErrBusy], [ErrClosed] or [ErrRetained]. Any other
+// error says what failed, such as memory or a device. The program may leave the loop early. Once the loop has
+// ended, no Load is running, except calls that [WithTimeout] gave up.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) {
 		if epoch < 0 {
@@ -247,8 +247,7 @@ func (l *engine) resume(ctx context.Context, s State, last int, yield func(*Batc
 	l.iterate(ctx, s, last, yield)
 }
 
-// ResumeEpochs yields the rest of an epoch, as [Loader.Resume] does. Then it yields the epochs up to end−1.
-// All batches come as one sequence.
+// ResumeEpochs yields the rest of an epoch, as [Loader.Resume] does, and then the epochs up to end−1.
 func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) {
 		switch {
@@ -279,8 +278,8 @@ func (l *Loader) Len() int {
 // Indices returns the dataset indices of a batch on this rank, without loading the batch. For example, it
 // finds the samples at which the loss jumped: step s of a training that began with epoch 0 is batch s % Len
 // of epoch s / Len. The indices include bad samples that were left out. The order is that of [Loader.Epoch]
-// now. If an epoch was resumed with another batch size or other ranks, use a loader with those of the batch.
-// The errors are *[ArgumentError] and *[LoadError]. A stream has no indices.
+// now. If an epoch was resumed with another batch size or other ranks, use a loader with the batch size and
+// ranks that loaded the batch. The errors are *[ArgumentError] and *[LoadError]. A stream has no indices.
 func (l *Loader) Indices(epoch, number int) (indices []int, err error) {
 	defer runtime.KeepAlive(l)
 	if l.engine.setup.streams() {

@@ -335,10 +335,9 @@ func WithErrorBudget(maxBad int) Option {
 }
 
 // WithTimeout gives up a call of Load that takes longer than perSample, which must be at least 1 ms. The
-// sample is then bad, with [context.DeadlineExceeded]. LoadMany gets perSample for each sample: 1000 s for
-// 500 rows of 2 s. If LoadMany is given up, its samples are loaded one by one. The time includes the
-// repetitions of [WithRetry]. Each Open, Next, Skip and Close of a shard gets perSample. By default, there is
-// no bound.
+// sample is then bad, with [context.DeadlineExceeded]. LoadMany gets perSample times the number of its
+// samples. If LoadMany is given up, its samples are loaded one by one. The time includes the repetitions of
+// [WithRetry]. Each Open, Next, Skip and Close of a shard gets perSample. By default, there is no bound.
 //
 // A call that was given up keeps its goroutine and memory until it returns. Once 1024 such calls are
 // outstanding, the epoch ends with an error. With 0 workers, the loader waits for every call, so tuning
@@ -350,8 +349,8 @@ func WithTimeout(perSample time.Duration) Option {
 }
 
 // WithWorkerInit makes each worker call f once, in its goroutine, before its first sample. With 0 workers,
-// the goroutine of the loop calls f as worker 0. After SetWorkers, an earlier worker 0 may still be loading
-// then. If f fails, the epoch ends with a *[LoadError] of Index −1; the next epoch tries again.
+// the goroutine of the loop calls f as worker 0. After SetWorkers(0), the previous worker 0 may still be
+// loading. If f fails, the epoch ends with a *[LoadError] of Index −1; the next epoch tries again.
 func WithWorkerInit(f func(ctx context.Context, worker int) error) Option {
 	return option("WithWorkerInit", everywhere|inPrecompute,
 		errorIf(f == nil, "WithWorkerInit", nil, "the function is nil"),
@@ -382,7 +381,7 @@ func WithDevice(d Device) Option {
 }
 
 // WithAlpha sets alpha, the difference in time that [Tune] ignores. It must be at least 0. Two worker counts
-// are equally fast if their times for the iterations of [WithIterations] differ by less than d. By default,
+// are equally fast if, over the batches of [WithIterations], their times differ by less than d. By default,
 // alpha is 0.5 s, but at least 1 % and at most 2 % of the fastest count's time. It is also at least 5 µs per
 // batch.
 func WithAlpha(d time.Duration) Option {
@@ -407,8 +406,8 @@ func WithIterations(n int) Option {
 
 // WithMaxWorkers sets how many workers [Tune] tries at most, 0 … 1024. By default, Tune tries up to two
 // workers per CPU that the process may use. It tries more as long as more workers are faster and CPUs are
-// idle. Without [WithStep], if a batch takes less than 10 ms, it stops once it has tried 64 workers and 4 per
-// CPU.
+// idle. Without [WithStep], if a batch takes less than 10 ms, Tune stops once it has tried both 64 workers
+// and 4 per CPU.
 func WithMaxWorkers(n int) Option {
 	return number("WithMaxWorkers", inTune|inAuto, n, 0, maxWorkers, func(o *options) { o.most = n }, n)
 }

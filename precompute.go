@@ -23,9 +23,9 @@ import (
 // the number of samples, version or the fingerprint (see [Fingerprinter]) has changed. If the samples depend
 // on anything else, change version whenever that changes.
 //
-// If the file exists, Precompute compares two of its samples with what [LoadSample] returns. If they differ,
-// Precompute returns an error. If ds can't load them, or draws them at random, Precompute only logs that.
-// Another program's file at path is an error.
+// If the file exists, Precompute compares two of its samples with what [LoadSample] returns, and returns an
+// error if they differ. If ds can't load them, or loads them differently each time, Precompute only logs
+// that. Another program's file at path is an error.
 //
 // Precompute tries all samples, even if some are bad. If more are bad than [WithErrorBudget] allows, or if
 // the run is interrupted, the loaded samples stay in path.partial, and the next call loads the rest. If a

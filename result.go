@@ -149,7 +149,7 @@ type Progress struct {
 	Done    float64       // share of the work that is done, 0 … 1. It never falls
 	Elapsed time.Duration // time since Tune was called, or since Precompute began to load
 	Left    time.Duration // for tuning, the most time that may be left, or 0 without a bound; for precomputing, an estimate
-	Trial   *Trial        // figures of the count that was measured last, so far; nil if there is none
+	Trial   *Trial        // figures so far of the count that was measured last; nil if there is none
 }
 
 // needs returns the memory that a trial needs. File pages don't count, because the system can take them

@@ -19,15 +19,15 @@ type Stats struct {
 	LoadMedian, LoadP99 time.Duration // median and 99th percentile of the time that Load takes for a sample, within 10 %
 	Copied              int           // batches that were copied to the device
 	CopiedBytes         int64         // bytes that were copied to the device
-	Transfer            time.Duration // how long the copies took, with the time that they waited on the device
+	Transfer            time.Duration // how long the copies took, including the time that they waited on the device
 	DeviceBytes         int64         // bytes of device memory that the loader uses
 	Workers             int
 	Prefetch            int   // how many batches may be ahead of the one in use, now
 	Slots               int   // batch buffers that have memory now, retained batches included
 	SlotBytes           int64 // bytes of that memory
 	Retained            int   // batches retained past their iteration
-	DatasetBytes        int64 // bytes of memory of datasets: samples of [Cached], files that a vision.Folder remembers, and processes that load for a dataset
-	WindowBytes         int64 // bytes of Data of the records that are in a stream's shuffle window now
+	DatasetBytes        int64 // bytes of memory of datasets: samples of [Cached], what a vision.Folder remembers of its files, and processes that load for a dataset
+	WindowBytes         int64 // bytes of Record.Data in a stream's shuffle window now
 
 	elapsed time.Duration // since the loader was made
 }

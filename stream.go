@@ -43,12 +43,12 @@ type ShardReader interface {
 }
 
 // A Skipper passes over records fast. Without Skip, [Loader.Resume] reads and drops the records before the
-// state. Ranks that share a shard read and drop each other's records.
+// state, and ranks that share a shard read and drop each other's records.
 type Skipper interface {
 	ShardReader
 	// Skip passes over at most n records, n ≥ 1, and returns how many. If it returns 0 and no error, the
 	// loader reads one record with Next. If no record is left, the error is [io.EOF] itself. Any other error
-	// ends the shard. Skip must not pass over a record that Next can't read. If it is next, Skip fails.
+	// ends the shard. Skip must stop before a record that Next can't read, and fail if that one is first.
 	Skip(ctx context.Context, n int) (skipped int, err error)
 }
 
@@ -58,7 +58,7 @@ type Skipper interface {
 // the position in this order, over all ranks.
 //
 // Each rank needs at least one shard. Without [WithEpochSamples], ranks may have different numbers of
-// batches. A [CountedStream] has neither restriction. Up to 256 records per shard are read ahead, but at most
+// batches. Neither is true of a [CountedStream]. Up to 256 records per shard are read ahead, but at most
 // about 256 MiB in all.
 func Streamed(s Stream) Dataset { return &streamDataset{streams: []Stream{s}} }
 
@@ -174,10 +174,10 @@ type Phase struct {
 
 // MixedStreams makes a dataset of several streams that have the same fields, and mixes them by weights. In
 // every block of Mix.Block samples on a rank, each stream has its share. Fractions of samples are carried to
-// the next block. MixedStreams needs [WithEpochSamples]. If the number of ranks is the same, a
-// [CountedStream] continues where its last epoch ended. Any other stream starts from its beginning in each
-// epoch, and whenever it has ended. If an epoch takes only a part of a stream, the stream's end is never
-// read. A [ShardError] numbers the shards of all streams in turn.
+// the next block. MixedStreams needs [WithEpochSamples]. If the number of ranks hasn't changed, a
+// [CountedStream] continues where its previous epoch ended. Any other stream starts from its beginning in
+// each epoch, and whenever it has ended. If an epoch takes only a part of a stream, the stream's end is never
+// read. In a [ShardError], the shards of all streams are numbered together, in order.
 func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 	var errs []error
 	bad := func(value any, format string, args ...any) {
@@ -301,11 +301,11 @@ func (f *funcReader[R]) Close() error {
 }
 
 // A CountedStream is a [Stream] that knows how many records its shards have. So the order of an epoch doesn't
-// depend on the ranks. All ranks have the same number of batches, and there may be more ranks than shards.
-// [Loader.Resume] works with any number of ranks. With [WithEpochSamples], an epoch begins where the one
-// before ended, so every record comes once before any comes again. If a shard has too few or too many
-// records, the difference becomes bad samples, with a *[ShardError]. [WithInterleave] counts the shards that
-// all ranks together read. With [MixedStreams], the number of ranks can change only between epochs.
+// depend on the ranks. Ranks have equally many batches, and may outnumber the shards. [Loader.Resume] works
+// with any number of ranks. With [WithEpochSamples], an epoch begins where the last one ended, so every
+// record comes once before any comes again. If a shard has too few, each missing record is a bad sample, with
+// a *[ShardError]. If it has too many, the last counted one is bad. [WithInterleave] counts the shards of all
+// ranks. With [MixedStreams], the number of ranks can change only between epochs.
 type CountedStream interface {
 	Stream
 	Records(shard int) int // returns the number of records of a shard, 0 ≤ shard < Shards. If it returns −1 for any shard, the loader ignores all counts. A shard with 0 records isn't opened. A loader asks once

@@ -68,8 +68,8 @@ func (b staged) Failed(err error) {
 }
 
 // CUDA returns the NVIDIA GPU with the given number, from 0. If there is none, the error is [ErrNoDevice].
-// CUDA needs NVIDIA's driver. A build without cgo needs the tag nwt_purego; otherwise another error says so.
-// A build with the tag cuda needs the toolkit.
+// CUDA needs NVIDIA's driver. A build without cgo needs the tag nwt_purego: without the tag, another error
+// says so. A build with the tag cuda needs the toolkit.
 func CUDA(ordinal int) (Device, error) {
 	dev, err := cuda.Open(ordinal)
 	if err != nil {
@@ -96,7 +96,7 @@ type Device interface {
 	Free(ptr uintptr) error
 	NewEvent() (uintptr, error) // returns a handle for a point in a session's queue
 	FreeEvent(event uintptr) error
-	Open() (driver.Session, error) // opens a session for one loader, which is a queue of copies
+	Open() (driver.Session, error) // opens a session, a queue of copies for one loader
 }
 
 // Host returns the default device: batches stay where they were loaded.

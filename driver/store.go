@@ -13,10 +13,10 @@ import (
 // because each request must take only a part of that time.
 func TimeoutOf(ctx context.Context) time.Duration { return callctx.Timeout(ctx) }
 
-// Temporary reports whether an error is temporary, as nwt.WithRetry judges it. If err doesn't show that,
-// Temporary returns false, false. Then only code that knows err's origin can decide. For nil, Temporary
-// returns false, true. A store that wraps its errors needs Temporary. A server needs it to tell the client
-// whether an error is temporary.
+// Temporary reports whether an error is temporary, as nwt.WithRetry judges it. If err doesn't show whether it
+// is temporary, Temporary returns false, false. Then only code that knows err's origin can decide. For nil,
+// Temporary returns false, true. A store that wraps its errors needs Temporary. A server needs it to tell the
+// client whether an error is temporary.
 func Temporary(err error) (temporary, known bool) {
 	if err == nil {
 		return false, true

@@ -52,8 +52,8 @@ func WithContentFingerprint() Option { return func(o *classfolder.Options) { o.C
 // order, the classes, links and the names that are skipped are as in vision.OpenFolder.
 //
 // load fills the fields of a sample from a file, under the rules of [nwt.Dataset]. Its errors needn't name
-// the file. If fields and load are nil, a sample is its label alone. A program that needs the names of the
-// files first opens the folder so, and calls With later.
+// the file. If fields and load are nil, a sample is its label alone. Pass nil for both if you need the names
+// of the files first, and call With later.
 func Open(ctx context.Context, dir string, extensions []string, fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error, opts ...Option) (*Folder, error) {
 	o := classfolder.Options{Package: "folder", Extensions: extensions}
 	for i, opt := range opts {

@@ -11,8 +11,8 @@ import (
 )
 
 // LocallyShuffled visits each sample once per epoch. Its order suits files whose blocks are read or decoded
-// whole, such as row groups of Parquet or chunks of HDF5. The blocks come in random order. Then window
-// successive blocks are mixed with each other, sample by sample. A wider window mixes better, and costs more
+// whole, such as row groups of Parquet or chunks of HDF5. The blocks come in random order. Each group of
+// window successive blocks is then mixed, sample by sample. A wider window mixes better, and costs more
 // memory.
 //
 // sizes is the number of samples in each block, in the order of the dataset: the first block is samples 0 …

@@ -33,12 +33,12 @@ type ClassBatch struct {
 // yet. When too few are left, its samples are shuffled again.
 //
 // WithBatchSize must be at least Classes × Samples. If the last step has fewer batches than there are ranks,
-// several ranks share a batch. [nwt.WithDropLast] leaves such a step out. To change a class's weight, call
-// SetSampler between epochs, and save the new weights with the model.
+// several ranks share a batch. [nwt.WithDropLast] leaves such a step out. To change a class's weight, pass a
+// new PerClass to SetSampler between epochs, and save the new weights with the model.
 //
 // The order of an epoch is computed as a whole. For ten million samples in classes of 4, this takes about 0.5
 // s. The first epoch waits for this. The next order is computed in the background once half of an epoch is
-// loaded. The orders of two successive epochs are kept. Each takes 8 bytes per class of a batch.
+// loaded. The orders of two successive epochs are kept. Each takes 8 bytes for each class in each batch.
 func PerClass(labels []int, b ClassBatch, seed uint64) (nwt.BatchSampler, error) {
 	s := &perClass{classes: b.Classes, each: b.Samples, seed: seed, last: len(labels) - 1}
 	if err := errors.Join(s.group(labels, b.Weights), s.checkSize(len(labels))); err != nil {

@@ -58,8 +58,8 @@ type drawn struct {
 }
 
 // NewPrioritized makes a Prioritized that draws the given number of samples at a time from 0 … capacity−1.
-// All weights are 0 at first, so an index comes only once its weight is set. So a replay buffer may grow up
-// to the capacity. The dataset must have at least capacity samples. A Prioritized takes 16 to 32 bytes per
+// All weights are 0 at first, and an index isn't drawn before its weight is set. So a replay buffer may grow
+// up to the capacity. The dataset must have at least capacity samples. A Prioritized takes 16 to 32 bytes per
 // index.
 func NewPrioritized(capacity, draws int, seed uint64) (*Prioritized, error) {
 	var errs []error

@@ -17,9 +17,9 @@ import (
 
 // Stratified does what [nwt.Split] does, but within each class. Every part gets its share of the class,
 // rounded up or down. The choice is random, and the same seed gives the same parts. Samples that are left
-// after rounding go to the parts that lack most. So the only sample of a class goes to the part that is
-// furthest below its share. class(i) returns the class of sample i, which may be any number. For a
-// vision.Folder or a folder.Folder, pass its method Class.
+// after rounding go to the parts that are furthest below their shares. So does the only sample of a class.
+// class(i) returns the class of sample i, which may be any number. For a vision.Folder or a folder.Folder,
+// pass its method Class.
 func Stratified(ds nwt.Dataset, seed uint64, class func(index int) int, shares ...float64) ([]nwt.Dataset, error) {
 	if err := check("Stratified", ds, shares...); err != nil {
 		return nil, err
