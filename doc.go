@@ -28,7 +28,8 @@
 //   - What a batch contains: [WithBatchSize], [WithDropLast], [WithShuffle], [WithSampler], [WithSeed];
 //     for streams also [WithInterleave], [WithShuffleWindow], [WithEpochSamples].
 //   - How batches are loaded: [WithWorkers], [WithAutoWorkers], [WithPrefetch], [WithUnordered],
-//     [WithWorkerInit], [WithBatchTransform], [WithDevice], [WithPinned], [WithoutPinned], [WithRank], [WithRankFromEnv].
+//     [WithWorkerInit], [WithBatchTransform], [WithDevice], [WithPinned], [WithoutPinned], [WithRank],
+//     [WithRankFromEnv].
 //   - If something fails: [WithErrorBudget], [WithRetry], [WithTimeout], [WithLogger],
 //     [WithChecks].
 //   - How to tune: [WithStep], [WithStrategy], [WithAlpha], [WithRelativeAlpha],

@@ -143,11 +143,11 @@ func nameOf(s nwt.Sampler) string {
 // repeated augmentation or a curriculum. If an index comes more than once, its sample is augmented
 // differently each time.
 //
-// The function must be pure: for an epoch, it returns the same indices on every rank and in every run. The
-// goroutine that first asks for a position of an epoch calls it. Other goroutines that ask for this epoch
-// wait meanwhile. The indices of two successive epochs are kept, so the function must not change a slice that
-// it has returned. For an epoch that is no longer kept, the function is called again. If the function returns
-// more or fewer than n indices, every position of the epoch fails with a *[nwt.LoadError].
+// The function must be pure: for an epoch, it returns the same indices on every rank and in every run. It is
+// called by the goroutine that first asks for a position of an epoch. Other goroutines that ask for this
+// epoch wait meanwhile. The indices of two successive epochs are kept, so the function must not change a
+// slice that it has returned. For an epoch that is no longer kept, the function is called again. If the
+// function returns more or fewer than n indices, every position of the epoch fails with a *[nwt.LoadError].
 func Computed(n int, order func(epoch int) []int) (nwt.Sampler, error) {
 	var errs []error
 	if n < 1 || n > permute.MaxLen {

@@ -82,8 +82,9 @@ COMMON = """
         with the same seed are the same.
     drop_last=False: whether the last batch is left out if it isn't full.
     num_workers=None: how many samples are loaded at a time. None: as many as this rank has CPUs.
-        0 means 1, while torch's 0 means this process. Workers are threads. If they run your Python code, they are processes.
-    tune=False: whether the loader measures the best number of workers at the start. This takes some
+        0 means 1, while torch's 0 means this process. Workers are threads, or processes if they run
+        your Python code.
+    tune=False: whether the loader measures at the start which number of workers is best. This takes some
         seconds, and num_workers is ignored. The number is kept in the user's cache folder. `result`
         is the table of what was measured.
     errors=0: how many samples per epoch may be bad. Bad samples are left out, logged, and counted in
@@ -110,7 +111,7 @@ def signature(init: Callable[..., None], options: type) -> inspect.Signature:
 
 
 class Local(Loader):
-    """A loader with a server of its own: the program nwt-serve. It ends with close, or with this process."""
+    """A loader with a server of its own: the program nwt-serve. The server ends with close, or with this process."""
 
     _options: type = Options
     result: str  # the table of what was measured; empty without tune
@@ -337,9 +338,10 @@ class ImageFolder(_Pictured):
     transform: your own function of each picture, called last. It gets uint8 [height, width, 3]. If it
         takes a second argument, it also gets a numpy.random.Generator. It returns an array or a
         tensor, which becomes batch["image"]. It may also return a dict of several, which keep their
-        names. Shapes and types must be the same for all pictures. Each worker calls transform in a process of this Python. Before each call, the worker
-        seeds random, numpy.random and torch by seed, epoch and position.
-    timeout: how many seconds transform may take. Then its process is killed, and the sample is bad.
+        names. Shapes and types must be the same for all pictures. Each worker calls transform in a
+        process of this Python. Before each call, the worker seeds random, numpy.random and torch by
+        seed, epoch and position.
+    timeout: how many seconds transform may take. After that, its process is killed and the sample is bad.
     classes: the names of the classes in the order of their numbers, such as train.classes.
     """
 

@@ -51,11 +51,12 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
 
     addresses: an address (host:port) or a list of addresses. If a host name stands for several hosts,
         all of them are asked. All servers must serve the same batches. A server that dies is asked
-        again, so it may come back. For the shared memory of a server on this host, the only address
-        must be shared:PATH.
+        again, so it may come back. To share memory with a server on this host, give shared:PATH as the
+        only address.
     rank, world_size: the number of this process, from 0, and how many processes train together. This
-        loader gets its rank's share of each step's samples. By default, the two are as torchrun, MPI
-        or Slurm have set them in the environment. If nothing is set, this loader gets all samples.
+        loader gets its rank's share of each step's samples. By default, both are what
+        torchrun, MPI or Slurm has set in the environment. If nothing is set, this loader gets all
+        samples.
     token: the token in the servers' -token-file.
     tls: True, or the path of a file with root certificates, if the servers use TLS.
     errors: how many samples per epoch may be bad. Bad samples are left out, logged, and counted in

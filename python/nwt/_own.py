@@ -61,18 +61,18 @@ class Dataset(Local):
     ragged: the arrays whose first dimension varies, with the greatest length allowed: {"text": 512}.
         They are padded, and "text.len0" has the lengths.
     collate_fn: makes a batch from a list of samples, in this process. The samples come as pickles.
-    object_bytes=4 MiB: how many bytes the values that are pickled may have, per sample. These are the
-        values that are neither arrays nor numbers.
+    object_bytes=4 MiB: how many bytes the pickled values of a sample may have. Values that are neither
+        arrays nor numbers are pickled.
     weights: a number per sample. Samples are drawn in these proportions.
     draws: with weights, how many samples an epoch has. By default, it has as many as the dataset.
     replacement=True: with weights, whether a sample may come several times in an epoch.
-    order: a function of the epoch that returns the indices of the epoch's samples. The ranks divide
-        the indices. The number of indices must be the same in each epoch. The indices must be the
-        same on all ranks. The function is called when an epoch begins.
+    order: a function that takes the epoch's number and returns the indices of its samples, which the
+        ranks divide. It is called when an epoch begins. It must return the same indices on all ranks,
+        and equally many for each epoch.
     lengths: a number per sample. The samples of a batch have similar lengths.
     batch_tokens: with lengths, how long the samples of a batch may be together, padding included.
-        batch_size is then the most samples of a batch.
-    timeout: how many seconds a sample may take. Then its process is killed, and the sample is bad.
+        batch_size is then the most samples that a batch may have.
+    timeout: how many seconds a sample may take. After that, its process is killed and the sample is bad.
     retryable=(): exceptions after which a sample is made again. ConnectionError and TimeoutError
         are always among them.
     worker_init_fn: called in each process, with the number of the process.

@@ -42,14 +42,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     """In place of torch's DataLoader: change the import, and keep the line.
 
     dataset: an object with __len__ and __getitem__, as for torch's DataLoader. A batch has the
-        structure of a sample, with tensors and, for strings, lists. The arguments and their defaults
-        are torch's. Those of nwt.Dataset come after them, such as tune, ragged and errors.
-        The dataset may also be a loader of nwt, which has these arguments itself. A batch is then a
+        structure of a sample. It has tensors, and lists for strings. The arguments and their defaults
+        are torch's. After them come the arguments of nwt.Dataset, such as tune, ragged and errors.
+        The dataset may also be a loader of nwt, which takes these arguments itself. A batch is then a
         dict of tensors.
     num_workers=0: how many processes make samples. 0 means 1, while torch's 0 means this process.
     sampler: torch's own samplers say how samples are ordered: RandomSampler, SequentialSampler,
         WeightedRandomSampler, SubsetRandomSampler and DistributedSampler. The order depends on seed,
-        and the ranks divide it. Any other sampler gives this rank's own indices, when an epoch begins.
+        and the ranks divide it. Any other sampler gives this rank's own indices when an epoch begins.
     seed: by default, the seed of `generator`, or 0 without a generator.
     fields: with ("image", "label"), a batch is a tuple of these tensors. With
         {"pixel_values": "image"}, a batch is a dict in which the tensor "image" is named "pixel_values".
