@@ -2,45 +2,35 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
-	"slices"
+	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
-	"github.com/apache/arrow-go/v18/parquet/file"
-	"github.com/apache/arrow-go/v18/parquet/metadata"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
 )
 
-// written returns where a new table lies, and what is in it.
-func written(t *testing.T, groups, rows, columns int) (path string, whole []byte) {
+func made(t *testing.T, groups, rows int) (*table, string) {
 	t.Helper()
-	path = filepath.Join(t.TempDir(), "table.parquet")
-	require.NoError(t, writeTable(path, groups, rows, columns))
-	whole, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return path, whole
+	path := filepath.Join(t.TempDir(), "table.parquet")
+	require.NoError(t, writeTable(path, groups, rows))
+	return opened(t, path), path
 }
 
-func made(t *testing.T, groups, rows int) *table {
+func opened(t *testing.T, path string, names ...string) *table {
 	t.Helper()
-	path, _ := written(t, groups, rows, 4)
-	tab, err := openTable(path)
+	tab, err := openTable(path, names...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tab.Close()) })
 	return tab
@@ -61,11 +51,11 @@ func labels(t *testing.T, tab *table, state nwt.State, world, batch, workers, st
 		for b, err := range l.Resume(t.Context(), state) {
 			require.NoError(t, err)
 			from, n := reached.Samples, b.State().Samples-reached.Samples
-			for k, label := range nwt.Values[int64](b, 4) {
+			longest := b.Shape(1)[1]
+			for k, label := range nwt.Values[int64](b, 2) {
 				all[from+n*rank/world+k] = label
-				for c := range 4 {
-					require.Equal(t, float32(label)+float32(c)/8, nwt.Values[float32](b, c)[k])
-				}
+				require.Equal(t, float32(label)+0.25, nwt.Values[float32](b, 0)[k])
+				require.Equal(t, fmt.Sprint("row ", label), string(b.Bytes(1)[k*longest:][:b.Lens(1, 0)[k]]))
 			}
 			reached = b.State()
 			if done++; done == steps {
@@ -78,7 +68,7 @@ func labels(t *testing.T, tab *table, state nwt.State, world, batch, workers, st
 }
 
 func TestATableGoesOnInTheMiddleOfAnEpochOnOtherRanks(t *testing.T) {
-	tab := made(t, 8, 100)
+	tab, _ := made(t, 8, 100)
 	start := nwt.State{Epoch: 1}
 	whole, _ := labels(t, tab, start, 1, 32, 0, -1)
 	require.Len(t, whole, 800)
@@ -99,248 +89,130 @@ func TestNoRowGroupIsDecodedTwiceInAnEpoch(t *testing.T) {
 	require.Positive(t, again)
 }
 
-// The decoder of arrow-go allocates for every column of a row group. Batches whose rows are
-// decoded cost nothing more.
-func TestOnlyDecodingAllocates(t *testing.T) {
-	const rows, batch = 1000, 50
-	tab := made(t, 20, rows)
-	order, err := tab.order(42)
-	require.NoError(t, err)
-	l, err := nwt.NewLoader(tab, nwt.WithSampler(order), nwt.WithBatchSize(batch), nwt.WithWorkers(0), nwt.WithPrefetch(2)) // a depth that is looked for asks once for the memory left
-	require.NoError(t, err)
-	defer l.Close()
-	next, stop := iter.Pull2(l.Epoch(t.Context(), 0))
-	defer stop()
-	next()
-	first := tab.decoded.Load()
-	var decoding, decoded uint64 // allocations in batches for which a row group was decoded, and in the others
-	without := uint64(0)         // number of those others
-	for range 20*rows/batch - 1 {
-		before := tab.decoded.Load()
-		n := allocations(func() {
-			_, err, more := next()
-			require.NoError(t, err)
-			require.True(t, more)
-		})
-		if tab.decoded.Load() > before {
-			decoding += n
-		} else {
-			decoded += n
-			without++
+// The table of testdata was written by pyarrow: see make.py there.
+func TestATableIsWhatPyarrowWrote(t *testing.T) {
+	tab := opened(t, "testdata/table.parquet")
+	require.Equal(t, 60, tab.Len())
+	for i := range 60 {
+		s, err := nwt.LoadSample(t.Context(), tab, i)
+		require.NoError(t, err)
+		require.EqualValues(t, -i, nwt.Values[int64](s, 0)[0])
+		require.Equal(t, i%5, s.Len(1, 0))
+		for c, x := range nwt.Values[float32](s, 1)[:i%5] {
+			require.Equal(t, float32(i)+0.25*float32(c), x)
 		}
+		require.Equal(t, fmt.Sprintf("row %d größer", i), string(s.Bytes(2)[:s.Len(2, 0)]))
 	}
-	require.Greater(t, without, uint64(300))
-	require.Less(t, decoded, without/10, "of %d batches", without)
-	groups := uint64(tab.decoded.Load() - first)
-	perGroup := uint64(testing.AllocsPerRun(5, func() { require.NoError(t, tab.decode(t.Context(), tab.newGroup(3))) }))
-	t.Logf("%d allocations for each of %d row groups, %d of them in decoding 5 columns", decoding/groups, groups, perGroup)
-	require.Less(t, decoding, groups*(perGroup+20))
 }
 
-func allocations(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.Mallocs - before.Mallocs
+// nullable writes a table as pyarrow does by default: all columns may have nulls, and Arrow's
+// schema is kept. Each row is a JSON object, and two are a row group.
+func nullable(t *testing.T, fields []arrow.Field, rows ...string) (path string) {
+	t.Helper()
+	for i := range fields {
+		fields[i].Nullable = true
+	}
+	schema := arrow.NewSchema(fields, nil)
+	record, _, err := array.RecordFromJSON(memory.DefaultAllocator, schema, strings.NewReader("["+strings.Join(rows, ",")+"]"))
+	require.NoError(t, err)
+	path = filepath.Join(t.TempDir(), "table.parquet")
+	out, err := os.Create(path)
+	require.NoError(t, err)
+	w, err := pqarrow.NewFileWriter(schema, out, parquet.NewWriterProperties(parquet.WithMaxRowGroupLength(2)), pqarrow.NewArrowWriterProperties(pqarrow.WithStoreSchema()))
+	require.NoError(t, err)
+	require.NoError(t, w.Write(record))
+	require.NoError(t, w.Close())
+	return path
+}
+
+func TestColumnsOfAllPlainTypesAreLoaded(t *testing.T) {
+	for _, c := range []struct {
+		of     arrow.DataType
+		json   [3]string
+		values [3]any
+	}{
+		{arrow.FixedWidthTypes.Boolean, [3]string{"true", "false", "true"}, [3]any{true, false, true}},
+		{arrow.PrimitiveTypes.Int8, [3]string{"-1", "0", "127"}, [3]any{int8(-1), int8(0), int8(127)}},
+		{arrow.PrimitiveTypes.Int64, [3]string{"-1", "0", "9"}, [3]any{int64(-1), int64(0), int64(9)}},
+		{arrow.PrimitiveTypes.Uint16, [3]string{"1", "0", "65535"}, [3]any{uint16(1), uint16(0), uint16(65535)}},
+		{arrow.FixedWidthTypes.Float16, [3]string{"1", "0", "-2"}, [3]any{uint16(0x3c00), uint16(0), uint16(0xc000)}},
+		{arrow.PrimitiveTypes.Float64, [3]string{"0.1", "0", "-2"}, [3]any{0.1, 0.0, -2.0}},
+		{arrow.FixedWidthTypes.Timestamp_us, [3]string{"7", "0", "-1"}, [3]any{int64(7), int64(0), int64(-1)}},
+		{arrow.BinaryTypes.String, [3]string{`"é"`, `""`, `"abc"`}, [3]any{[]byte("é"), []byte{}, []byte("abc")}},
+		{arrow.BinaryTypes.LargeString, [3]string{`"é"`, `""`, `"abc"`}, [3]any{[]byte("é"), []byte{}, []byte("abc")}},
+		{arrow.BinaryTypes.Binary, [3]string{`"AQID"`, `""`, `"/w=="`}, [3]any{[]byte{1, 2, 3}, []byte{}, []byte{255}}},
+		{arrow.ListOf(arrow.PrimitiveTypes.Int64), [3]string{"[1,2]", "[]", "[3]"}, [3]any{[]int64{1, 2}, []int64{}, []int64{3}}},
+	} {
+		t.Run(c.of.String(), func(t *testing.T) {
+			var rows []string
+			for _, v := range c.json {
+				rows = append(rows, `{"x":`+v+`}`)
+			}
+			tab := opened(t, nullable(t, []arrow.Field{{Name: "x", Type: c.of}}, rows...))
+			for i, value := range c.values {
+				s, err := nwt.LoadSample(t.Context(), tab, i)
+				require.NoError(t, err)
+				want, err := binary.Append(nil, binary.NativeEndian, value)
+				require.NoError(t, err)
+				got := s.Bytes(0)
+				if f := tab.Fields()[0]; f.RaggedDims > 0 {
+					got = got[:s.Len(0, 0)*f.Type.Size()]
+				}
+				require.Equal(t, fmt.Sprintf("%x", want), fmt.Sprintf("%x", got))
+			}
+		})
+	}
+}
+
+func TestARowWithANullIsABadSampleThatIsNamed(t *testing.T) {
+	tab := opened(t, nullable(t, []arrow.Field{
+		{Name: "x", Type: arrow.PrimitiveTypes.Float32}, {Name: "l", Type: arrow.ListOf(arrow.PrimitiveTypes.Int64)}, {Name: "s", Type: arrow.BinaryTypes.String},
+	}, `{"x":1,"l":[1],"s":"a"}`, `{"x":null,"l":[1],"s":"a"}`, `{"x":1,"l":null,"s":"a"}`, `{"x":1,"l":[1,null],"s":"a"}`, `{"x":1,"l":[],"s":null}`, `{"x":9,"l":[2],"s":""}`))
+	for i, want := range []string{"", `row 1: column "x" is null`, `row 2: column "l" is null`, `row 3: column "l" is null, or has a null`, `row 4: column "s" is null`, ""} {
+		if _, err := nwt.LoadSample(t.Context(), tab, i); want == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, want)
+		}
+	}
+}
+
+func TestAColumnThatCannotBeLoadedIsNamedAndCanBeLeftOut(t *testing.T) {
+	for of, json := range map[arrow.DataType]string{
+		arrow.StructOf(arrow.Field{Name: "y", Type: arrow.PrimitiveTypes.Int8}): `{"y":1}`,
+		arrow.ListOf(arrow.BinaryTypes.String):                                  `["a"]`,
+		&arrow.Decimal128Type{Precision: 5}:                                     `"1"`,
+	} {
+		path := nullable(t, []arrow.Field{{Name: "x", Type: of}, {Name: "label", Type: arrow.PrimitiveTypes.Int64}}, fmt.Sprintf(`{"x":%s,"label":3}`, json))
+		_, err := openTable(path)
+		require.ErrorContains(t, err, `column "x": `)
+		require.ErrorContains(t, err, "can't be loaded; name the columns to load after the file")
+		s, err := nwt.LoadSample(t.Context(), opened(t, path, "label"), 0)
+		require.NoError(t, err)
+		require.Equal(t, []int64{3}, nwt.Values[int64](s, 0))
+		_, err = openTable(path, "label", "lable")
+		require.ErrorContains(t, err, `no column "lable"`)
+	}
 }
 
 func TestATableThatCannotBeReadIsNamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.parquet")
 	require.NoError(t, os.WriteFile(path, []byte("PAR1 is not enough PAR1"), 0o600))
-	_, err := openTable(path)
-	require.ErrorContains(t, err, path)
-	_, err = openTable(t.TempDir())
-	require.ErrorContains(t, err, "not a regular file")
-}
-
-// footer returns where a file's footer begins.
-func footer(file []byte) int {
-	n := len(file) - 8
-	return n - int(binary.LittleEndian.Uint32(file[n:]))
-}
-
-// loads returns the number of rows that an epoch of the file at path delivers; each must be one
-// that was written.
-func loads(t *testing.T, path string) (rows int, err error) {
-	tab, err := openTable(path)
-	if err != nil {
-		return 0, err
+	for _, path := range []string{path, t.TempDir(), "none.parquet"} {
+		_, err := openTable(path)
+		require.ErrorContains(t, err, path)
 	}
-	defer tab.Close()
-	order, err := tab.order(42)
-	if err != nil {
-		return 0, err
-	}
-	l, err := nwt.NewLoader(tab, nwt.WithSampler(order), nwt.WithWorkers(2))
-	require.NoError(t, err)
-	defer l.Close()
-	for b, err := range l.Epoch(t.Context(), 0) {
-		if err != nil {
-			return rows, err
-		}
-		rows += b.Len()
-		for k, i := range b.Indices() {
-			require.EqualValues(t, i, nwt.Values[int64](b, len(b.Fields())-1)[k])
-		}
-	}
-	return rows, nil
-}
-
-func TestAFooterThatLiesIsAnErrorAndLosesNoRow(t *testing.T) {
-	path, whole := written(t, 3, 100, 2)
-	allRows := func(m *metadata.FileMetaData, rows int64) {
-		m.NumRows += rows - m.RowGroups[1].NumRows
-		m.RowGroups[1].NumRows = rows
-		for _, c := range m.RowGroups[1].Columns {
-			c.MetaData.NumValues = rows
-		}
-	}
-	for name, c := range map[string]struct {
-		lie  func(m *metadata.FileMetaData)
-		want string
-	}{
-		"the truth": {func(*metadata.FileMetaData) {}, ""},
-		"a row group without rows": {func(m *metadata.FileMetaData) {
-			empty := *m.RowGroups[0]
-			empty.NumRows, empty.Columns = 0, nil
-			for _, c := range m.RowGroups[0].Columns {
-				c, data := *c, *c.MetaData
-				data.NumValues = 0
-				c.MetaData = &data
-				empty.Columns = append(empty.Columns, &c)
-			}
-			m.RowGroups = slices.Insert(m.RowGroups, 1, &empty)
-		}, ""},
-		"a trillion rows":           {func(m *metadata.FileMetaData) { allRows(m, 1<<40) }, "row group 1: 1099511627776 rows, want 0 to 44739242"},
-		"fewer than no rows":        {func(m *metadata.FileMetaData) { allRows(m, -1) }, "row group 1: -1 rows"},
-		"fewer rows than there are": {func(m *metadata.FileMetaData) { allRows(m, 60) }, "more than 60 rows"},
-		"more rows than there are":  {func(m *metadata.FileMetaData) { allRows(m, 140) }, "unexpected EOF"},
-		"a column of other rows":    {func(m *metadata.FileMetaData) { m.RowGroups[2].Columns[1].MetaData.NumValues = 7 }, "row group 2: column 1 has 7 values for 100 rows"},
-		"another number of rows":    {func(m *metadata.FileMetaData) { m.NumRows = 299 }, "have 300 rows, not 299"},
-		"a column of 32 TB":         {func(m *metadata.FileMetaData) { m.RowGroups[0].Columns[0].MetaData.TotalCompressedSize = 1 << 45 }, "column 0 is said to be 35184372088832 bytes"},
-		"a column past the end": {func(m *metadata.FileMetaData) {
-			c := m.RowGroups[0].Columns[0].MetaData
-			c.DataPageOffset, c.DictionaryPageOffset = 1<<45, nil
-		}, "from byte 35184372088832 on"},
-		"a column before the start": {func(m *metadata.FileMetaData) { m.RowGroups[0].Columns[0].MetaData.DataPageOffset = -1 << 45 }, "row group 0: column 0"},
-		"a label of another type":   {func(m *metadata.FileMetaData) { m.FileMetaData.Schema[3].Type = m.FileMetaData.Schema[1].Type }, "row group 0: column 2 has the type INT64, not FLOAT"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r, err := file.NewParquetReader(bytes.NewReader(whole))
-			require.NoError(t, err)
-			c.lie(r.MetaData())
-			lying := bytes.NewBuffer(slices.Clone(whole[:footer(whole)]))
-			n, err := r.MetaData().WriteTo(lying, nil)
-			require.NoError(t, err)
-			lying.Write(binary.LittleEndian.AppendUint32(nil, uint32(n)))
-			lying.WriteString("PAR1")
-			require.NoError(t, os.WriteFile(path, lying.Bytes(), 0o600))
-			rows, err := loads(t, path)
-			if c.want == "" {
-				require.NoError(t, err)
-				require.Equal(t, 300, rows)
-				return
-			}
-			require.ErrorContains(t, err, c.want)
-		})
-	}
-}
-
-func TestWhicheverByteOfAFooterIsDamagedNoRowIsLost(t *testing.T) {
-	path, whole := written(t, 2, 60, 1)
-	for at := footer(whole); at < len(whole); at++ {
-		for _, flip := range []byte{1, 0x80} {
-			damaged := slices.Clone(whole)
-			damaged[at] ^= flip
-			require.NoError(t, os.WriteFile(path, damaged, 0o600))
-			if rows, err := loads(t, path); err == nil {
-				require.Equal(t, 120, rows, "byte %d ^ %#x", at, flip)
-			}
-		}
-	}
-}
-
-func TestATableThatIsCutWhileItIsLoadedEndsTheEpoch(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "table.parquet")
-	require.NoError(t, writeTable(path, 20, 5000, 8))
-	tab, err := openTable(path)
-	require.NoError(t, err)
-	defer tab.Close()
-	require.NoError(t, os.Truncate(path, 10_000))
-	_, err = nwt.LoadSample(t.Context(), tab, 50_000)
-	require.ErrorIs(t, err, io.EOF)
-}
-
-// reopen has the table read from source from now on.
-func (t *table) reopen(tb testing.TB, source parquet.ReaderAtSeeker, opts ...file.ReadOption) {
-	tb.Helper()
-	require.NoError(tb, t.Close())
-	f, err := file.NewParquetReader(source, opts...)
-	require.NoError(tb, err)
-	t.file, err = pqarrow.NewFileReader(f, pqarrow.ArrowReadProperties{}, memory.DefaultAllocator)
-	require.NoError(tb, err)
-}
-
-// failing fails once.
-type failing struct {
-	parquet.ReaderAtSeeker
-	left int // reads before it fails
-}
-
-func (f *failing) ReadAt(p []byte, at int64) (int, error) {
-	if f.left--; f.left == 0 {
-		return 0, errors.New("input/output error")
-	}
-	return f.ReaderAtSeeker.ReadAt(p, at)
 }
 
 func TestARowGroupThatCouldNotBeReadOnceIsReadAgain(t *testing.T) {
-	path, whole := written(t, 2, 10, 1)
-	tab, err := openTable(path)
+	tab, path := made(t, 20, 5000)
+	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
-	source := &failing{ReaderAtSeeker: bytes.NewReader(whole)}
-	tab.reopen(t, source)
-	source.left = 1
-	_, err = nwt.LoadSample(t.Context(), tab, 3)
-	require.ErrorContains(t, err, "input/output error")
-	_, err = nwt.LoadSample(t.Context(), tab, 3)
+	require.NoError(t, os.Truncate(path, 10_000))
+	_, err = nwt.LoadSample(t.Context(), tab, 50_000)
+	require.ErrorIs(t, err, io.EOF)
+	require.ErrorContains(t, err, "row group 10")
+	require.NoError(t, os.WriteFile(path, whole, 0o600))
+	_, err = nwt.LoadSample(t.Context(), tab, 50_000)
 	require.NoError(t, err)
-}
-
-// stuck never answers until it is closed.
-type stuck struct {
-	parquet.ReaderAtSeeker
-	until chan struct{}
-}
-
-func (s stuck) ReadAt(p []byte, at int64) (int, error) {
-	<-s.until
-	return s.ReaderAtSeeker.ReadAt(p, at)
-}
-
-func TestWaitingForARowGroupThatAnotherDecodesEndsWithTheContext(t *testing.T) {
-	path, whole := written(t, 2, 10, 1)
-	synctest.Test(t, func(t *testing.T) {
-		tab, err := openTable(path)
-		require.NoError(t, err)
-		source := stuck{bytes.NewReader(whole), make(chan struct{})}
-		tab.reopen(t, source, file.WithMetadata(tab.file.ParquetReader().MetaData()))
-		first := make(chan error, 2)
-		for range 2 { // each decodes a column
-			go func() {
-				_, err := nwt.LoadSample(t.Context(), tab, 3)
-				first <- err
-			}()
-		}
-		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		_, err = nwt.LoadSample(ctx, tab, 4)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		close(source.until)
-		require.NoError(t, errors.Join(<-first, <-first))
-		_, err = nwt.LoadSample(t.Context(), tab, 4)
-		require.NoError(t, err)
-	})
 }

@@ -5,69 +5,32 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
-	"github.com/apache/arrow-go/v18/parquet/compress"
-	"github.com/apache/arrow-go/v18/parquet/file"
-	"github.com/apache/arrow-go/v18/parquet/schema"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 )
 
-// writeTable makes a table of row groups with the given number of rows and float32
-// columns. Column c of row i is i + c/8; its label is i.
-func writeTable(path string, groups, rows, columns int) error {
-	var nodes schema.FieldList
-	for c := range columns {
-		nodes = append(nodes, schema.NewFloat32Node(fmt.Sprint("x", c), parquet.Repetitions.Required, -1))
+// writeTable makes a table of row groups with the given number of rows: row i has the number i + ¼, its
+// text and, as its label, i.
+func writeTable(path string, groups, rows int) error {
+	b := array.NewRecordBuilder(memory.DefaultAllocator, arrow.NewSchema([]arrow.Field{
+		{Name: "x", Type: arrow.PrimitiveTypes.Float32}, {Name: "text", Type: arrow.BinaryTypes.String}, {Name: "label", Type: arrow.PrimitiveTypes.Int64},
+	}, nil))
+	for i := range groups * rows {
+		b.Field(0).(*array.Float32Builder).Append(float32(i) + 0.25)
+		b.Field(1).(*array.StringBuilder).Append(fmt.Sprint("row ", i))
+		b.Field(2).(*array.Int64Builder).Append(int64(i))
 	}
-	nodes = append(nodes, schema.NewInt64Node("label", parquet.Repetitions.Required, -1))
-	root, err := schema.NewGroupNode("table", parquet.Repetitions.Required, nodes, -1)
-	if err != nil {
-		return err
-	}
+	record := b.NewRecordBatch()
 	out, err := os.Create(path)
 	if err != nil {
 		return err
 	}
-	w := file.NewParquetWriter(out, root, file.WithWriterProps(parquet.NewWriterProperties(parquet.WithCompression(compress.Codecs.Snappy))))
-	for g := range groups {
-		group, err := w.AppendRowGroupChecked()
-		if err == nil {
-			err = writeGroup(group, g*rows, rows, columns)
-		}
-		if err != nil {
-			return errors.Join(err, w.Close())
-		}
-	}
-	return w.Close() // closes the file too
-}
-
-func writeGroup(w file.SerialRowGroupWriter, from, rows, columns int) error {
-	for c := range columns {
-		values := make([]float32, rows)
-		for i := range values {
-			values[i] = float32(from+i) + float32(c)/8
-		}
-		if err := write(w, values); err != nil {
-			return err
-		}
-	}
-	labels := make([]int64, rows)
-	for i := range labels {
-		labels[i] = int64(from + i)
-	}
-	if err := write(w, labels); err != nil {
-		return err
-	}
-	return w.Close()
-}
-
-// write writes the next column of a row group.
-func write[T float32 | int64](w file.SerialRowGroupWriter, values []T) error {
-	chunk, err := w.NextColumn()
+	w, err := pqarrow.NewFileWriter(record.Schema(), out, parquet.NewWriterProperties(parquet.WithMaxRowGroupLength(int64(rows))), pqarrow.DefaultWriterProps())
 	if err != nil {
-		return err
+		return errors.Join(err, out.Close())
 	}
-	_, err = chunk.(interface {
-		WriteBatch(values []T, definitions, repetitions []int16) (int64, error)
-	}).WriteBatch(values, nil, nil)
-	return errors.Join(err, chunk.Close())
+	return errors.Join(w.Write(record), w.Close()) // closes the file too
 }
