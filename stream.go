@@ -359,7 +359,6 @@ type streamFill struct {
 
 	// For other streams.
 	epochs      *shards.Epochs[Record]
-	most        int // the most records of an epoch, so that all ranks' places fit into an int
 	epoch, last int
 	number      int         // of the next batch in its epoch
 	whole       int         // batches of a whole epoch; 0: not known
@@ -377,7 +376,7 @@ func newStreamFill(r *run, ahead bool) *streamFill {
 	}
 	q := &streamFill{
 		run: r, l: r.l, ahead: ahead, queue: queue, epoch: c.First, last: c.Last,
-		before: c.Base / o.world, number: c.Skipped, most: (math.MaxInt - o.rank) / o.world,
+		before: c.Base / o.world, number: c.Skipped,
 	}
 	if r.l.setup.counted {
 		q.readLanes()
@@ -591,7 +590,7 @@ func (q *streamFill) endEpoch() {
 // fillPlaces reads records until the batch is full or the epoch ends. It returns how many it has read.
 func (q *streamFill) fillPlaces(b *batch) (n int) {
 	o := q.l.setup.opts
-	for n < o.batchSize && q.epochs.Delivered() < q.most && !q.l.ring.Stopped() && q.epochs.Next(&b.slot.records[n]) {
+	for n < o.batchSize && !q.l.ring.Stopped() && q.epochs.Next(&b.slot.records[n]) {
 		b.slot.indices[n] = (q.epochs.Delivered()-1)*o.world + o.rank
 		n++
 		if n < o.batchSize && !o.dropLast {
@@ -607,8 +606,6 @@ func (q *streamFill) wrong(n int) error {
 	o, delivered, dry := q.l.setup.opts, q.epochs.Delivered(), max(0, q.epochs.Dry())
 	shards := fmt.Sprintf("for rank %d of %d: its shards (of %d in all)", o.rank, o.world, q.l.setup.shards[dry])
 	switch {
-	case delivered == q.most:
-		return fmt.Errorf("nwt: epoch %d of %d ranks has more samples than fit in an int", q.epoch, o.world)
 	case q.l.setup.plan != nil && q.epochs.Dry() >= 0:
 		return fmt.Errorf("nwt: epoch %d has no sample of stream %d %s are empty", q.epoch, dry, shards)
 	case delivered > 0 && delivered < q.epochs.Quota:

@@ -78,7 +78,7 @@ func (e *Epochs[R]) Begin(epoch, n int) error {
 	switch {
 	case n > 0 && n == e.Quota:
 		e.delivered = n
-	case n > 0 && e.skips(n):
+	case n > 0 && e.skips():
 		err = e.skip(n)
 	default:
 		for _, p := range e.uncounted() {
@@ -189,11 +189,10 @@ func (e *Epochs[R]) Stop() {
 	}
 }
 
-// skips reports whether to skip n records: all readers must be able to skip, and n must be more than a
-// shuffle window holds. (Those in the window must be read in any case.)
-func (e *Epochs[R]) skips(n int) bool {
+// skips reports whether all readers can skip records.
+func (e *Epochs[R]) skips() bool {
 	for _, p := range e.uncounted() {
-		if p.set.Window > n || p.draws > 0 && !p.set.Skips() {
+		if p.draws > 0 && !p.set.Skips() {
 			return false
 		}
 	}

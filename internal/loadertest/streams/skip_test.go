@@ -227,24 +227,6 @@ func TestARestLateInTheLongestShuffledStreamBeginsAtOnce(t *testing.T) {
 	require.Less(t, s.Read.Load(), int64(3000), "the window, and what is read ahead")
 }
 
-func TestMoreSamplesThanAnIntCountsEndTheEpochWithAnError(t *testing.T) {
-	for world := 1; world <= 2; world++ {
-		for _, workers := range []int{0, 2} {
-			s := &kit.Tallies{Lengths: slices.Repeat([]int{math.MaxInt / 4}, 6), OnSkip: kit.Leap}
-			l := kit.NewLoader(t, nwt.Streamed(s), nwt.WithRank(world-1, world), nwt.WithBatchSize(16), nwt.WithWorkers(workers))
-			samples := 0
-			var last error
-			for b, err := range l.Resume(t.Context(), nwt.State{Samples: (math.MaxInt/world - 20) * world}) {
-				if last = err; err == nil {
-					samples += b.Len()
-				}
-			}
-			require.ErrorContains(t, last, fmt.Sprintf("nwt: epoch 0 of %d ranks has more samples than fit in an int", world))
-			require.Equal(t, 16, samples)
-		}
-	}
-}
-
 func TestSkippingEndsWithItsContext(t *testing.T) {
 	for _, workers := range []int{0, 2} {
 		synctest.Test(t, func(t *testing.T) {
