@@ -194,21 +194,21 @@ func (b *batch) fail(place, worker int, err error, stack []byte) {
 	b.bad.add(place, &LoadError{Index: b.slot.indices[place], Position: b.span.position(place), Epoch: b.span.epoch, Worker: worker, Err: err, Stack: stack})
 }
 
-// faulty remembers bad samples that were left out.
-type faulty struct {
+// badSamples remembers those of a loader that were left out.
+type badSamples struct {
 	mu    sync.Mutex
-	count int          // how many there were in all
-	list  []*LoadError // the first of them, up to maxRemembered
+	count int          // guarded by mu; how many there were in all
+	list  []*LoadError // guarded by mu; the first of them, up to maxRemembered
 }
 
 const maxRemembered = 10_000
 
-func (f *faulty) add(err *LoadError) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.count++
-	if len(f.list) < maxRemembered {
-		f.list = append(f.list, err)
+func (s *badSamples) add(err *LoadError) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count++
+	if len(s.list) < maxRemembered {
+		s.list = append(s.list, err)
 	}
 }
 
@@ -246,8 +246,8 @@ func (t *tally) applyBudget(b *batch) error {
 			return f.err
 		}
 		if bad <= budget {
-			b.l.leftOut(f.err, bad)
-			b.l.counters.faulty.add(f.err)
+			b.l.tellOfBad(f.err, bad)
+			b.l.counters.bad.add(f.err)
 			continue
 		}
 		if budget == 0 {
@@ -311,9 +311,9 @@ func (b *batch) leaveOut(list []fault) {
 	b.resize(kept)
 }
 
-// leftOut logs that a sample is left out. While tuning it logs each sample once; in an epoch it logs less
+// tellOfBad logs that a sample is left out. While tuning it logs each sample once; in an epoch it logs less
 // and less often: numbers 1 … 10, 20 … 100, 200 and so on.
-func (l *engine) leftOut(err *LoadError, bad int) {
+func (l *engine) tellOfBad(err *LoadError, bad int) {
 	if l.setup.tunes && !l.setup.once.First(err.Index) {
 		return
 	}

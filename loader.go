@@ -300,9 +300,9 @@ func (l *Loader) Indices(epoch, number int) (indices []int, err error) {
 // BadSamples returns the samples that were left out under [WithErrorBudget], in all epochs so far. It returns
 // at most the first 10 000.
 func (l *Loader) BadSamples() []*LoadError {
-	l.engine.counters.faulty.mu.Lock()
-	defer l.engine.counters.faulty.mu.Unlock()
-	return slices.Clone(l.engine.counters.faulty.list)
+	l.engine.counters.bad.mu.Lock()
+	defer l.engine.counters.bad.mu.Unlock()
+	return slices.Clone(l.engine.counters.bad.list)
 }
 
 // Stats returns a snapshot of the loader's figures.
@@ -318,9 +318,9 @@ func (l *Loader) Stats() Stats {
 		s.Occupancy = float64(ready) / float64(s.Batches)
 	}
 	s.LoadMedian, s.LoadP99 = l.engine.counters.loads.Quantile(0.5), l.engine.counters.loads.Quantile(0.99)
-	l.engine.counters.faulty.mu.Lock()
-	s.Bad = l.engine.counters.faulty.count
-	l.engine.counters.faulty.mu.Unlock()
+	l.engine.counters.bad.mu.Lock()
+	s.Bad = l.engine.counters.bad.count
+	l.engine.counters.bad.mu.Unlock()
 	l.engine.slots.mu.Lock()
 	s.Slots, s.Retained = l.engine.slots.total, l.engine.slots.retained
 	s.SlotBytes = int64(s.Slots) * int64(l.engine.setup.slotBytes)

@@ -66,7 +66,7 @@ type counters struct {
 
 	reading        durations.Stopwatch // for a stream: runs while the records of a batch are read
 	loads          durations.Histogram // written by workers
-	faulty         faulty
+	bad            badSamples
 	failedTogether atomic.Int64 // calls of LoadMany that failed
 }
 
