@@ -571,7 +571,7 @@ func (r *run) halt() {
 	r.l.pool.awaitPrepared()
 	r.beside.Wait()
 	if r.readByConsumer() {
-		r.stream.stop()
+		r.stream.from.stop()
 	}
 	r.takeBack()
 	r.l.pool.rest()

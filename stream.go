@@ -351,53 +351,58 @@ func newCounts(s Stream, n int, o *options) (_ *recordCounts, err error) {
 type streamFill struct {
 	run   *run
 	l     *engine
-	ahead bool                  // shards are read ahead, each in its own goroutine, and feed's goroutine fills the batches
-	queue chan *batch           // the batches that feed has to fill; nil unless ahead
-	lanes *shards.Lanes[Record] // for one CountedStream, see setup.counted; otherwise nil
+	ahead bool        // shards are read ahead, each in its own goroutine, and feed's goroutine fills the batches
+	queue chan *batch // the batches that feed has to fill; nil unless ahead
+	from  filler
+	ended atomic.Bool // a batch was the end: the batches opened after it are empty
+}
 
-	origin int64 // for one CountedStream: where in the lanes the first epoch begins
-
-	// For other streams.
-	epochs      *shards.Epochs[Record]
-	epoch, last int
-	number      int         // of the next batch in its epoch
-	whole       int         // batches of a whole epoch; 0: not known
-	before      int         // of a resumed epoch: records that this rank has had, and now passes over; lanes begin after them
-	started     bool        // the epoch has begun
-	done        bool        // no epoch comes after this one
-	ended       atomic.Bool // a batch was the end: the batches opened after it are empty
+// A filler is what fills batches: a countedFill for one CountedStream (see setup.counted), an epochFill for all
+// other streams.
+type filler interface {
+	fill(b *batch) // reads the records of a batch, and offers each to the workers as soon as it is read
+	stop()         // ends reading
 }
 
 func newStreamFill(r *run, ahead bool) *streamFill {
-	c, o := r.schedule, r.l.setup.opts
-	var queue chan *batch
+	q := &streamFill{run: r, l: r.l, ahead: ahead}
 	if ahead {
-		queue = make(chan *batch, ring.Capacity) // has room for every batch that can be open
-	}
-	q := &streamFill{
-		run: r, l: r.l, ahead: ahead, queue: queue, epoch: c.First, last: c.Last,
-		before: c.Base / o.world, number: c.Skipped,
+		q.queue = make(chan *batch, ring.Capacity) // has room for every batch that can be open
 	}
 	if r.l.setup.counted {
-		q.readLanes()
-		return q
-	}
-	q.epochs = &shards.Epochs[Record]{Group: q.group(), Quota: o.quota(o.world), Mix: r.l.setup.plan, Bytes: o.aheadBytes, Lost: r.l.lostAgain}
-	if q.epochs.Quota > 0 {
-		perRank := o.perRank()
-		q.whole = perRank.Steps(0)
-		q.number = q.whole - perRank.Steps(q.before)
-	}
-	first := 0
-	for k, n := range r.l.setup.shards {
-		if r.l.setup.counts[k] == nil {
-			q.epochs.Add(q.config(k, first))
-		} else {
-			q.epochs.AddCounted(q.draws(q.epochs.Group, k, first))
-		}
-		first += n
+		q.from = newCountedFill(q)
+	} else {
+		q.from = newEpochFill(q)
 	}
 	return q
+}
+
+// take fills a batch that the run has opened, or makes feed fill it.
+func (q *streamFill) take(b *batch) {
+	if q.ahead {
+		q.queue <- b
+	} else {
+		q.fill(b)
+	}
+}
+
+// feed fills the batches in queue until the run ends.
+func (q *streamFill) feed() {
+	defer q.from.stop()
+	for {
+		select {
+		case b := <-q.queue:
+			q.fill(b)
+		case <-q.run.ctx.Done():
+			return
+		}
+	}
+}
+
+func (q *streamFill) fill(b *batch) {
+	q.l.counters.reading.Start()
+	defer q.l.counters.reading.Stop()
+	q.from.fill(b)
 }
 
 // group returns what the parts of a mixture share.
@@ -478,146 +483,6 @@ func (o *options) isWholeEpoch(samples, world int) bool {
 	return left == 0 || left > 0 && left < o.batchSize && o.dropLast
 }
 
-// stop ends reading.
-func (q *streamFill) stop() {
-	if q.lanes != nil {
-		q.lanes.Stop()
-	} else {
-		q.epochs.Stop()
-	}
-}
-
-// take fills a batch that the run has opened, or makes feed fill it.
-func (q *streamFill) take(b *batch) {
-	if q.ahead {
-		q.queue <- b
-	} else {
-		q.fill(b)
-	}
-}
-
-// feed fills the batches in queue until the run ends.
-func (q *streamFill) feed() {
-	defer q.stop()
-	for {
-		select {
-		case b := <-q.queue:
-			q.fill(b)
-		case <-q.run.ctx.Done():
-			return
-		}
-	}
-}
-
-// fill reads the records of a batch and offers them to the workers, each as soon as it is read. With
-// WithDropLast it offers them all at once, since a short batch must not be loaded. If nothing is left to
-// read, b is marked as the end, with the failure if there was one.
-func (q *streamFill) fill(b *batch) {
-	q.l.counters.reading.Start()
-	defer q.l.counters.reading.Stop()
-	if q.lanes != nil {
-		q.fillStep(b)
-		return
-	}
-	o := q.l.setup.opts
-	n, more := 0, false
-	b.failure = nil
-	for n == 0 && b.failure == nil && !q.done && !q.l.ring.Stopped() {
-		if !q.started {
-			if b.failure = q.epochs.Begin(q.epoch, q.before); b.failure != nil {
-				b.failure = fmt.Errorf("nwt: %w", b.failure)
-			}
-			q.started, q.before = true, 0
-		}
-		b.span.epoch, b.number, b.span.key, b.span.from = q.epoch, q.number, q.l.seedKey, q.epochs.Delivered()*o.world+o.rank
-		if b.failure == nil {
-			n = q.fillPlaces(b)
-			more = n == o.batchSize
-		}
-		if more {
-			q.number++
-			break
-		}
-		if q.run.ctx.Err() != nil {
-			b.failure = nil // reading ended because the run did, so this isn't a failure
-		} else if b.failure == nil {
-			b.failure = q.wrong(n)
-		}
-		if o.dropLast {
-			n = 0
-		}
-		q.tellOfUnread()
-		q.endEpoch()
-	}
-	q.done = q.done || b.failure != nil
-	b.end = n == 0 || b.failure != nil
-	b.resize(n)
-	b.final = n < o.batchSize || b.number == q.whole-1
-	b.reached = q.epochs.Delivered() * o.world
-	if dropped := o.batchSize - n; n > 0 && dropped > 0 {
-		b.loadedPlaces(dropped, 0)
-	}
-	if b.end {
-		q.ended.Store(true)
-	}
-	q.l.ring.Seal(b.seq, n)
-}
-
-// tellOfUnread warns if records of a stream haven't come in the loader's first whole epoch of
-// WithEpochSamples, and won't in any other.
-func (q *streamFill) tellOfUnread() {
-	whole := q.epochs.Quota > 0 && q.epochs.Delivered() == q.epochs.Quota && (q.epoch > q.run.schedule.First || q.run.schedule.Base == 0)
-	if !whole || q.run.ctx.Err() != nil || !q.l.setup.once.First("WithEpochSamples") {
-		return
-	}
-	if parts := q.epochs.Unended(q.l.setup.opts.shuffle); len(parts) > 0 {
-		q.l.setup.opts.log.Warn("nwt: an epoch has ended before its streams did. The next one begins them anew, so their ends are never read: "+
-			"raise WithEpochSamples, or give the counts of a CountedStream", "during", q.l.setup.during(), "WithEpochSamples", q.l.setup.opts.epochSamples, "streams", parts, "shards of each", q.l.setup.shards)
-	}
-}
-
-// endEpoch moves on to the next epoch, if there is one.
-func (q *streamFill) endEpoch() {
-	q.epochs.End()
-	q.started, q.number = false, 0
-	if q.epoch == q.last {
-		q.done = true
-	} else {
-		q.epoch++
-	}
-}
-
-// fillPlaces reads records until the batch is full or the epoch ends. It returns how many it has read.
-func (q *streamFill) fillPlaces(b *batch) (n int) {
-	o := q.l.setup.opts
-	for n < o.batchSize && !q.l.ring.Stopped() && q.epochs.Next(&b.slot.records[n]) {
-		b.slot.indices[n] = (q.epochs.Delivered()-1)*o.world + o.rank
-		n++
-		if n < o.batchSize && !o.dropLast {
-			q.l.ring.Offer(b.seq, n)
-		}
-	}
-	return n
-}
-
-// wrong returns what is wrong with an epoch whose last batch has n records. An epoch without a batch is
-// an error: otherwise nobody would notice, and the other ranks would wait for this one.
-func (q *streamFill) wrong(n int) error {
-	o, delivered, dry := q.l.setup.opts, q.epochs.Delivered(), max(0, q.epochs.Dry())
-	shards := fmt.Sprintf("for rank %d of %d: its shards (of %d in all)", o.rank, o.world, q.l.setup.shards[dry])
-	switch {
-	case q.l.setup.plan != nil && q.epochs.Dry() >= 0:
-		return fmt.Errorf("nwt: epoch %d has no sample of stream %d %s are empty", q.epoch, dry, shards)
-	case delivered > 0 && delivered < q.epochs.Quota:
-		return fmt.Errorf("nwt: epoch %d has only %d of %d samples %s have become empty", q.epoch, delivered, q.epochs.Quota, shards)
-	case q.number > 0 || n > 0 && !o.dropLast:
-		return nil
-	case n > 0:
-		return fmt.Errorf("nwt: epoch %d has no batch for rank %d: WithDropLast, and fewer samples (%d) than one batch of %d", q.epoch, o.rank, n, o.batchSize)
-	}
-	return fmt.Errorf("nwt: epoch %d has no sample %s are empty", q.epoch, shards)
-}
-
 // planOf returns the order of the records of stream k, whose records are counted and whose shards are
 // numbered from first.
 func (q *streamFill) planOf(k, first int) *lanes.Plan {
@@ -640,21 +505,196 @@ func (q *streamFill) planOf(k, first int) *lanes.Plan {
 	return p
 }
 
-// readLanes starts to read a CountedStream, whose records are in lanes.
-func (q *streamFill) readLanes() {
+// A countedFill fills batches with the records of one CountedStream, which are in lanes.
+type countedFill struct {
+	run    *run
+	l      *engine
+	lanes  *shards.Lanes[Record]
+	origin int64 // where in the lanes the first epoch begins
+}
+
+func newCountedFill(q *streamFill) *countedFill {
 	c, p := q.run.schedule, q.planOf(0, 0)
-	q.origin = p.Begin(c.First, c.N, c.Base)
+	f := &countedFill{run: q.run, l: q.l, origin: p.Begin(c.First, c.N, c.Base)}
 	steps := &lanes.Steps{
-		Lanes: p.Lanes, Origin: q.origin, Base: c.Base, Epoch: int64(c.N), Step: c.Step(), Head: c.Head, Whole: c.Whole, Len: c.Len(),
+		Lanes: p.Lanes, Origin: f.origin, Base: c.Base, Epoch: int64(c.N), Step: c.Step(), Head: c.Head, Whole: c.Whole, Len: c.Len(),
 		Span: func(k int) (first, after int64, low, high int) {
 			epoch, base, k, _ := c.At(k)
 			from, to := c.Bounds(base, k)
 			low, high, _ = c.Part(base, k)
-			start := q.startOf(epoch)
+			start := f.startOf(epoch)
 			return start + int64(from), start + int64(to), low - from, high - from
 		},
 	}
-	q.lanes = shards.NewLanes(q.group(), 0, p, steps, q.config(0, 0), q.l.setup.opts.aheadBytes)
+	f.lanes = shards.NewLanes(q.group(), 0, p, steps, q.config(0, 0), q.l.setup.opts.aheadBytes)
+	return f
+}
+
+// startOf returns where in the lanes an epoch begins.
+func (f *countedFill) startOf(epoch int) int64 {
+	c := &f.run.schedule
+	return f.origin + int64(epoch-c.First)*int64(c.N)
+}
+
+func (f *countedFill) stop() { f.lanes.Stop() }
+
+// fill implements filler. Which part of the epoch the batch is, and so its State, run.place has written, as for
+// a dataset.
+func (f *countedFill) fill(b *batch) {
+	start := f.startOf(b.span.epoch)
+	f.lanes.Turn(int(b.seq - f.run.first))
+	n := 0
+	for ; n < b.opened && !f.l.ring.Stopped(); n++ {
+		position, ok := f.lanes.Next(&b.slot.records[n])
+		if !ok {
+			break
+		}
+		if b.slot.indices[n] = int(position - start); n == 0 {
+			b.span.from = b.slot.indices[0]
+		} else {
+			f.l.ring.Offer(b.seq, n)
+		}
+	}
+	b.resize(n) // fewer if the run ends: the batch will not be delivered
+	f.l.ring.Seal(b.seq, n)
+}
+
+// An epochFill fills batches with records of streams whose epochs have an end that isn't known, or of a mixture.
+type epochFill struct {
+	run         *run
+	l           *engine
+	epochs      *shards.Epochs[Record]
+	epoch, last int
+	number      int  // of the next batch in its epoch
+	whole       int  // batches of a whole epoch; 0: not known
+	before      int  // of a resumed epoch: records that this rank has had, and now passes over
+	started     bool // the epoch has begun
+	done        bool // no epoch comes after this one
+}
+
+func newEpochFill(q *streamFill) *epochFill {
+	c, o, s := q.run.schedule, q.l.setup.opts, q.l.setup
+	f := &epochFill{run: q.run, l: q.l, epoch: c.First, last: c.Last, before: c.Base / o.world, number: c.Skipped}
+	f.epochs = &shards.Epochs[Record]{Group: q.group(), Quota: o.quota(o.world), Mix: s.plan, Bytes: o.aheadBytes, Lost: q.l.lostAgain}
+	if f.epochs.Quota > 0 {
+		perRank := o.perRank()
+		f.whole = perRank.Steps(0)
+		f.number = f.whole - perRank.Steps(f.before)
+	}
+	first := 0
+	for k, n := range s.shards {
+		if s.counts[k] == nil {
+			f.epochs.Add(q.config(k, first))
+		} else {
+			f.epochs.AddCounted(q.draws(f.epochs.Group, k, first))
+		}
+		first += n
+	}
+	return f
+}
+
+func (f *epochFill) stop() { f.epochs.Stop() }
+
+// fill implements filler. With WithDropLast it offers all records at once, since a short batch must not be
+// loaded. If nothing is left to read, b is marked as the end, with the failure if there was one.
+func (f *epochFill) fill(b *batch) {
+	o := f.l.setup.opts
+	n, more := 0, false
+	b.failure = nil
+	for n == 0 && b.failure == nil && !f.done && !f.l.ring.Stopped() {
+		if !f.started {
+			if b.failure = f.epochs.Begin(f.epoch, f.before); b.failure != nil {
+				b.failure = fmt.Errorf("nwt: %w", b.failure)
+			}
+			f.started, f.before = true, 0
+		}
+		b.span.epoch, b.number, b.span.key, b.span.from = f.epoch, f.number, f.l.seedKey, f.epochs.Delivered()*o.world+o.rank
+		if b.failure == nil {
+			n = f.fillPlaces(b)
+			more = n == o.batchSize
+		}
+		if more {
+			f.number++
+			break
+		}
+		if f.run.ctx.Err() != nil {
+			b.failure = nil // reading ended because the run did, so this isn't a failure
+		} else if b.failure == nil {
+			b.failure = f.wrong(n)
+		}
+		if o.dropLast {
+			n = 0
+		}
+		f.tellOfUnread()
+		f.endEpoch()
+	}
+	f.done = f.done || b.failure != nil
+	b.end = n == 0 || b.failure != nil
+	b.resize(n)
+	b.final = n < o.batchSize || b.number == f.whole-1
+	b.reached = f.epochs.Delivered() * o.world
+	if dropped := o.batchSize - n; n > 0 && dropped > 0 {
+		b.loadedPlaces(dropped, 0)
+	}
+	if b.end {
+		f.run.stream.ended.Store(true)
+	}
+	f.l.ring.Seal(b.seq, n)
+}
+
+// tellOfUnread warns if records of a stream haven't come in the loader's first whole epoch of
+// WithEpochSamples, and won't in any other.
+func (f *epochFill) tellOfUnread() {
+	whole := f.epochs.Quota > 0 && f.epochs.Delivered() == f.epochs.Quota && (f.epoch > f.run.schedule.First || f.run.schedule.Base == 0)
+	if !whole || f.run.ctx.Err() != nil || !f.l.setup.once.First("WithEpochSamples") {
+		return
+	}
+	if parts := f.epochs.Unended(f.l.setup.opts.shuffle); len(parts) > 0 {
+		f.l.setup.opts.log.Warn("nwt: an epoch has ended before its streams did. The next one begins them anew, so their ends are never read: "+
+			"raise WithEpochSamples, or give the counts of a CountedStream", "during", f.l.setup.during(), "WithEpochSamples", f.l.setup.opts.epochSamples, "streams", parts, "shards of each", f.l.setup.shards)
+	}
+}
+
+// endEpoch moves on to the next epoch, if there is one.
+func (f *epochFill) endEpoch() {
+	f.epochs.End()
+	f.started, f.number = false, 0
+	if f.epoch == f.last {
+		f.done = true
+	} else {
+		f.epoch++
+	}
+}
+
+// fillPlaces reads records until the batch is full or the epoch ends. It returns how many it has read.
+func (f *epochFill) fillPlaces(b *batch) (n int) {
+	o := f.l.setup.opts
+	for n < o.batchSize && !f.l.ring.Stopped() && f.epochs.Next(&b.slot.records[n]) {
+		b.slot.indices[n] = (f.epochs.Delivered()-1)*o.world + o.rank
+		n++
+		if n < o.batchSize && !o.dropLast {
+			f.l.ring.Offer(b.seq, n)
+		}
+	}
+	return n
+}
+
+// wrong returns what is wrong with an epoch whose last batch has n records. An epoch without a batch is
+// an error: otherwise nobody would notice, and the other ranks would wait for this one.
+func (f *epochFill) wrong(n int) error {
+	o, delivered, dry := f.l.setup.opts, f.epochs.Delivered(), max(0, f.epochs.Dry())
+	shards := fmt.Sprintf("for rank %d of %d: its shards (of %d in all)", o.rank, o.world, f.l.setup.shards[dry])
+	switch {
+	case f.l.setup.plan != nil && f.epochs.Dry() >= 0:
+		return fmt.Errorf("nwt: epoch %d has no sample of stream %d %s are empty", f.epoch, dry, shards)
+	case delivered > 0 && delivered < f.epochs.Quota:
+		return fmt.Errorf("nwt: epoch %d has only %d of %d samples %s have become empty", f.epoch, delivered, f.epochs.Quota, shards)
+	case f.number > 0 || n > 0 && !o.dropLast:
+		return nil
+	case n > 0:
+		return fmt.Errorf("nwt: epoch %d has no batch for rank %d: WithDropLast, and fewer samples (%d) than one batch of %d", f.epoch, o.rank, n, o.batchSize)
+	}
+	return fmt.Errorf("nwt: epoch %d has no sample %s are empty", f.epoch, shards)
 }
 
 // draws prepares a CountedStream that is part k of a mixture. Each step contains the same number of
@@ -675,31 +715,4 @@ func (q *streamFill) draws(g *shards.Group, k, first int) *shards.Draws[Record] 
 		}
 		return shards.NewLanes(g, k, p, steps, q.config(k, first), bound)
 	}}
-}
-
-// startOf returns where in the lanes an epoch begins.
-func (q *streamFill) startOf(epoch int) int64 {
-	c := &q.run.schedule
-	return q.origin + int64(epoch-c.First)*int64(c.N)
-}
-
-// fillStep reads the records of a batch of a CountedStream, and offers each to the workers as soon as it
-// is read. Which part of the epoch the batch is, and so its State, run.place has written, as for a dataset.
-func (q *streamFill) fillStep(b *batch) {
-	start := q.startOf(b.span.epoch)
-	q.lanes.Turn(int(b.seq - q.run.first))
-	n := 0
-	for ; n < b.opened && !q.l.ring.Stopped(); n++ {
-		position, ok := q.lanes.Next(&b.slot.records[n])
-		if !ok {
-			break
-		}
-		if b.slot.indices[n] = int(position - start); n == 0 {
-			b.span.from = b.slot.indices[0]
-		} else {
-			q.l.ring.Offer(b.seq, n)
-		}
-	}
-	b.resize(n) // fewer if the run ends: the batch will not be delivered
-	q.l.ring.Seal(b.seq, n)
 }
