@@ -7,7 +7,7 @@ import (
 	"github.com/nwt-go/nwt/internal/watch"
 )
 
-// A call is the part of a shardReader's call of the stream, or of a Reader, that the Set can see.
+// A call is the part of a shardReader's call of the stream, or of a Reader, that the set can see.
 type call struct {
 	clock watch.Clock
 	lost  chan struct{} // closed when the call under way is given up
@@ -110,7 +110,7 @@ func (c *shardReader[R]) close() {
 }
 
 // takeNow does what take does, for a shardReader that doesn't read ahead yet.
-func (s *Set[R]) takeNow(i int, r **Item[R]) bool {
+func (s *set[R]) takeNow(i int, r **Item[R]) bool {
 	if !s.group.Ahead {
 		return s.readers[i].next(*r)
 	}
@@ -129,7 +129,7 @@ func (s *Set[R]) takeNow(i int, r **Item[R]) bool {
 
 // here runs f, which calls a Reader, for shardReader number i, which doesn't read ahead yet.
 // If the call takes too long, f runs again for the shardReader that replaces this one.
-func (s *Set[R]) here(i int, f func(*shardReader[R])) {
+func (s *set[R]) here(i int, f func(*shardReader[R])) {
 	for !s.readers[i].here(f) {
 		s.readers[i] = s.readers[i].replace()
 	}

@@ -35,20 +35,20 @@ type Epochs[R any] struct {
 // A part reads the records of one stream.
 type part[R any] struct {
 	reads[R] // either set or counted
-	set      *Set[R]
+	set      *set[R]
 	counted  *Draws[R] // for a part of Mix; else nil
 	draws    int       // records of it in all blocks of Mix that the epoch touches; math.MaxInt if the epoch ends with the shards
 }
 
 type reads[R any] interface {
-	Next(r **Item[R]) bool
-	Blank() *Item[R]
-	Return(r *Item[R])
+	next(r **Item[R]) bool
+	blank() *Item[R]
+	giveBack(r *Item[R])
 }
 
 // Add adds a part.
 func (e *Epochs[R]) Add(c Config[R]) {
-	s := New(e.Group, len(e.parts), c)
+	s := newSet(e.Group, len(e.parts), c)
 	e.parts = append(e.parts, &part[R]{reads: s, set: s})
 }
 
@@ -72,7 +72,7 @@ func (e *Epochs[R]) Begin(epoch, n int) error {
 	}
 	e.bound = e.Bytes / max(1, needed)
 	for _, p := range e.uncounted() {
-		p.set.Begin(epoch, p.draws, e.bound)
+		p.set.begin(epoch, p.draws, e.bound)
 	}
 	var err error
 	switch {
@@ -82,7 +82,7 @@ func (e *Epochs[R]) Begin(epoch, n int) error {
 		err = e.skip(n)
 	default:
 		for _, p := range e.uncounted() {
-			p.set.GoAhead()
+			p.set.goAhead()
 		}
 		if err = e.beginCounted(0); err == nil {
 			err = e.drop(n)
@@ -134,7 +134,7 @@ func (e *Epochs[R]) Next(r **Item[R]) bool {
 	if e.Mix != nil {
 		k = e.choose(r)
 	}
-	if !e.parts[k].Next(r) {
+	if !e.parts[k].next(r) {
 		e.dry = k
 		return false
 	}
@@ -147,8 +147,8 @@ func (e *Epochs[R]) Next(r **Item[R]) bool {
 func (e *Epochs[R]) choose(r **Item[R]) int {
 	k, _ := e.Mix.At(e.position(e.delivered))
 	if old := *r; old.Part != k {
-		e.parts[old.Part].Return(old)
-		*r = e.parts[k].Blank()
+		e.parts[old.Part].giveBack(old)
+		*r = e.parts[k].blank()
 	}
 	return k
 }
@@ -162,10 +162,10 @@ func (e *Epochs[R]) Delivered() int { return e.delivered }
 // Dry returns the number of the part that had no record left, or −1 if there is none.
 func (e *Epochs[R]) Dry() int { return e.dry }
 
-// Unended returns the numbers of the parts for which Set.Unended is true. It takes records from the epoch.
+// Unended returns the numbers of the parts for which set.unended is true. It takes records from the epoch.
 func (e *Epochs[R]) Unended(ordersDiffer bool) (parts []int) {
 	for k, p := range e.uncounted() {
-		if p.draws > 0 && p.set.Unended(ordersDiffer) {
+		if p.draws > 0 && p.set.unended(ordersDiffer) {
 			parts = append(parts, k)
 		}
 	}
@@ -175,7 +175,7 @@ func (e *Epochs[R]) Unended(ordersDiffer bool) (parts []int) {
 // End ends the epoch.
 func (e *Epochs[R]) End() {
 	for _, p := range e.uncounted() {
-		p.set.Stop()
+		p.set.stop()
 	}
 }
 
@@ -192,7 +192,7 @@ func (e *Epochs[R]) Stop() {
 // skips reports whether all readers can skip records.
 func (e *Epochs[R]) skips() bool {
 	for _, p := range e.uncounted() {
-		if p.draws > 0 && !p.set.Skips() {
+		if p.draws > 0 && !p.set.skips() {
 			return false
 		}
 	}
@@ -218,9 +218,9 @@ func (e *Epochs[R]) skip(n int) error {
 	var err error
 	for k, p := range e.uncounted() {
 		if n := int(counts[k]); e.Group.Ahead {
-			group.Go(func() error { return p.set.SkipTo(n, e.lost) })
+			group.Go(func() error { return p.set.skipTo(n, e.lost) })
 		} else {
-			err = cmp.Or(err, p.set.SkipTo(n, e.lost))
+			err = cmp.Or(err, p.set.skipTo(n, e.lost))
 		}
 	}
 	e.delivered = n

@@ -19,7 +19,7 @@ type Lanes[R any] struct {
 
 // A lane reads the records of one lane.
 type lane[R any] struct {
-	*Set[R]
+	set       *set[R]
 	from, end int64      // offsets of the current block
 	before    []int      // for each offset, how many of the block's records are read before its record
 	held      []*Item[R] // records of the block, in the order of reading; nil once delivered
@@ -35,15 +35,15 @@ func NewLanes[R any](g *Group, part int, p *lanes.Plan, s *lanes.Steps, c Config
 	var used []*lane[R] // those of which the rank takes records
 	for k := range p.Lanes {
 		c.Pick = func() func(int64) (lanes.Pick, bool) { return p.Picks(k) }
-		ln := &lane[R]{Set: New(g, part, c)}
+		ln := &lane[R]{set: newSet(g, part, c)}
 		l.lanes = append(l.lanes, ln)
 		if p.Next(k, p.FirstOffset(k)) >= 0 {
 			used = append(used, ln)
 		}
 	}
 	for _, ln := range used {
-		ln.Begin(0, math.MaxInt, bound/int64(len(used)))
-		ln.GoAhead()
+		ln.set.begin(0, math.MaxInt, bound/int64(len(used)))
+		ln.set.goAhead()
 	}
 	return l
 }
@@ -71,7 +71,7 @@ func (l *Lanes[R]) Next(r **Item[R]) (position int64, ok bool) {
 			if got == nil {
 				return 0, false
 			}
-			ln.Return(*r)
+			ln.set.giveBack(*r)
 			*r = got
 			return l.plan.PositionOf(k, l.offset), true
 		}
@@ -88,17 +88,17 @@ func (l *Lanes[R]) take(k int, offset int64) *Item[R] {
 	}
 	i := ln.before[offset-ln.from]
 	for len(ln.held) <= i {
-		r := ln.Blank()
-		if !ln.Set.Next(&r) {
-			ln.Return(r)
+		r := ln.set.blank()
+		if !ln.set.next(&r) {
+			ln.set.giveBack(r)
 			return nil
 		}
-		ln.mixIn(r)
+		ln.set.mixIn(r)
 		ln.held = append(ln.held, r)
 	}
 	r := ln.held[i]
 	ln.held[i] = nil
-	ln.mixOut(r)
+	ln.set.mixOut(r)
 	return r
 }
 
@@ -106,8 +106,8 @@ func (l *Lanes[R]) take(k int, offset int64) *Item[R] {
 func (ln *lane[R]) drop() {
 	for _, r := range ln.held {
 		if r != nil {
-			ln.mixOut(r)
-			ln.Return(r)
+			ln.set.mixOut(r)
+			ln.set.giveBack(r)
 		}
 	}
 	ln.from, ln.end, ln.held = 0, 0, ln.held[:0]
@@ -117,19 +117,19 @@ func (ln *lane[R]) drop() {
 func (l *Lanes[R]) Stop() {
 	for _, ln := range l.lanes {
 		ln.drop()
-		ln.Stop()
+		ln.set.stop()
 	}
 }
 
 // Draws reads the counted shards of one part of a mixture. Every rank draws the same number of its
-// records per step. Unlike a Set it continues from one epoch to the next.
+// records per step. Unlike a set it continues from one epoch to the next.
 type Draws[R any] struct {
 	Each int                                      // draws per step and rank
 	Open func(step uint64, bound int64) *Lanes[R] // starts to read at a step, at most bound bytes ahead
 
 	lanes *Lanes[R] // nil before the first draw
 	first uint64    // step at which they begin
-	next  uint64    // draw that they deliver next
+	at    uint64    // draw that they deliver next
 	draw  uint64    // draw that is asked for next
 }
 
@@ -140,14 +140,14 @@ func (d *Draws[R]) begin(draw uint64, bound int64) {
 	}
 	d.stop()
 	d.first, d.draw = draw/uint64(d.Each), draw
-	d.lanes, d.next = d.Open(d.first, bound), d.first*uint64(d.Each)
+	d.lanes, d.at = d.Open(d.first, bound), d.first*uint64(d.Each)
 }
 
-// Next replaces *r by the record of the next draw. It returns false if the context ends.
-func (d *Draws[R]) Next(r **Item[R]) bool {
-	for ; d.next <= d.draw; d.next++ {
-		if d.next%uint64(d.Each) == 0 {
-			d.lanes.Turn(int(d.next/uint64(d.Each) - d.first))
+// next replaces *r by the record of the next draw. It returns false if the context ends.
+func (d *Draws[R]) next(r **Item[R]) bool {
+	for ; d.at <= d.draw; d.at++ {
+		if d.at%uint64(d.Each) == 0 {
+			d.lanes.Turn(int(d.at/uint64(d.Each) - d.first))
 		}
 		if _, ok := d.lanes.Next(r); !ok {
 			return false
@@ -157,11 +157,11 @@ func (d *Draws[R]) Next(r **Item[R]) bool {
 	return true
 }
 
-// Blank and Return do what those of a Set do.
-func (d *Draws[R]) Blank() *Item[R] { return d.lanes.lanes[0].Blank() }
-func (d *Draws[R]) Return(r *Item[R]) {
+// blank and giveBack do what those of a set do.
+func (d *Draws[R]) blank() *Item[R] { return d.lanes.lanes[0].set.blank() }
+func (d *Draws[R]) giveBack(r *Item[R]) {
 	if d.lanes != nil { // else r is the item with which batches begin
-		d.lanes.lanes[0].Return(r)
+		d.lanes.lanes[0].set.giveBack(r)
 	}
 }
 

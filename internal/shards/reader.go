@@ -13,10 +13,10 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// A shardReader reads some of a rank's shards, one after the other. It belongs to the Set or, if it reads
+// A shardReader reads some of a rank's shards, one after the other. It belongs to the set or, if it reads
 // ahead, to its own goroutine until it is closed or given up.
 type shardReader[R any] struct {
-	set    *Set[R]
+	set    *set[R]
 	shards []int // nil if records are picked
 	progress
 	reader Reader[R]
@@ -29,7 +29,7 @@ type shardReader[R any] struct {
 	dropped R
 	got     *Item[R] // the record that was read; nil if none was left
 
-	// These are used if the shardReader reads ahead: its goroutine and the Set share them.
+	// These are used if the shardReader reads ahead: its goroutine and the set share them.
 	full, empty chan *Item[R] // for records that come and go back; nil if it doesn't read ahead
 	held        atomic.Int64  // size of its records and of the one that is being read, in bytes
 	wanted      atomic.Int64  // it reads up to this record, counted from 1, even beyond its share
@@ -45,7 +45,7 @@ type shardReader[R any] struct {
 	last int        // size of the previous record, in bytes
 	sent int        // records that were sent to full
 
-	// These belong to the Set.
+	// These belong to the set.
 	taken   int   // records that it has taken
 	size    int64 // size of the last of them, in bytes
 	counted int64 // the part of it that is in soonBytes
@@ -67,7 +67,7 @@ type progress struct {
 	from  int64 // the next record is the first one from this number on, counted in the lane
 }
 
-func newShardReader[R any](s *Set[R], shards []int) *shardReader[R] {
+func newShardReader[R any](s *set[R], shards []int) *shardReader[R] {
 	c := &shardReader[R]{set: s, shards: shards, share: s.share, due: math.MaxInt, ctx: s.group.Context}
 	if s.Pick != nil {
 		c.pick, c.visit = s.Pick(), -1

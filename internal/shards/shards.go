@@ -1,12 +1,14 @@
 // Package shards reads shards side by side, each ahead of its turn, and delivers their records in an
 // order that depends only on the configuration, not on which shard is faster.
 //
-// A [Set] belongs to one goroutine. For each shard that is being read, it has a shardReader, which reads
-// ahead in its own goroutine:
+// [Epochs] reads one stream, or several that are mixed, epoch after epoch. [Lanes] reads the records of counted
+// shards that a rank takes, in the order of package lanes; [Draws] does so for a part of a mixture. Beneath
+// them a set reads the shards of one stream, or those of one lane. It belongs to one goroutine. For each shard
+// that is being read, it has a shardReader, which reads ahead in its own goroutine:
 //
 //	shardReader    Open ──► Next ──► full ─┐                ┌─ empty ◄─ the caller's record
-//	                                       └─► Set.Next ────┘
-//	Set            takes one record of each in turn ──► window of a shuffle ──► the caller
+//	                                       └─► set.next ────┘
+//	set            takes one record of each in turn ──► window of a shuffle ──► the caller
 //
 // The memory of records that are read ahead has a limit, the bound. Half of it is shared equally by the
 // shardReaders. The other half is for a shardReader whose turn comes next but whose record doesn't fit
@@ -37,7 +39,7 @@ type skipper interface {
 // An Item is a record, with what is known of it.
 type Item[R any] struct {
 	Record R
-	Part   int // number of its Set
+	Part   int // number of its set
 	Shard  int
 	Number int   // of the record in the shard
 	Err    error // why the record couldn't be read
@@ -81,8 +83,8 @@ type Group struct {
 	Stop     func(err error) // called when a reader has ended its goroutine: reading must end
 }
 
-// A Set reads the shards of one stream.
-type Set[R any] struct {
+// A set reads the shards of one stream.
+type set[R any] struct {
 	Config[R]
 	group     *Group
 	part      int
@@ -104,20 +106,20 @@ type Set[R any] struct {
 	spare     []*Item[R] // records that are not in use
 }
 
-// New makes a Set that has read nothing. part is the number in its Items.
-func New[R any](g *Group, part int, c Config[R]) *Set[R] {
-	return &Set[R]{Config: c, group: g, part: part}
+// newSet makes a set that has read nothing. part is the number in its Items.
+func newSet[R any](g *Group, part int, c Config[R]) *set[R] {
+	return &set[R]{Config: c, group: g, part: part}
 }
 
-// Begin opens the shards of an epoch. The epoch takes draws records, in several passes if necessary; if
+// begin opens the shards of an epoch. The epoch takes draws records, in several passes if necessary; if
 // draws is math.MaxInt, it is one pass. At most bound bytes are read ahead.
-func (s *Set[R]) Begin(epoch, draws int, bound int64) {
+func (s *set[R]) begin(epoch, draws int, bound int64) {
 	s.epoch, s.draws, s.bound, s.delivered, s.passes = epoch, draws, bound, 0, 0
 	s.open()
 }
 
-// GoAhead starts reading ahead in the shards that Begin has opened, if the epoch takes records from them.
-func (s *Set[R]) GoAhead() {
+// goAhead starts reading ahead in the shards that begin has opened, if the epoch takes records from them.
+func (s *set[R]) goAhead() {
 	if !s.group.Ahead || s.draws == 0 {
 		return
 	}
@@ -132,7 +134,7 @@ func (s *Set[R]) GoAhead() {
 }
 
 // open makes the shardReaders of a pass.
-func (s *Set[R]) open() {
+func (s *set[R]) open() {
 	s.turn, s.passed, s.soon, s.soonBytes = 0, 0, 0, 0
 	s.passes++
 	if s.Pick != nil {
@@ -152,39 +154,39 @@ func (s *Set[R]) open() {
 	}
 }
 
-// Stop ends a pass: it closes what is open, and waits for the shardReaders.
-func (s *Set[R]) Stop() {
+// stop ends a pass: it closes what is open, and waits for the shardReaders.
+func (s *set[R]) stop() {
 	for _, c := range s.readers {
 		c.close()
 	}
 	s.readers = nil
 	for _, r := range s.window {
 		s.mixOut(r)
-		s.Return(r)
+		s.giveBack(r)
 	}
 	s.window = s.window[:0]
 }
 
 // mixIn counts a record that enters a window; mixOut counts one that leaves it.
-func (s *Set[R]) mixIn(r *Item[R])  { s.group.Mixing(s.Size(&r.Record)) }
-func (s *Set[R]) mixOut(r *Item[R]) { s.group.Mixing(-s.Size(&r.Record)) }
+func (s *set[R]) mixIn(r *Item[R])  { s.group.Mixing(s.Size(&r.Record)) }
+func (s *set[R]) mixOut(r *Item[R]) { s.group.Mixing(-s.Size(&r.Record)) }
 
-// Next replaces *r by the next record. It returns false after the last one, or if the context ends.
-func (s *Set[R]) Next(r **Item[R]) bool {
+// next replaces *r by the next record. It returns false after the last one, or if the context ends.
+func (s *set[R]) next(r **Item[R]) bool {
 	for !s.readOfPass(r) {
 		if !s.repeats() || s.passed == 0 || s.group.Context.Err() != nil {
 			return false
 		}
-		s.Stop()
+		s.stop()
 		s.open()
-		s.GoAhead()
+		s.goAhead()
 	}
 	s.delivered++
 	return true
 }
 
 // take replaces *r by the next record of shardReader number i. It returns false after the last.
-func (s *Set[R]) take(i int, r **Item[R]) bool {
+func (s *set[R]) take(i int, r **Item[R]) bool {
 	c := s.readers[i]
 	if c.full == nil {
 		return s.takeNow(i, r)
@@ -215,7 +217,7 @@ func (s *Set[R]) take(i int, r **Item[R]) bool {
 // wantSoon makes the shardReaders whose turn comes next read one record each, even beyond their share.
 // They are as many as the other half of the bound has room for. shardReader number i has just had its
 // turn.
-func (s *Set[R]) wantSoon(i int) {
+func (s *set[R]) wantSoon(i int) {
 	if c := s.readers[i]; s.soon > 0 {
 		s.soon, s.soonBytes, c.counted = s.soon-1, s.soonBytes-c.counted, 0
 	}
@@ -229,23 +231,23 @@ func (s *Set[R]) wantSoon(i int) {
 	}
 }
 
-// Unended reports whether records of the shards never come, if each epoch ends where this one does: the
+// unended reports whether records of the shards never come, if each epoch ends where this one does: the
 // first pass has records left and, if the order of the shards differs by epoch, no shard has ended. It
 // takes a record of each shardReader from the epoch.
-func (s *Set[R]) Unended(ordersDiffer bool) bool {
+func (s *set[R]) unended(ordersDiffer bool) bool {
 	left, ended := false, false
 	for i := range s.readers {
-		r := s.Blank()
+		r := s.blank()
 		there := s.take(i, &r)
-		s.Return(r)
+		s.giveBack(r)
 		left = left || there
 		ended = ended || !there || r.Err != nil || r.Shard != s.readers[i].shards[0]
 	}
 	return s.passes == 1 && left && !(ended && ordersDiffer)
 }
 
-// Blank returns a record for Next to replace.
-func (s *Set[R]) Blank() *Item[R] {
+// blank returns a record for next to replace.
+func (s *set[R]) blank() *Item[R] {
 	if n := len(s.spare) - 1; n >= 0 {
 		r := s.spare[n]
 		s.spare = s.spare[:n]
@@ -254,23 +256,23 @@ func (s *Set[R]) Blank() *Item[R] {
 	return s.newItem()
 }
 
-func (s *Set[R]) newItem() *Item[R] { return &Item[R]{Part: s.part} }
+func (s *set[R]) newItem() *Item[R] { return &Item[R]{Part: s.part} }
 
 // repeats reports whether the epoch may have several passes.
-func (s *Set[R]) repeats() bool { return s.draws < math.MaxInt }
+func (s *set[R]) repeats() bool { return s.draws < math.MaxInt }
 
-// Return gives back a record of the Set.
-func (s *Set[R]) Return(r *Item[R]) { s.spare = append(s.spare, r) }
+// giveBack takes back a record of the set.
+func (s *set[R]) giveBack(r *Item[R]) { s.spare = append(s.spare, r) }
 
 // readOfPass replaces *r by the next record of the pass, mixed in the window.
-func (s *Set[R]) readOfPass(r **Item[R]) bool {
+func (s *set[R]) readOfPass(r **Item[R]) bool {
 	if s.Window < 2 {
 		return s.readInOrder(r)
 	}
 	for len(s.window) < s.Window {
-		next := s.Blank()
+		next := s.blank()
 		if !s.readInOrder(&next) {
-			s.Return(next)
+			s.giveBack(next)
 			break
 		}
 		s.mixIn(next)
@@ -283,14 +285,14 @@ func (s *Set[R]) readOfPass(r **Item[R]) bool {
 	pick := s.Draw(s.epoch, s.delivered, n)
 	*r, s.window[pick] = s.window[pick], *r
 	s.mixOut(*r)
-	s.Return(s.window[pick])
+	s.giveBack(s.window[pick])
 	s.window[pick], s.window = s.window[n-1], s.window[:n-1]
 	return true
 }
 
 // readInOrder replaces *r by the next record in the order of reading: one record of each shardReader in
 // turn.
-func (s *Set[R]) readInOrder(r **Item[R]) bool {
+func (s *set[R]) readInOrder(r **Item[R]) bool {
 	empty := 0 // successive shardReaders that had no record
 	for empty < len(s.readers) {
 		at := s.turn

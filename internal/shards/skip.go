@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// Skips reports whether all readers can skip records. Begin must have opened the epoch.
-func (s *Set[R]) Skips() bool {
+// skips reports whether all readers can skip records. begin must have opened the epoch.
+func (s *set[R]) skips() bool {
 	for i := range s.readers {
 		s.here(i, func(c *shardReader[R]) { // opens its first shard
 			if c.fault == nil {
@@ -26,11 +26,11 @@ func (s *Set[R]) Skips() bool {
 	return true
 }
 
-// SkipTo moves to record n of the epoch that Begin has opened, as if the records before it had been read
+// skipTo moves to record n of the epoch that begin has opened, as if the records before it had been read
 // and dropped, and makes the shards read ahead. It reads the records that the window still holds at that
 // point, and skips the others. unread is called if one of these can't be read now; the error that it
 // returns ends the skipping.
-func (s *Set[R]) SkipTo(n int, unread func(err error) error) error {
+func (s *set[R]) skipTo(n int, unread func(err error) error) error {
 	known := 0
 	for records := math.MaxInt; ; s.open() { // number of records in a pass over the shards, as far as is known
 		there, err := s.skipInPass(n-s.delivered, records, unread)
@@ -50,7 +50,7 @@ func (s *Set[R]) SkipTo(n int, unread func(err error) error) error {
 			return fmt.Errorf("this rank's shards had %d at first, and then %d", known, records)
 		}
 		known = records
-		s.Stop()
+		s.stop()
 		if s.repeats() {
 			s.delivered = n / records * records
 		}
@@ -59,7 +59,7 @@ func (s *Set[R]) SkipTo(n int, unread func(err error) error) error {
 
 // skipInPass moves to record n of a pass whose shardReaders are open, and makes them read ahead. It
 // returns false if the pass has too few records for that.
-func (s *Set[R]) skipInPass(n, records int, unread func(err error) error) (there bool, err error) {
+func (s *set[R]) skipInPass(n, records int, unread func(err error) error) (there bool, err error) {
 	window, next := s.windowAfter(n, records)
 	// The places of the window, in the order in which their records are read.
 	places := make([]int, len(window))
@@ -83,7 +83,7 @@ func (s *Set[R]) skipInPass(n, records int, unread func(err error) error) (there
 			s.mixIn(r)
 		}
 		s.window = append(s.window, kept...)
-		s.GoAhead()
+		s.goAhead()
 	}
 	return there, err
 }
@@ -94,7 +94,7 @@ func (s *Set[R]) skipInPass(n, records int, unread func(err error) error) (there
 // As long as there are records to read, draw i puts record size-1+i into the place that is drawn. So a
 // place holds the record that the last draw from it has put there. Draws are looked at backwards until
 // each place has been drawn from, which takes about size × ln(size) draws, however large n is.
-func (s *Set[R]) windowAfter(n, records int) (window []int, next int) {
+func (s *set[R]) windowAfter(n, records int) (window []int, next int) {
 	size := s.Window
 	if size < 2 {
 		return nil, n
@@ -130,7 +130,7 @@ func (s *Set[R]) windowAfter(n, records int) (window []int, next int) {
 }
 
 // passTo skips from record *at of the pass to record to. It returns false if the pass ends before that.
-func (s *Set[R]) passTo(at *int, to int, unread func(err error) error) (there bool, err error) {
+func (s *set[R]) passTo(at *int, to int, unread func(err error) error) (there bool, err error) {
 	for *at < to && s.group.Context.Err() == nil {
 		n := s.skipSome(to - *at)
 		for _, c := range s.readers {
@@ -152,7 +152,7 @@ func (s *Set[R]) passTo(at *int, to int, unread func(err error) error) (there bo
 
 // skipSome skips up to n records in order. From each shardReader it skips only the records that are due,
 // however many records the other shardReaders still have. It returns 0 if none is left.
-func (s *Set[R]) skipSome(n int) (skipped int) {
+func (s *set[R]) skipSome(n int) (skipped int) {
 	live := 0
 	for _, c := range s.readers {
 		if !c.spent {
@@ -189,7 +189,7 @@ func (s *Set[R]) skipSome(n int) (skipped int) {
 }
 
 // skipIn skips up to n records in shardReader number i, which counts how many it has passed.
-func (s *Set[R]) skipIn(i, n int) {
+func (s *set[R]) skipIn(i, n int) {
 	s.readers[i].passed = 0
 	s.here(i, func(c *shardReader[R]) { c.skip(n) })
 }
