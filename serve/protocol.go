@@ -115,23 +115,17 @@ func hashOf(what ...any) string {
 	return fmt.Sprintf("%x", sum[:8])
 }
 
-// said is what an error says to clients, with the code that an nwt.ArgumentError has, as "reason [code]", in at most so many bytes of an HTTP header, where bytes
-// that aren't printable take three each.
+// said is what an error says to clients, in at most so many bytes and the code of an nwt.ArgumentError:
+// "reason [code]".
 func said(err error, most int) string {
-	text, cost := strings.ToValidUTF8(err.Error(), "�"), 0
+	text := strings.ToValidUTF8(err.Error(), "�")
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
 	if argument, ok := errors.AsType[*nwt.ArgumentError](err); ok && argument.Code != "" {
 		text += " [" + argument.Code + "]"
-	}
-	for i, r := range text {
-		size := len(string(r))
-		if size > 1 || r < ' ' || r == '%' || r == 0x7f {
-			size *= 3
-		}
-		if cost += size; cost > most-9 {
-			return text[:i] + "…"
-		}
 	}
 	return text
 }
 
-const maxSaid = 4096 // bytes
+const maxSaid = 2600 // bytes, each three in a header of HTTP: clients take 8 kB
