@@ -193,7 +193,7 @@ class Local(Loader):
         self._program.said.pass_on()
         return batch
 
-    def _made(self, arrays: dict[str, npt.NDArray[Any]]) -> Batch:
+    def _made(self, arrays: Batch) -> Batch:
         batch = super()._made(arrays)
         if self._labels is not None:
             batch["label"] = self._labels[batch["index"]]

@@ -24,26 +24,10 @@ from ._wire import VERSION, Error, reworded
 logger = logging.getLogger("nwt")
 
 State = dict[str, Any]
+Batch = dict[str, npt.NDArray[Any]]  # by the names of fields
 Take = Callable[[], Any]  # a batch, how many follow in its epoch, the state after it, and its bad samples
 
 CLOSED = "the loader is closed"
-
-
-class Batch(dict[str, npt.NDArray[Any]]):
-    """The arrays of a batch, in a dict by the names of the fields."""
-
-    def __missing__(self, name: object) -> NoReturn:
-        raise KeyError(f"a batch has no field {name!r}, but {', '.join(self)}")
-
-
-def _known_to_jax() -> None:
-    """Makes JAX treat a Batch as it treats a dict."""
-    if (jax := sys.modules.get("jax")) and Batch not in _in_jax:
-        _in_jax.add(Batch)
-        jax.tree_util.register_pytree_node(Batch, lambda b: (list(b.values()), tuple(b.keys())), lambda names, values: Batch(zip(names, values)))
-
-
-_in_jax: set[type] = set()
 
 
 class Loader(contextlib.AbstractContextManager["Loader"]):
@@ -244,8 +228,8 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
                 raise Error("no sample of a batch could be loaded: the other ranks would wait for this one")
         raise StopIteration
 
-    def _made(self, arrays: dict[str, npt.NDArray[Any]]) -> Batch:
-        return Batch(arrays)
+    def _made(self, arrays: Batch) -> Batch:
+        return arrays
 
     def batch(self, epoch: int, number: int) -> Batch:
         """Loads batch `number` of an epoch, from 0, as this rank got it or will get it.
@@ -286,7 +270,6 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         return 1 + int(answer[1])
 
     def _begin(self, iteration: _Iteration) -> None:
-        _known_to_jax()
         start, self._current = self._start, iteration.own
         whole = None if start["samples"] else len(self)  # of a rest the first answer tells how many
         iteration.left = 1 if whole is None else whole

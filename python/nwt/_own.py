@@ -14,7 +14,7 @@ import numpy.typing as npt
 from . import _check as check
 from . import _children
 from ._beside import DEFAULTS, Flags, Local, More, Options, logger
-from ._loader import Batch, State
+from ._loader import State
 from ._orders import Order, Written
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Dataset(Local):
         if self._collate is not None:
             return self._collate([sample[0] for sample in samples])
         lists: dict[str, Any] = {name: [sample[k] for sample in samples] for k, name in enumerate(self._objects)}
-        return Batch({**batch, **lists})
+        return {**batch, **lists}
 
     def _as_sample(self, batch: Mapping[str, Any]) -> Any:
         """A batch in the structure of a sample. The lengths of a ragged array follow it, in a dict as NAME.len0."""

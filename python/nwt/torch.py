@@ -211,9 +211,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 tensor = tensor.pin_memory()
             return tensor if self.device is None else tensor.to(self.device, non_blocking=True)
 
-        if not isinstance(batch, Batch):  # collate_fn has made it
+        if isinstance(self.loader, Dataset) and self.loader._collate is not None:
             return batch if memory is None and self.device is None else _each(batch, sent)
-        tensors: Any = Batch()
+        tensors: Any = {}
         for name, array in batch.items():
             if isinstance(array, np.ndarray):
                 tensors[name] = sent(torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if name in self.loader._bits else torch.from_numpy(array))

@@ -1,6 +1,5 @@
 """What a loader promises, whatever its servers are."""
 
-import copy
 import json
 import os
 import pickle
@@ -140,25 +139,6 @@ class Iterating(unittest.TestCase):
             next(batches)
         self.assertEqual(list(batches), [])
         self.assertEqual(loader.state_dict(), {"epoch": 0, "samples": 4, "order": "o"})
-
-    def test_a_batch_is_a_dict_that_names_its_fields(self):
-        batch = next(iter(fake.loader()))
-        self.assertEqual([list(batch), [*batch], list(dict(batch)), list({**batch})], [["image", "label", "index"]] * 4)
-        self.assertEqual(list(pickle.loads(pickle.dumps(batch))), list(copy.copy(batch)))
-        with self.assertRaisesRegex(KeyError, "a batch has no field 'images', but image, label, index"):
-            batch["images"]
-
-    def test_jax_takes_a_batch_as_a_dict(self):
-        jax = mock.Mock()
-        with mock.patch.dict(sys.modules, jax=jax):
-            batch = next(iter(fake.loader()))
-            list(fake.loader())
-        ((kind, parts, whole), _) = jax.tree_util.register_pytree_node.call_args
-        self.assertIs(kind, type(batch))
-        leaves, names = parts(batch)
-        again = whole(names, leaves)
-        self.assertEqual([(name, id(array)) for name, array in again.items()], [(name, id(array)) for name, array in batch.items()])
-        self.assertEqual(jax.tree_util.register_pytree_node.call_count, 1)
 
 
 class Bad(unittest.TestCase):
