@@ -75,8 +75,9 @@ type answer struct {
 
 // A badSample is one that a batch lacks.
 type badSample struct {
-	Index int    `json:"index"`
-	Error string `json:"error"`
+	Index    int    `json:"index"`
+	Position int    `json:"position"` // see nwt.LoadError
+	Error    string `json:"error"`
 }
 
 // A description is what a server tells of its dataset.

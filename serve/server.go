@@ -269,7 +269,7 @@ func (s *Server) tell(a *answer, bad []error, t *ticket) error {
 	for _, err := range bad {
 		of, ok := errors.AsType[*nwt.LoadError](err)
 		if !ok {
-			of = &nwt.LoadError{Index: -1, Err: err}
+			of = &nwt.LoadError{Index: -1, Position: -1, Err: err}
 		}
 		if of.Stack != nil { // it stays here
 			slog.Error("serve: a sample's load panicked", "error", err, "stack", string(of.Stack))
@@ -278,7 +278,7 @@ func (s *Server) tell(a *answer, bad []error, t *ticket) error {
 			err = of.Err
 		}
 		first = cmp.Or(first, err)
-		a.Bad = append(a.Bad, badSample{of.Index, said(err, min(most, maxSaid))})
+		a.Bad = append(a.Bad, badSample{of.Index, of.Position, said(err, min(most, maxSaid))})
 	}
 	if t.Partial || first == nil {
 		return nil

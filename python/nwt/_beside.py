@@ -87,8 +87,8 @@ COMMON = """
     tune=False: whether the loader measures at the start which number of workers is best. This takes some
         seconds, and num_workers is ignored. The number is kept in the user's cache folder. `result`
         is the table of what was measured.
-    errors=0: how many samples per epoch may be bad. Bad samples are left out, logged, and counted in
-        `bad`.
+    errors=0: how many samples per epoch may be bad. Bad samples are left out, logged, counted in
+        `bad`, and listed in `bad_samples` (the first 10 000). One more is a SampleError.
     rank, world_size: the number of this process, from 0, and how many processes train together. By
         default, they come from torchrun, MPI, Slurm or torch.distributed. Without these, they are 0
         and 1.

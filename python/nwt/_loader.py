@@ -19,7 +19,7 @@ import numpy.typing as npt
 from . import _check as check
 from . import _children
 from ._program import place
-from ._wire import VERSION, Error, reworded
+from ._wire import VERSION, Error, SampleError
 
 logger = logging.getLogger("nwt")
 
@@ -28,6 +28,7 @@ Batch = dict[str, npt.NDArray[Any]]  # by the names of fields
 Take = Callable[[], Any]  # a batch, how many follow in its epoch, the state after it, and its bad samples
 
 CLOSED = "the loader is closed"
+REMEMBERED = 10_000  # bad samples
 
 
 class Loader(contextlib.AbstractContextManager["Loader"]):
@@ -43,8 +44,8 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         samples.
     token: the token in the servers' -token-file.
     tls: True, or the path of a file with root certificates, if the servers use TLS.
-    errors: how many samples per epoch may be bad. Bad samples are left out, logged, and counted in
-        `bad`.
+    errors: how many samples per epoch may be bad. Bad samples are left out, logged, counted in `bad`,
+        and listed in `bad_samples` (the first 10 000). One more is a SampleError.
     prefetch: how many batches are asked for ahead of the one in use.
     patience: how many seconds the loader keeps asking servers that don't answer.
 
@@ -89,6 +90,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self._tls = tls if isinstance(tls, bool) or tls is None else check.path("tls", tls)
         self._lock = threading.Lock()  # of next(), which several threads may call
         self.bad = 0  # samples that were left out
+        self.bad_samples: list[SampleError] = []  # the first REMEMBERED of them
         self._bad_of_epoch = 0
         self._start: State = {"epoch": 0, "samples": 0}  # of the next iteration
         self._state: State | bytes | str = self._start  # what state_dict tells
@@ -203,7 +205,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             try:
                 self._fill()
                 start, number, take = self._asked.popleft()
-                arrays, left, after, bad = _answer(take)
+                arrays, left, after, bad = take()
                 if number == 0 and start["samples"] and (epoch := self._epoch_of(after)) != start["epoch"]:
                     self._start = {"epoch": epoch + 1, "samples": 0}  # the state was the end of its epoch
                 if number == 0 and (start["samples"] or left + 1 != len(self)):  # how many was not known, or another number
@@ -212,7 +214,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
                     self._plan = start, 1, left + 1
                 self._fill()
                 if bad:
-                    self._leave_out(start["epoch"], bad)
+                    self._leave_out(self._epoch_of(after), bad)
             except BaseException as error:
                 iteration.left = 0  # as a generator's
                 self._drop()
@@ -239,7 +241,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         state, number = self._numbered(epoch, number)
         asking = self._transport.asking(self.rank, self.world_size, 1)
         try:
-            return self._made(_answer(asking.ask(state, number))[0])
+            return self._made(asking.ask(state, number)()[0])
         finally:
             asking.close()
 
@@ -250,7 +252,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         """
         state, number = self._numbered(epoch, number)
         ticket = json.dumps({**state, "rank": self.rank, "world": self.world_size, "version": VERSION, "batch": number}).encode()
-        indices: list[int] = json.loads(_answer(lambda: self._transport.indices(ticket)))
+        indices: list[int] = json.loads(self._transport.indices(ticket))
         return indices
 
     def _numbered(self, epoch: int, number: int) -> tuple[State, int]:
@@ -265,7 +267,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self._plan = self._start, 0, None
         self._fill()
         start, number, take = self._asked[0]
-        answer = _answer(take)
+        answer = take()
         self._asked[0] = start, number, lambda: answer
         return 1 + int(answer[1])
 
@@ -293,10 +295,13 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
 
     def _leave_out(self, epoch: int, bad: list[dict[str, Any]]) -> None:
         for one in bad:
-            self.bad += 1
             self._bad_of_epoch = n = self._bad_of_epoch + 1
+            where = one["index"], one.get("position", -1), epoch
             if n > self._errors:
-                raise Error(f"bad sample number {n} of epoch {epoch}, and errors={self._errors}: {one['error']}")
+                raise SampleError(f"bad sample number {n} of epoch {epoch}, and errors={self._errors}: {one['error']}", *where)
+            self.bad += 1
+            if self.bad <= REMEMBERED:
+                self.bad_samples.append(SampleError(one["error"], *where))
             if n % 10 ** (len(str(n - 1)) - 1) == 0:  # the first ten, then every tenth …
                 logger.warning("left out sample %d, number %d in epoch %d: %s", one["index"], n, epoch, one["error"])
 
@@ -349,15 +354,6 @@ def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
     """
     of = weakref.WeakMethod(method)
     return lambda *args: method(*args) if (method := of()) else None
-
-
-def _answer(take: Take) -> Any:
-    try:
-        return take()
-    except Error as error:
-        if (text := reworded(str(error))) != str(error):
-            raise Error(text) from None
-        raise
 
 
 def _again(kind: type[Loader], args: tuple[Any, ...], options: dict[str, Any], state: State) -> Loader:

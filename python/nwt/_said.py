@@ -9,7 +9,7 @@ import os
 import tempfile
 from typing import Any
 
-from ._wire import Error, reworded
+from ._wire import Error, told
 
 logger = logging.getLogger("nwt")
 
@@ -67,6 +67,6 @@ class Said:
             kind = {"missing": errno.ENOENT, "forbidden": errno.EACCES, "no-folder": errno.ENOTDIR}.get(self.end.get("code", ""))
             if kind and (path := self.end.get("path")):
                 return OSError(kind, os.strerror(kind), path)  # FileNotFoundError, PermissionError, NotADirectoryError
-            return Error(reworded(self.end["error"], self.end.get("code")))
+            return told(self.end["error"], self.end.get("code", ""))
         text = (self._other + self._line).decode(errors="replace").strip()
         return Error(f"nwt-serve has ended, {'by signal' if status < 0 else 'with status'} {abs(status)}" + (f": {text}" if text else ""))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._wire import VERSION, Error, described, dtype_of, fits
+from ._wire import VERSION, Error, described, dtype_of, fits, told
 
 LARGEST = 2**31 - 2**20  # bytes of a message of gRPC
 
@@ -192,7 +192,7 @@ class Servers:
                 if re.search("certificate.verify.failed|not in peer certificate|wrong.version.number", server.why, re.IGNORECASE) and not self.about:
                     raise Error(server.why) from error
             except self._wrong as error:
-                raise Error(f"{server.address}: {reason(error)}") from error
+                raise told(f"{server.address}: {reason(error)}") from error
             finally:
                 with self._changed:
                     server.under_way -= 1

@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from ._wire import VERSION, Error, described, dtype_of, fits, reworded
+from ._wire import VERSION, Error, described, dtype_of, fits, told
 
 HEAD = struct.Struct("<III")  # length of the body, kind, number
 HELLO, DROP, MORE, ABOUT, ASK, BATCH, ERROR, RELEASE, WAITING, INDICES = range(1, 11)
@@ -179,7 +179,7 @@ class Shared:
                     del memory  # or its traceback would keep it, and the line
             if kind == ERROR:
                 said = json.loads(body)
-                answer = Error(reworded(said["error"]))
+                answer = told(said["error"])
                 if number in (0, FIRST):
                     self._answers.update(dict.fromkeys(self._asked, answer))
                     self._asked.clear()

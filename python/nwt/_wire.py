@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,27 @@ VERSION = 3  # of what clients and servers say to each other
 
 
 class Error(RuntimeError):
-    """A server has answered with an error instead of a batch, or no server answers."""
+    """A server has answered with an error instead of a batch, or no server answers.
+
+    code: what is wrong, for programs: "few-samples", "state-length", "state-seed", "state-sampler",
+        "state-data" or "state-beyond"; "" if it is something else.
+    """
+
+    def __init__(self, text: str = "", code: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class SampleError(Error):
+    """A sample can't be loaded.
+
+    index: its number in the dataset.
+    epoch, position: where it is; the position is that in the epoch's order, over all ranks.
+    """
+
+    def __init__(self, text: str = "", index: int = -1, position: int = -1, epoch: int = -1) -> None:
+        super().__init__(text)
+        self.index, self.position, self.epoch = index, position, epoch
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -32,11 +51,10 @@ TEXTS = {
 }
 
 
-def reworded(text: str, code: str | None = None) -> str:
-    """What is wrong, in Python's words, if the server has told a code: with `text`, or at its end."""
-    if not code and (found := re.search(r" \[([a-z-]+)\]$", text)):
-        code = found[1]
-    return TEXTS.get(code or "", text)
+def told(text: str, code: str = "") -> Error:
+    """The error that a server has told: in Python's words, if it has a code, which may be at the text's end."""
+    code = code or text.rpartition(" [")[2].removesuffix("]")
+    return Error(TEXTS[code], code) if code in TEXTS else Error(text)
 
 
 def speaks(who: str, version: Any) -> None:

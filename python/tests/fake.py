@@ -6,6 +6,7 @@ from unittest import mock
 import numpy as np
 
 import nwt
+from nwt import _wire
 
 
 class Transport:
@@ -38,14 +39,14 @@ class Asking:
 
         def take():
             if state["samples"] > one.samples:
-                raise nwt.Error(f"State.Samples: {state['samples']}: an epoch has {one.samples} samples [state-beyond]")
+                raise _wire.told(f"State.Samples: {state['samples']}: an epoch has {one.samples} samples [state-beyond]")
             return answer({"epoch": state["epoch"] + 1, "samples": 0} if 0 < state["samples"] == one.samples else state)
 
         def answer(state):
             step = 4 * self.world
             begin = state["samples"] + number * step
             whole = np.array_split(np.arange(begin, min(begin + step, one.samples)), self.world)[self.rank]
-            bad = [{"index": int(i), "error": "torn"} for i in whole if i in one.bad]
+            bad = [{"index": int(i), "position": int(i), "error": "torn"} for i in whole if i in one.bad]
             index = np.array([i for i in whole if i not in one.bad], np.int64)
             after = min(begin + step, one.samples)
             arrays = {"image": np.zeros((len(index), 3, 2, 2), np.uint8), "label": index % 2, "index": index}

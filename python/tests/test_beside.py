@@ -104,13 +104,15 @@ class Folders(unittest.TestCase):
         self.assertEqual(sorted(seen), list(range(20)))
 
     def test_what_the_program_says_is_told(self):
-        with self.assertRaisesRegex(nwt.Error, "^drop_last=True: there are fewer samples than one batch"):
+        with self.assertRaisesRegex(nwt.Error, "^drop_last=True: there are fewer samples than one batch") as few:
             pictures(batch_size=64, drop_last=True)
+        self.assertEqual(few.exception.code, "few-samples")
         with pictures(shuffle=True) as loader, pictures(shuffle=True, seed=2) as other:
             next(iter(loader))
             other.load_state_dict(loader.state_dict())
-            with self.assertRaisesRegex(nwt.Error, "^state: it was saved with another seed, .*begin the next epoch .set_epoch.$"):
+            with self.assertRaisesRegex(nwt.Error, "^state: it was saved with another seed, .*begin the next epoch .set_epoch.$") as seed:
                 next(iter(other))
+            self.assertEqual(seed.exception.code, "state-seed")
 
     def test_what_is_wrong_is_said(self):
         for error, text, kwargs in (
@@ -149,9 +151,11 @@ class Folders(unittest.TestCase):
         (at / "cat" / "torn.jpg").write_bytes(b"\xff\xd8\xff")
         with (
             nwt.ImageFolder(at, program=program.program()) as loader,
-            self.assertRaisesRegex(nwt.Error, r"bad sample number 1 of epoch 0, and errors=0: .*sample 0.*torn.jpg: "),
+            self.assertRaisesRegex(nwt.SampleError, r"bad sample number 1 of epoch 0, and errors=0: .*sample 0.*torn.jpg: ") as told,
         ):
             next(iter(loader))
+        error = told.exception
+        self.assertEqual((error.index, error.position, error.epoch, error.code, loader.bad, loader.bad_samples), (0, 0, 0, "", 0, []))
 
     def test_a_missing_program_says_what_to_install(self):
         with (

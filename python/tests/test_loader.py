@@ -152,10 +152,13 @@ class Bad(unittest.TestCase):
         self.assertEqual(loader.bad, 2)
         self.assertEqual(len(list(loader)), 3, "the next epoch may have as many")
         self.assertEqual(loader.bad, 4)
+        self.assertEqual([(one.index, one.position, one.epoch, str(one)) for one in loader.bad_samples[1:3]], [(9, 9, 0, "torn"), (5, 5, 1, "torn")])
 
     def test_one_more_is_an_error_that_names_it(self):
-        with self.assertRaisesRegex(nwt.Error, "bad sample number 2 of epoch 0, and errors=1: torn"), self.assertLogs("nwt"):
+        with self.assertRaisesRegex(nwt.SampleError, "bad sample number 2 of epoch 0, and errors=1: torn") as told, self.assertLogs("nwt"):
             list(fake.loader(bad=[5, 9], errors=1))
+        again = pickle.loads(pickle.dumps(told.exception))
+        self.assertEqual((again.index, again.position, again.epoch, str(again)), (9, 9, 0, str(told.exception)))
 
     def test_a_batch_of_bad_samples_alone_is_skipped_and_on_several_ranks_an_error(self):
         with self.assertLogs("nwt"):

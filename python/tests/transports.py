@@ -77,9 +77,19 @@ class Both(unittest.TestCase):
             asking = way.asking(0, 1, 1)
             batch, left, _, bad = asking.ask(START, 1)()
             self.assertEqual((len(batch["where"]), left, batch["where"][:, 0].tolist()), (9, 9, [10, 11, 12, 14, 15, 16, 17, 18, 19]))
-            self.assertEqual([b["index"] for b in bad], [13])
+            self.assertEqual([(b["index"], b["position"]) for b in bad], [(13, 13)])
             self.assertIn("the disk is on fire", bad[0]["error"])
             del batch
+            asking.close()
+            way.close()
+
+    def test_what_is_wrong_has_a_code(self):
+        for way in ways("plain"):
+            way.describe(0, 1)
+            asking = way.asking(0, 1, 1)
+            with self.assertRaises(Error) as told:
+                asking.ask({"epoch": 0, "samples": 1000}, 0)()
+            self.assertEqual((told.exception.code, str(told.exception)), ("state-beyond", "state: its samples are more than an epoch has"))
             asking.close()
             way.close()
 
