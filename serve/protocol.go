@@ -94,7 +94,8 @@ type description struct {
 	Sized   bool            `json:"sized"`
 	About   json.RawMessage `json:"about,omitempty"`  // of WithAbout
 	Result  string          `json:"result,omitempty"` // of WithTuning
-	Workers int             `json:"workers"`          // samples loaded at a time
+	Figures *nwt.Result     `json:"figures,omitempty"`
+	Workers int             `json:"workers"` // samples loaded at a time
 
 	Fingerprint string `json:"fingerprint,omitempty"` // of the dataset, cut
 }

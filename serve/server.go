@@ -109,7 +109,7 @@ func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, er
 	}
 	s.about.Workers = s.work
 	if s.result != nil {
-		s.about.Result = s.result.String()
+		s.about.Result, s.about.Figures = s.result.String(), s.result
 	}
 	return s, nil
 }

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _check as check
-from . import _children
+from . import _children, _result
 from ._loader import Batch, Loader, State, _weakly
 from ._program import Program, find
 from ._shared import Shared
@@ -85,8 +85,8 @@ COMMON = """
         0 means 1, while torch's 0 means this process. Workers are threads, or processes if they run
         your Python code.
     tune=False: whether the loader measures at the start which number of workers is best. This takes some
-        seconds, and num_workers is ignored. The number is kept in the user's cache folder. `result`
-        is the table of what was measured.
+        seconds, and num_workers is ignored. The number is kept in the user's cache folder.
+        `num_workers` is then this number. `result` has the figures, and print(result) is their table.
     errors=0: how many samples per epoch may be bad. Bad samples are left out, logged, counted in
         `bad`, and listed in `bad_samples` (the first 10 000). One more is a SampleError.
     rank, world_size: the number of this process, from 0, and how many processes train together. By
@@ -114,7 +114,7 @@ class Local(Loader):
     """A loader with a server of its own: the program nwt-serve. The server ends with close, or with this process."""
 
     _options: type = Options
-    result: str  # the table of what was measured; empty without tune
+    result: _result.Result | None  # what was measured, with tune
     _labels: npt.NDArray[Any] | None = None  # by index, if they were given
 
     def __init_subclass__(cls) -> None:
@@ -142,12 +142,12 @@ class Local(Loader):
             raise
         self._program.said.pass_on()  # what it has said while it began
         self._args = given
-        self.result = self._transport.about.get("result", "")
+        self.result = _result.told(self._transport.about)
         if self.result:
             logger.info("%s", self.result)
 
     def __repr__(self) -> str:
-        about = [f"{self.num_samples} samples", self._batches_of(), f"{self._transport.about['workers']} workers"]
+        about = [f"{self.num_samples} samples", self._batches_of(), f"{self.num_workers} workers"]
         given = self._args[0][0]
         where = repr(given if isinstance(given, (str, os.PathLike)) else given[0]) + ("" if isinstance(given, (str, os.PathLike)) or len(given) == 1 else " …")
         return f"nwt.{type(self).__name__}({where}: {', '.join(about + self._of_rank())})"

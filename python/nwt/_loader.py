@@ -121,6 +121,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self.rank, self.world_size, self._batches = rank, world_size, int(about["batches"])
         self.num_samples: int = about["samples"]
         self.batch_size: int = about["batch"]
+        self.num_workers: int = about["workers"]  # how many samples are loaded at a time
         more = about.get("about") or {}
         self.classes: list[str] = more.get("classes") or []
         self.drop_last: bool = more.get("drop_last", False)

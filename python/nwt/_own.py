@@ -154,7 +154,7 @@ class Dataset(Local):
         return told
 
     def __repr__(self) -> str:
-        about = [f"{self.num_samples} samples", self._batches_of(), f"{self._transport.about['workers']} workers"]
+        about = [f"{self.num_samples} samples", self._batches_of(), f"{self.num_workers} workers"]
         return f"nwt.Dataset({type(self.source).__name__}: {', '.join(about + self._of_rank())})"
 
     def _made(self, arrays: dict[str, npt.NDArray[Any]]) -> Any:

@@ -106,6 +106,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.loader, self.fields, self.device = loader, fields, device
         # torch's class doesn't let them be set otherwise
         self.__dict__.update(batch_size=loader.batch_size, drop_last=loader.drop_last, pin_memory=check.boolean("pin_memory", pin_memory))
+        self.num_workers = loader.num_workers
         if sampler is not None:
             self.__dict__["sampler"] = sampler
         self._epoch = getattr(sampler, "epoch", None)  # that the sampler was set to

@@ -19,7 +19,7 @@ class Transport:
     def describe(self, rank, world):
         self.place = rank, world
         batches = -(-self.samples // (4 * world))
-        return {"samples": self.samples, "batches": batches, "batch": 4, "about": {"classes": ["cat", "dog"]}}
+        return {"samples": self.samples, "batches": batches, "batch": 4, "workers": 3, "about": {"classes": ["cat", "dog"]}}
 
     def asking(self, rank, world, ahead):
         self.open += 1

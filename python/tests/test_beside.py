@@ -264,11 +264,18 @@ class Others(unittest.TestCase):
 class Programs(unittest.TestCase):
     def test_it_tunes_only_if_asked(self):
         with pictures() as loader:
-            self.assertEqual(loader.result, "")
+            self.assertIsNone(loader.result)
         cache = program.folder()
         with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(cache), HOME=str(cache)), self.assertLogs("nwt", "INFO") as logged, pictures(tune=True) as loader:
-            self.assertRegex(loader.result, "workers")
-            self.assertIn(loader.result, logged.output[-1])
+            result = loader.result
+            self.assertIn(str(result), logged.output[-1])
+            self.assertEqual(loader.num_workers, max(1, result.workers))
+            (chosen,) = (one for one in result.trials if one.workers == result.workers)
+            self.assertTrue(0 <= chosen.low <= chosen.mean <= chosen.high < 60 and chosen.memory > 2**20, chosen)
+            self.assertEqual([int(row) for row in re.findall(r"^ +(\d+) +[\d.]", str(result), re.MULTILINE)], [one.workers for one in result.trials])
+            for text in result.warnings + result.advice:
+                self.assertIn(text, str(result))
+            self.assertEqual(pickle.loads(pickle.dumps(result)), result)
         self.assertTrue(list(cache.rglob("workers.json")))
 
     def test_an_iteration_goes_on_across_killed_programs(self):
@@ -453,7 +460,7 @@ class Programs(unittest.TestCase):
             )
         for workers, many in ((None, len(os.sched_getaffinity(0))), (0, 1), (3, 3)):
             with pictures(num_workers=workers) as loader:
-                self.assertEqual(loader._transport.about["workers"], many)
+                self.assertEqual(loader.num_workers, many)
         names = inspect.signature(nwt.ImageFolder).parameters
         self.assertEqual((list(names)[:2], names["batch_size"].default, names["normalize"].default), (["root", "classes"], 64, None))
         self.assertNotIn("normalize", inspect.signature(nwt.Tokens).parameters)

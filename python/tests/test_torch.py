@@ -68,7 +68,7 @@ class Tensors(unittest.TestCase):
         self.assertIsInstance(loader, torch.utils.data.DataLoader)
         self.assertEqual(
             (len(loader), len(loader.dataset), loader.dataset.classes, loader.batch_size, loader.drop_last, loader.pin_memory, loader.num_workers),
-            (3, 10, ["cat", "dog"], 4, False, True, 0),
+            (3, 10, ["cat", "dog"], 4, False, True, 3),
         )
         with self.assertRaisesRegex(TypeError, "iterate over the nwt.torch.DataLoader"):
             iter(loader.dataset)
