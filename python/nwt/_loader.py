@@ -9,10 +9,11 @@ import logging
 import os
 import sys
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar
 
 import numpy.typing as npt
 
@@ -29,6 +30,16 @@ Take = Callable[[], Any]  # a batch, how many follow in its epoch, the state aft
 
 CLOSED = "the loader is closed"
 REMEMBERED = 10_000  # bad samples
+
+
+class Stats(TypedDict):
+    """What a loader has delivered."""
+
+    batches: int
+    samples: int  # in these batches
+    bad: int  # samples that were left out
+    waited: float  # seconds in which the program waited for batches
+    workers: int  # how many samples are loaded at a time
 
 
 class Loader(contextlib.AbstractContextManager["Loader"]):
@@ -94,7 +105,8 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self._bad_of_epoch = 0
         self._start: State = {"epoch": 0, "samples": 0}  # of the next iteration
         self._state: State | bytes | str = self._start  # what state_dict tells
-        self._came = 0  # batches
+        self._came = self._samples = 0  # batches, and their samples
+        self._waited = 0.0  # seconds
         self._left = 1  # batches of the epoch after that state
         self._pin: Callable[[npt.NDArray[Any]], Callable[[], None] | None] | None = None  # of nwt.torch
         self._current: object = None  # the iteration that goes on
@@ -206,7 +218,9 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             try:
                 self._fill()
                 start, number, take = self._asked.popleft()
+                begun = time.perf_counter()
                 arrays, left, after, bad = take()
+                self._waited += time.perf_counter() - begun
                 if number == 0 and start["samples"] and (epoch := self._epoch_of(after)) != start["epoch"]:
                     self._start = {"epoch": epoch + 1, "samples": 0}  # the state was the end of its epoch
                 if number == 0 and (start["samples"] or left + 1 != len(self)):  # how many was not known, or another number
@@ -223,8 +237,9 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
                     raise RuntimeError(CLOSED) from None
                 raise
             iteration.left = self._left = left
-            self._state, self._came = after, self._came + 1
-            if not bad or any(len(array) for array in arrays.values()):
+            self._state = after
+            if (n := len(next(iter(arrays.values())))) or not bad:
+                self._came, self._samples = self._came + 1, self._samples + n
                 return self._made(arrays)
             if self.world_size > 1:
                 iteration.left = 0
@@ -233,6 +248,10 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
 
     def _made(self, arrays: Batch) -> Batch:
         return arrays
+
+    def stats(self) -> Stats:
+        """What has come since the loader was made, and how long the program has waited for it."""
+        return {"batches": self._came, "samples": self._samples, "bad": self.bad, "waited": self._waited, "workers": self.num_workers}
 
     def batch(self, epoch: int, number: int) -> Batch:
         """Loads batch `number` of an epoch, from 0, as this rank got it or will get it.

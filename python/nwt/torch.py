@@ -59,7 +59,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         non_blocking=True, use the current stream of the current device. With another stream, wait for
         the copy before you take the next batch.
 
-    The DataLoader also has what its loader has, such as bad, result and close. `source` is your own
+    The DataLoader also has what its loader has, such as bad, stats and close. `source` is your own
     dataset. A tensor that stays on the host shares the memory of the batch. If it was copied to be
     pinned, it has memory of its own. If torch.distributed is initialized and the loader was given no
     rank, torch.distributed sets the rank.

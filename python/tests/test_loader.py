@@ -141,6 +141,15 @@ class Iterating(unittest.TestCase):
         self.assertEqual(loader.state_dict(), {"epoch": 0, "samples": 4, "order": "o"})
 
 
+class Stats(unittest.TestCase):
+    def test_they_count_what_came_and_how_long_the_program_waited_for_it(self):
+        loader = fake.loader(bad=[5], errors=1)
+        self.assertEqual(loader.stats(), {"batches": 0, "samples": 0, "bad": 0, "waited": 0, "workers": 3})
+        with mock.patch("time.perf_counter", iter(range(100)).__next__), self.assertLogs("nwt"):
+            list(loader)
+        self.assertEqual(loader.stats(), {"batches": 3, "samples": 9, "bad": 1, "waited": 3, "workers": 3})
+
+
 class Bad(unittest.TestCase):
     def test_bad_samples_are_left_out_logged_and_counted(self):
         loader = fake.loader(bad=[5, 9], errors=2)
