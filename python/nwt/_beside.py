@@ -184,7 +184,8 @@ class Local(Loader):
         if start["samples"] and state.get("files") not in (None, self._marks):
             raise Error(
                 "state: files have changed since it was saved (their sizes or times), so the rest of its epoch may be other samples: "
-                "begin the next epoch (set_epoch), or go on nevertheless after del state['files']"
+                "begin the next epoch (set_epoch), or go on nevertheless after del state['files']",
+                "state-data",
             )
         super().load_state_dict(start)
 

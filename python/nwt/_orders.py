@@ -53,7 +53,10 @@ class Written:
                 digest = hashlib.sha256(indices.tobytes()).hexdigest()[:16]
                 of, mark = self._expected
                 if of == epoch and mark[0] == self._order.place[0] and mark[2] != digest:
-                    raise Error(f"state: {self._order.name} gives other indices in epoch {epoch} than when it was saved: begin the next epoch (set_epoch)")
+                    raise Error(
+                        f"state: {self._order.name} gives other indices in epoch {epoch} than when it was saved: begin the next epoch (set_epoch)",
+                        "state-sampler",
+                    )
                 self._parts[part] = -1, ""
                 self.file.seek(8 * part * (1 + self.length))
                 self.file.write(np.concatenate([[1 + epoch], indices]).tobytes())
@@ -83,6 +86,7 @@ class Written:
         if mark[1] != self._order.place[1]:
             raise Error(
                 f"state: it was saved on {mark[1]} ranks, and this is one of {self._order.place[1]}: "
-                f"the indices of {self._order.name} are each rank's own, so resume on as many, or begin the next epoch (set_epoch)"
+                f"the indices of {self._order.name} are each rank's own, so resume on as many, or begin the next epoch (set_epoch)",
+                "state-sampler",
             )
         self._expected = epoch, list(mark)

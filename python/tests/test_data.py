@@ -145,8 +145,9 @@ class Replaced(unittest.TestCase):
                 file.write_bytes(file.read_bytes())
                 os.utime(file, (time.time() + 5, time.time() + 5))
                 with make(batch_size=1, program=program.program()) as other:
-                    with self.assertRaisesRegex(nwt.Error, "^state: files have changed since it was saved.*del state"):
+                    with self.assertRaisesRegex(nwt.Error, "^state: files have changed since it was saved.*del state") as changed:
                         other.load_state_dict(state)
+                    self.assertEqual(changed.exception.code, "state-data")
                     self.assertEqual(other.state_dict(), {"epoch": 0, "samples": 0})
                     del state["files"]
                     other.load_state_dict(state)

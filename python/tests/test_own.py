@@ -197,8 +197,9 @@ class TestOwn(unittest.TestCase):
         self.assertEqual(sorted(np.concatenate(seen).tolist()), list(range(100)))
         with own(Birds(), batch_size=10, order=backwards) as other:
             other.load_state_dict(state)
-            with self.assertRaisesRegex(nwt.Error, "order gives other indices in epoch 1 than when it was saved"):
+            with self.assertRaisesRegex(nwt.Error, "order gives other indices in epoch 1 than when it was saved") as changed:
                 next(iter(other))
+            self.assertEqual(changed.exception.code, "state-sampler")
             other.set_epoch(2)
             self.assertEqual(next(iter(other))["index"][0], 99)
         with own(Birds(), batch_size=10, shuffle=True) as other:
