@@ -10,33 +10,49 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """What was measured at one number of workers. Times are seconds per batch."""
+    """What was measured at one number of workers. Times are seconds per batch.
+
+    low, high: the 95 % interval of mean.
+    cpu: the share of this rank's CPUs that was in use, 0 … 1.
+    memory: bytes, without file pages; 0 if it isn't known.
+    """
 
     workers: int
     mean: float
-    low: float  # low … high is the 95 % interval of mean
+    low: float
     high: float
     wait: float
-    cpu: float  # the share of this rank's CPUs that was in use, 0 … 1
-    memory: int  # bytes, without file pages; 0: not known
+    cpu: float
+    memory: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What tuning found. Printed, it is the table."""
+    """What tuning found. Printed, it is the table.
 
-    workers: int  # the choice: the fewest workers within alpha of the fastest
+    workers: the choice, which is the fewest within alpha of the fastest.
+    trials: one for each number of workers that was measured.
+    alpha: how many seconds longer than the fastest the choice may take, over `iterations` batches.
+    repeatability: the share of runs that would choose the same, 0 … 1; 0 if it isn't known.
+    floor: how many seconds a batch would take if nothing waited for data; 0 if it isn't known.
+    cached: whether an earlier run has measured it.
+    reason: why this is the choice.
+    warnings: reasons to trust it less.
+    advice: what to change.
+    """
+
+    workers: int
     fastest: int
-    trials: list[Trial]  # ascending
-    alpha: float  # seconds that the choice may take longer than the fastest, over so many iterations:
+    trials: list[Trial]
+    alpha: float
     iterations: int
-    repeatability: float  # the share of runs that would choose the same, 0 … 1; 0: not known
-    floor: float  # seconds that an iteration would take if nothing waited for data; 0: not known
-    cached: bool  # an earlier run has measured it
+    repeatability: float
+    floor: float
+    cached: bool
     reason: str
     table: str = dataclasses.field(repr=False)
-    warnings: list[str] = dataclasses.field(default_factory=list)  # reasons to trust the choice less
-    advice: list[str] = dataclasses.field(default_factory=list)  # what to change
+    warnings: list[str] = dataclasses.field(default_factory=list)
+    advice: list[str] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
         return self.table

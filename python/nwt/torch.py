@@ -121,6 +121,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             raise AttributeError(f"nwt.torch.DataLoader has no {name!r}")
         return getattr(self.loader, name)
 
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *(name for name in dir(self.loader) if not name.startswith("_"))]
+
     def __len__(self) -> int:
         """The number of batches in an epoch.
 

@@ -66,6 +66,7 @@ class Tensors(unittest.TestCase):
     def test_it_is_a_data_loader_of_torch(self):
         loader = nwt.torch.DataLoader(fake.loader(), pin_memory=True)
         self.assertIsInstance(loader, torch.utils.data.DataLoader)
+        self.assertTrue({"batch", "stats", "remaining"} <= set(dir(loader)))
         self.assertEqual(
             (len(loader), len(loader.dataset), loader.dataset.classes, loader.batch_size, loader.drop_last, loader.pin_memory, loader.num_workers),
             (3, 10, ["cat", "dog"], 4, False, True, 3),
