@@ -19,7 +19,7 @@ import (
 )
 
 // Precompute keeps the samples of ds in a file at path. The first run loads the samples and writes the file.
-// Later runs map the file into memory. Precompute writes the file anew if it is damaged, or if the fields,
+// Later runs map the file into memory. Precompute writes the file anew if it is cut short, or if the fields,
 // the number of samples, version or the fingerprint (see [Fingerprinter]) has changed. If the samples depend
 // on anything else, change version whenever that changes.
 //

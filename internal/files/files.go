@@ -139,20 +139,6 @@ func pause(ctx context.Context, wait time.Duration) {
 // tryLock is a variable for tests of file systems without locks.
 var tryLock = (*flock.Flock).TryLock
 
-// TryLock does what Lock does, without waiting: it returns false if another process has the lock. If the
-// file system has no locks, nothing is locked.
-func TryLock(path string) (unlock func(), locked bool) {
-	lock, err := lockable(path)
-	if err != nil {
-		return func() {}, true
-	}
-	if locked, err := tryLock(lock); err == nil && !locked {
-		lock.Close()
-		return nil, false
-	}
-	return func() { lock.Close() }, true
-}
-
 // lockable makes the file at path, unless it exists, and returns its lock.
 func lockable(path string) (*flock.Flock, error) {
 	// The file is made by a separate call: in a directory with the sticky bit, such as /tmp, Linux may

@@ -126,16 +126,16 @@ func newFile(file *os.File, size int64, path string, spec Spec, log *slog.Logger
 // Read passes a sample's bytes to take, which copies them and returns the CRC-32C of its copy. The file
 // may be cut or rewritten at any moment, so only the copy can be checked. If take fails although the
 // bytes are those that were written, Read returns its error. Read returns false if the sample isn't in
-// the file or is damaged. The first damaged sample is logged, and the file is removed, so that the next
-// Open writes it anew. After Close the error is os.ErrClosed. worker is the caller's number: workers with
-// different numbers seldom contend.
+// the file or is damaged; the first damaged sample is logged. After Close the error is os.ErrClosed. worker is
+// the caller's number: workers with different numbers seldom contend.
 func (f *File) Read(worker, index int, take func(sample []byte) (sum uint32, err error)) (ok bool, err error) {
 	if index < 0 || index >= f.spec.Samples { // otherwise it would count as damage
 		return false, fmt.Errorf("index %d is out of range 0 … %d", index, f.spec.Samples-1)
 	}
 	ok, damage, err := f.read(worker, index, take)
-	if damage != nil {
-		f.distrust(index, damage)
+	if damage != nil && !f.warned.Swap(true) {
+		f.log.Warn("nwt: a precomputed sample can't be used; it is loaded anew, as others like it will be without a warning: remove the file, and all are precomputed anew",
+			"path", f.path, "index", index, "reason", damage)
 	}
 	return ok, err
 }
@@ -252,44 +252,4 @@ func (f *File) Close() error {
 		f.file, f.mem = nil, nil
 	})
 	return err
-}
-
-// distrust logs, the first time, that a sample can't be used. It removes a damaged file, so that the next
-// Open writes it anew, unless the file has been replaced or now has other contents.
-func (f *File) distrust(index int, damage error) {
-	if f.warned.Swap(true) {
-		return
-	}
-	if errors.Is(damage, errDamaged) {
-		f.removeDamaged()
-	}
-	f.log.Warn("nwt: a precomputed sample can't be used; it is loaded anew, as others like it will be without a warning",
-		"path", f.path, "index", index, "reason", damage)
-}
-
-// removeDamaged removes the file if it is the one that is open and still a file of samples. It holds the
-// lock; otherwise another process could put a good file there between the check and the removal. (A
-// program that puts a file there without the lock still could.) If another process has the lock, or the
-// file can't be removed, it stays: the next run finds the damage as this one did.
-func (f *File) removeDamaged() {
-	lock := f.users.Enter(0)
-	defer lock.RUnlock()
-	if f.file == nil {
-		return
-	}
-	ours, err := f.file.Stat()
-	if err != nil {
-		return
-	}
-	if _, _, err := readHeader(f.file, ours.Size()); errors.Is(err, errForeign) {
-		return
-	}
-	unlock, locked := files.TryLock(f.path + ".lock")
-	if !locked {
-		return
-	}
-	defer unlock()
-	if files.IsAt(f.file, f.path) {
-		_ = files.Remove(context.Background(), f.path)
-	}
 }
