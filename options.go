@@ -387,14 +387,14 @@ func WithDevice(d Device) Option {
 func WithAlpha(d time.Duration) Option {
 	return option("WithAlpha", inTune|inAuto,
 		errorIf(d < 0, "WithAlpha", d, "must be at least 0"),
-		func(o *options) { o.alpha = search.Alpha{Total: d, Share: math.Inf(1)} }, d)
+		func(o *options) { o.alpha = search.Alpha{Total: d, MaxShare: math.Inf(1)} }, d)
 }
 
 // WithRelativeAlpha sets the alpha of [WithAlpha] as a share, 0 … 1, of the fastest count's time.
 func WithRelativeAlpha(share float64) Option {
 	return option("WithRelativeAlpha", inTune|inAuto,
 		errorIf(!(share >= 0 && share <= 1), "WithRelativeAlpha", share, "must be 0 … 1"),
-		func(o *options) { o.alpha = search.Alpha{Total: math.MaxInt64, Share: share} }, share)
+		func(o *options) { o.alpha = search.Alpha{Total: math.MaxInt64, MaxShare: share} }, share)
 }
 
 // WithIterations sets how many batches [Tune] measures, 1 … 1 000 000, for each worker count that it may

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"time"
@@ -174,8 +173,8 @@ func (t *tuning) result(c search.Choice, others float64, unseen string) *Result 
 		Strategy: strategy, Step: o.step != nil || t.live, Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: int64(t.l.setup.layout.Size) * int64(o.batchSize),
 		BatchSamples: float64(t.l.counters.samples.Load()) / float64(max(1, t.l.counters.batches.Load())), Hardware: hardware(o.machine.CPUs()),
 	}
-	for _, w := range slices.Sorted(maps.Keys(t.refused)) {
-		r.RuledOut = append(r.RuledOut, RuledOut(t.refused[w]))
+	for _, out := range t.refused {
+		r.RuledOut = append(r.RuledOut, RuledOut(out))
 	}
 	for _, e := range c.Estimates {
 		if c.Most > 0 && e.Workers > c.Most {
@@ -187,7 +186,7 @@ func (t *tuning) result(c search.Choice, others float64, unseen string) *Result 
 		one.Transfer = min(one.Transfer, one.Mean-one.Step)
 		one.Wait = one.Mean - one.Step - one.Transfer
 		one.Total = one.Mean * time.Duration(t.sp.Iterations)
-		if one.OtherCPU < 0 && unseen == "" && others >= 0 && !t.live {
+		if one.OtherCPU < 0 && unseen == "" && !t.live {
 			one.OtherCPU = min(others, 1-one.CPU)
 		}
 		r.Trials = append(r.Trials, one)
@@ -204,7 +203,7 @@ func (t *tuning) result(c search.Choice, others float64, unseen string) *Result 
 	cpus, chosen := o.machine.CPUs(), t.trials.at(c.Workers)
 	about := report.Circumstances{
 		CPUs: cpus, Mine: cpus.Mine(o.ranks(), o.cpus()), Limit: t.limit, Most: o.most, Timeout: o.timeout > 0,
-		Others: others, Queued: chosen.queued.sum / max(chosen.queued.weight, 1), Unseen: unseen, Late: t.sp.Time > 0 && t.sp.Left == 0,
+		Others: others, Queued: chosen.queued.sum / chosen.queued.weight, Unseen: unseen, Late: t.sp.Time > 0 && t.sp.Left == 0,
 		First: report.FirstPass(t.firstPass, t.seen), Drift: report.Drift(t.seen),
 	}
 	if t.l.setup.streams() {
@@ -263,12 +262,12 @@ func (s *setup) recall(limit memlimit.Limit, file resultfile.File, key resultfil
 	}
 	saved = entry.Saved
 	r := keptResult{Result: &Result{}}
-	if err := json.Unmarshal(entry.Value, &r); err != nil {
-		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "error", err)
-		return nil, saved
+	err := json.Unmarshal(entry.Value, &r)
+	if err == nil {
+		err = r.check()
 	}
-	if what := r.impossible(); what != "" {
-		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "error", what)
+	if err != nil {
+		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "error", err)
 		return nil, saved
 	}
 	if time.Since(saved).Abs() > s.holds(r.Result) { // a clock may have been wrong
@@ -282,14 +281,14 @@ func (s *setup) recall(limit memlimit.Limit, file resultfile.File, key resultfil
 	return r.Result, saved
 }
 
-// impossible returns what no tuning can have found in the result, or "" if there is nothing of the kind.
-func (r *Result) impossible() string {
+// check returns an error for a result that no tuning can have found.
+func (r *Result) check() error {
 	for _, workers := range []int{r.Workers, r.Fastest} {
 		if t := r.trial(workers); t.Iterations < 1 || t.Mean < 1 || workers < 0 || workers > maxWorkers {
-			return fmt.Sprintf("%s chosen or fastest, but not tried", human.Workers(workers))
+			return fmt.Errorf("%s chosen or fastest, but not tried", human.Workers(workers))
 		}
 	}
-	return ""
+	return nil
 }
 
 // resultKey returns everything that the answer depends on.

@@ -3,7 +3,6 @@ package nwt
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -72,7 +71,7 @@ type tuneCall struct {
 	setup  *setup
 	began  time.Time
 	limit  memlimit.Limit
-	before uint64        // bytes that the process needed when tuning began
+	needed uint64        // bytes that the process needed when tuning began
 	waited time.Duration // for another process that tuned
 
 	deadline *time.Timer     // fires when loading must end
@@ -85,17 +84,16 @@ type tuneCall struct {
 // search measures worker counts until the strategy asks for no more, and chooses.
 func (t *tuneCall) search(ctx context.Context) (*Result, error) {
 	debug.FreeOSMemory() // so that memory from before doesn't count for the trials
-	t.before = t.setup.neededNow()
+	t.needed = t.setup.neededNow()
 	o := t.setup.opts
 	busy := t.setup.helpers.Beside(o.machine.StartCPU())
 	var used host.Use
-	m := t.prepare(t.space())
-	done, err := t.train(ctx, m, func(sp search.Space, seen []search.Series) (search.Request, bool) {
+	m, done, err := t.train(ctx, t.space(), func(m *tuning) (search.Request, bool) {
 		used = busy.Used() // while those that load for the dataset run
-		if o.step == nil && o.tuningTime == 0 && sp.Time > 0 && sp.Time-sp.Left > soonOver && m.trials.quickest() < slowBatch {
+		if o.step == nil && o.tuningTime == 0 && m.sp.Time > 0 && m.sp.Time-m.sp.Left > soonOver && m.trials.quickest() < slowBatch {
 			return search.Request{}, false
 		}
-		return strategies[o.strategy].Next(sp, seen)
+		return strategies[o.strategy].Next(m.sp, m.seen)
 	})
 	if err != nil {
 		return nil, err
@@ -113,7 +111,9 @@ func (t *tuneCall) search(ctx context.Context) (*Result, error) {
 	}
 	r := m.result(search.Choose(m.sp, m.seen), others, unseen)
 	r.Elapsed, r.waited = time.Since(t.began), t.waited
-	t.show(m, "done", r.Workers)
+	if !t.show(Progress{Phase: "done", Workers: r.Workers, Done: 1}) {
+		o.log.Info("nwt: worker count tuned", "workers", r.Workers, "elapsed", human.Duration(r.Elapsed))
+	}
 	return r, nil
 }
 
@@ -148,16 +148,11 @@ func (o *options) space(start int, step bool) search.Space {
 
 const clockSteps = 20 // a window takes at least this many steps of a coarse clock
 
-// prepare makes a loader for measuring.
-func (t *tuneCall) prepare(sp search.Space) *tuning {
-	m := t.setup.newTuning(sp, t.limit)
+// train takes batches from a loader as training does, and runs the step, until next asks for nothing more to
+// measure: then it is done. It ends before that if the time is over.
+func (t *tuneCall) train(ctx context.Context, sp search.Space, next func(*tuning) (search.Request, bool)) (m *tuning, done bool, err error) {
+	m = t.setup.newTuning(sp, t.limit)
 	m.attach(newEngine(t.setup, m.sp.Start))
-	return m
-}
-
-// train takes batches as training does, and runs the step, until next asks for nothing more to measure: then it is
-// done. It ends before that if the time is over.
-func (t *tuneCall) train(ctx context.Context, m *tuning, next nextRequest) (done bool, err error) {
 	loading, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	t.deadline = time.AfterFunc(math.MaxInt64, func() { end(errOver) })
@@ -171,7 +166,7 @@ func (t *tuneCall) train(ctx context.Context, m *tuning, next nextRequest) (done
 		} else if m.req != t.shown && m.req.Iterations > 0 {
 			t.shown = m.req
 			t.bound(m)
-			t.show(m, "measuring", m.req.Workers)
+			t.tell(m)
 		}
 	}
 	m.tuner.Start(m.sp.Time)
@@ -206,7 +201,7 @@ func (t *tuneCall) train(ctx context.Context, m *tuning, next nextRequest) (done
 	if err == nil && !delivers {
 		err = errors.New("nwt: the dataset yields no batch")
 	}
-	return done, err
+	return m, done, err
 }
 
 // errOver ends loading when tuning is over.
@@ -279,35 +274,25 @@ func (t *tuneCall) bound(m *tuning) {
 	}
 }
 
-// show reports progress: to the program, or to the log from time to time.
-func (t *tuneCall) show(m *tuning, phase string, workers int) {
-	p := Progress{Phase: phase, Workers: workers, Elapsed: time.Since(t.began), Done: 1}
-	if phase != "done" {
-		// It isn't known how much will be measured: after an ordinary search, half of it counts as done.
-		usual := float64(m.trials.windows()) / ordinary
-		t.done = max(t.done, usual/(1+usual))
-		if m.sp.Time > 0 {
-			p.Left = m.tuner.Left()
-			t.done = max(t.done, 1-float64(p.Left)/float64(m.sp.Time))
-		}
-		p.Done = t.done
+// tell tells how far the search has come: the program, or the log from time to time.
+func (t *tuneCall) tell(m *tuning) {
+	// It isn't known how much will be measured: after an ordinary search, half of it counts as done.
+	usual := float64(m.trials.windows()) / ordinary
+	t.done = max(t.done, usual/(1+usual))
+	p := Progress{Phase: "measuring", Workers: m.req.Workers}
+	if m.sp.Time > 0 {
+		p.Left = m.tuner.Left()
+		t.done = max(t.done, 1-float64(p.Left)/float64(m.sp.Time))
 	}
-	if m.last != nil && phase != "done" {
+	p.Done = t.done
+	if m.last != nil {
 		known := m.last.told // a copy, because the program may keep it
 		known.Total = known.Mean * time.Duration(m.sp.Iterations)
 		p.Trial = &known
 	}
-	if t.setup.opts.progress != nil {
-		t.setup.opts.progress(p)
-		return
-	}
-	now := time.Now()
-	switch {
-	case phase == "done":
-		t.setup.opts.log.Info("nwt: worker count tuned", "workers", workers, "elapsed", human.Duration(p.Elapsed))
-	case now.Sub(t.logged) >= tellEvery:
+	if now := time.Now(); !t.show(p) && now.Sub(t.logged) >= tellEvery {
 		t.logged = now
-		t.setup.opts.log.Info("nwt: tuning the worker count", "trying", workers, "elapsed", human.Duration(p.Elapsed))
+		t.setup.opts.log.Info("nwt: tuning the worker count", "trying", p.Workers, "elapsed", human.Duration(now.Sub(t.began)))
 	}
 }
 
@@ -315,6 +300,16 @@ const (
 	tellEvery = 10 * time.Second // between lines of the log
 	ordinary  = 40               // windows in an ordinary search
 )
+
+// show shows progress to the program, and reports whether it has asked for it.
+func (t *tuneCall) show(p Progress) bool {
+	p.Elapsed = time.Since(t.began)
+	show := t.setup.opts.progress
+	if show != nil {
+		show(p)
+	}
+	return show != nil
+}
 
 // remembered returns the result in the file if it still holds, else that of a search, which it keeps.
 func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
@@ -343,12 +338,7 @@ func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
 		if r, err = t.search(ctx); err != nil {
 			return err
 		}
-		value, err := json.Marshal(keptResult{r, t.before})
-		if err != nil {
-			file.Log.Warn("nwt: tuning result not kept", "path", file.Path, "error", err)
-			return nil
-		}
-		file.Store(ctx, key, value)
+		file.Store(ctx, key, keptResult{r, t.needed})
 		return nil
 	})
 	if err != nil {
@@ -362,11 +352,10 @@ func (t *tuneCall) remembered(ctx context.Context) (*Result, error) {
 func (t *tuneCall) confirm(ctx context.Context, file resultfile.File, r *Result) (holds bool, err error) {
 	sp := t.space()
 	sp.Start = r.Workers
-	m := t.prepare(sp)
-	m.inline = true
 	req := search.Request{Workers: r.Workers, Iterations: confirmOver}
 	t.shown = req // no progress is shown of it
-	if _, err := t.train(ctx, m, func(_ search.Space, seen []search.Series) (search.Request, bool) { return req, len(seen) == 0 }); err != nil {
+	m, _, err := t.train(ctx, sp, func(m *tuning) (search.Request, bool) { return req, len(m.seen) == 0 })
+	if err != nil {
 		return false, err
 	}
 	then, now := r.trial(r.Workers).Mean, m.trials[0].told.Mean
@@ -375,9 +364,7 @@ func (t *tuneCall) confirm(ctx context.Context, file resultfile.File, r *Result)
 			fmt.Sprintf("with %s a batch takes %s, and took %s when the result was kept", human.Workers(r.Workers), human.Duration(now), human.Duration(then)))
 		return false, nil
 	}
-	if t.setup.opts.progress != nil {
-		t.setup.opts.progress(Progress{Phase: "done", Workers: r.Workers, Done: 1, Elapsed: time.Since(t.began)})
-	}
+	t.show(Progress{Phase: "done", Workers: r.Workers, Done: 1})
 	return true, nil
 }
 

@@ -43,7 +43,7 @@ type tuning struct {
 
 	// What a run shows, in addition to the loader's counters.
 	asked, delivered int
-	before           int   // batches delivered before this run
+	previous         int   // batches delivered by earlier runs
 	open             int   // open batches beyond the one in use
 	waits            int64 // engine.now when the current wait began; 0: there is none
 	dry              bool  // no batch is left to open or to load
@@ -86,15 +86,12 @@ func (t *tuning) attach(l *engine) {
 
 const minWindow = 5 * time.Millisecond // because a thread may wait some milliseconds for a CPU
 
-// A nextRequest says what to measure next, as [search.Strategy.Next] does.
-type nextRequest func(search.Space, []search.Series) (search.Request, bool)
-
 // measure measures what next asks for, until it asks for nothing more. It returns false if it must end before:
 // the program has set the count, or closed the loader.
-func (t *tuning) measure(next nextRequest) bool {
+func (t *tuning) measure(next func(*tuning) (search.Request, bool)) bool {
 	for len(t.seen) == 0 || t.descend() {
 		t.sp.Left = t.tuner.Left()
-		req, more := next(t.sp, t.seen)
+		req, more := next(t)
 		if !more {
 			break
 		}
@@ -190,7 +187,7 @@ func (t *tuning) release() {
 
 // endWindow adds what was measured in a window.
 func (t *tuning) endWindow(w tune.Window) {
-	tr, l, b := t.trial, t.l, w.Block(t.req.Round)
+	tr, l, b := t.trial, t.l, w.Block
 	t.trial = nil
 	use, took := t.cpu.Used(), time.Since(t.began)
 	b.CPU, b.Queued = tr.use(use, took, l.setup.opts, float64(l.counters.reading.Shown()-t.read)/float64(max(1, took)))
@@ -247,10 +244,11 @@ type trial struct {
 // add adds a window.
 func (t *trial) add(w tune.Window) {
 	t.windows++
+	b := w.Block
 	per := func(a *average, one time.Duration) time.Duration {
 		return time.Duration(math.Round(a.add(float64(one), w.Weight)))
 	}
-	t.told.Mean, t.told.Wait, t.told.Transfer, t.told.Step = per(&t.mean, w.Mean), per(&t.wait, w.Wait), per(&t.transfer, w.Transfer), per(&t.step, w.Body)
+	t.told.Mean, t.told.Wait, t.told.Transfer, t.told.Step = per(&t.mean, b.Mean), per(&t.wait, b.Wait-w.Transfer), per(&t.transfer, w.Transfer), per(&t.step, b.Mean-b.Wait)
 	t.told.Iterations = max(1, int(math.Round(t.mean.weight)))
 	t.told.Median, t.told.P99 = t.took.Quantile(0.5), t.took.Quantile(0.99)
 }
@@ -320,9 +318,9 @@ func (t trials) quickest() time.Duration {
 
 // resume is called when a run has begun.
 func (t *tuning) resume() {
-	t.before, t.asked = t.delivered, t.delivered+1
+	t.previous, t.asked = t.delivered, t.delivered+1
 	t.open, t.waits, t.dry = 0, 0, false
-	t.l.counters.loaded.Store(int64(t.before) * wholeBatch) // what was left of the last run is gone
+	t.l.counters.loaded.Store(int64(t.previous) * wholeBatch) // what was left of the last run is gone
 	t.at, t.start = 0, time.Now()
 	t.tuner.Resume()
 	t.wake.Reset(wakeSettled)
@@ -330,9 +328,9 @@ func (t *tuning) resume() {
 
 // took is called when a run delivers a batch, which is its taken-th. show shows which batches are ahead.
 func (t *tuning) took(taken int, show func()) {
-	t.delivered = t.before + taken
+	t.delivered = t.previous + taken
 	t.asked = t.delivered
-	if t.delivered-t.before == 1 {
+	if t.delivered-t.previous == 1 {
 		t.firstBatch = time.Since(t.start)
 	}
 	if t.tuner.Skip() {
@@ -378,7 +376,7 @@ const (
 // ended is called when a run has ended by itself.
 func (t *tuning) ended() {
 	l := t.l
-	if n := t.delivered - t.before; n < shortRun && t.live && t.tuner.Measures() && l.setup.once.First("WithAutoWorkers") {
+	if n := t.delivered - t.previous; n < shortRun && t.live && t.tuner.Measures() && l.setup.once.First("WithAutoWorkers") {
 		l.setup.opts.log.Info("nwt: so short a run may not be enough to tune while training: Epochs makes one run of many epochs, and Tune measures before training", "batches", n, "at least", shortRun)
 	}
 }
@@ -425,7 +423,6 @@ type auto struct {
 	tuning   *tuning
 	since    time.Time     // since when it has measured
 	settled  time.Duration // how long it took to settle
-	earlier  int           // windows of earlier searches
 	patience int           // successive windows in which training waits more, or less, that let it search again
 	latest   []ending      // of searches that ended differently, each soon after the one before
 }
@@ -463,13 +460,15 @@ func newAuto(l *engine) {
 func (a *auto) run() {
 	t := a.tuning
 	for weighAt := weighFirst; ; {
-		a.since, a.earlier = time.Now(), t.trials.windows()
-		if !t.measure(func(sp search.Space, seen []search.Series) (search.Request, bool) {
-			if t.trials.windows()-a.earlier >= mostWindows {
+		a.since = time.Now()
+		before := t.trials.windows()
+		next := func(t *tuning) (search.Request, bool) {
+			if t.trials.windows()-before >= mostWindows {
 				return search.Request{}, false
 			}
-			return search.Greedy{}.Next(sp, seen)
-		}) {
+			return search.Greedy{}.Next(t.sp, t.seen)
+		}
+		if !t.measure(next) {
 			return
 		}
 		e, ok := a.settle(false)

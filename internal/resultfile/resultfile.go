@@ -99,7 +99,7 @@ func (f File) Lookup(key Key) (entry Entry, ok bool) {
 
 // Store adds a result, in place of an older result for the same key. It does so even if ctx has ended,
 // because finding the result took longer.
-func (f File) Store(ctx context.Context, key Key, value json.RawMessage) {
+func (f File) Store(ctx context.Context, key Key, value any) {
 	if err := f.tryStore(ctx, key, value); err != nil {
 		f.Log.Warn("nwt: tuning result not kept", "path", f.Path, "error", err)
 	}
@@ -108,7 +108,11 @@ func (f File) Store(ctx context.Context, key Key, value json.RawMessage) {
 // patience is how long storing may take: other processes take milliseconds for it.
 const patience = 2 * time.Second
 
-func (f File) tryStore(ctx context.Context, key Key, value json.RawMessage) error {
+func (f File) tryStore(ctx context.Context, key Key, value any) error {
+	encoded, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
 	path, err := f.place()
 	if err != nil {
 		return err
@@ -140,7 +144,7 @@ func (f File) tryStore(ctx context.Context, key Key, value json.RawMessage) erro
 	if err != nil {
 		return err
 	}
-	data, err := file.with(Entry{Key: key.legible(), Saved: time.Now().UTC(), Value: value})
+	data, err := file.with(Entry{Key: key.legible(), Saved: time.Now().UTC(), Value: encoded})
 	if err != nil {
 		return err
 	}
@@ -248,13 +252,9 @@ func (e Entry) check() error {
 func (f contents) nearest(key Key) (best Entry, ok bool) {
 	least := math.Log2(factor)
 	for _, e := range f.Entries {
-		size := e.Key.BatchBytes
-		e.Key.BatchBytes = key.BatchBytes
-		if e.Key != key {
-			continue
-		}
-		e.Key.BatchBytes = size
-		if apart := math.Abs(math.Log2(float64(size) / float64(key.BatchBytes))); apart <= least {
+		alike := e.Key
+		alike.BatchBytes = key.BatchBytes
+		if apart := math.Abs(math.Log2(float64(e.Key.BatchBytes) / float64(key.BatchBytes))); alike == key && apart <= least {
 			best, least, ok = e, apart, true
 		}
 	}

@@ -61,7 +61,7 @@ func TestAResultIsFoundAgain(t *testing.T) {
 func TestTheNearestBatchSizeWithinAFactorOfTwoIsFound(t *testing.T) {
 	c, _ := testFile(t)
 	for _, size := range []int64{1000, 1500, 8000} {
-		c.Store(t.Context(), testKey(size), fmt.Appendf(nil, "%d", size))
+		c.Store(t.Context(), testKey(size), size)
 	}
 	for size, want := range map[int64]string{
 		499: "", 500: "1000", 1100: "1000", 1400: "1500", 3000: "1500", 3001: "", 4000: "8000", 16000: "8000", 16001: "",

@@ -145,33 +145,24 @@ func (e evidence) within(mean []float64, i, fastest int) bool {
 	return mean[i] <= best+alpha+doubt*min(best*math.Hypot(e.se[i], e.se[fastest]), alpha)
 }
 
+// vote simulates what other runs would measure, and returns the share of them in which each count would
+// be chosen. A measurement differs from the truth by its error, and a measurement of another run differs
+// by its own. Both variances are multiplied by times. Errors are shares, so vote draws logarithms: a time that
+// was hardly measured may be half or twice as long, but never next to nothing.
+func (e evidence) vote(draws int, times float64) []float64 {
+	rng := rand.New(rand.NewPCG(1, 2))
+	mean, votes := make([]float64, len(e.counts)), make([]float64, len(e.counts))
+	for range draws {
+		for i, m := range e.mean {
+			mean[i] = m * math.Exp(math.Sqrt(2*times)*e.se[i]*rng.NormFloat64())
+		}
+		chosen, _ := e.choose(mean)
+		votes[chosen] += 1 / float64(draws)
+	}
+	return votes
+}
+
 const (
 	redraws = 200  // simulated runs to find which counts are in the race
 	answers = 2000 // simulated runs to find how sure the choice is
 )
-
-// vote simulates what other runs would measure, and returns the share of them in which each count would
-// be chosen. A measurement differs from the truth by its error, and a measurement of another run differs
-// by its own. Both variances are multiplied by times.
-func (e evidence) vote(draws int, times float64) []float64 {
-	votes := make([]float64, len(e.counts))
-	e.draw(2*times, draws, func(mean []float64) {
-		chosen, _ := e.choose(mean)
-		votes[chosen] += 1 / float64(draws)
-	})
-	return votes
-}
-
-// draw draws times around the measured ones, with the variance of their errors multiplied by times.
-// Errors are shares, so it draws logarithms: a time that was hardly measured may be half or twice as
-// long, but never next to nothing.
-func (e evidence) draw(times float64, draws int, each func(mean []float64)) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	mean := make([]float64, len(e.counts))
-	for range draws {
-		for i, m := range e.mean {
-			mean[i] = m * math.Exp(math.Sqrt(times)*e.se[i]*rng.NormFloat64())
-		}
-		each(mean)
-	}
-}

@@ -35,7 +35,7 @@ func measured(means map[int]float64) (seen []Series) {
 }
 
 func TestThePapersTableGivesItsAnswer(t *testing.T) {
-	sp := Space{CPUs: 64, Start: 63, Max: 63, Alpha: Alpha{Total: 500 * ms, Share: math.Inf(1)}, Iterations: 100}
+	sp := Space{CPUs: 64, Start: 63, Max: 63, Alpha: Alpha{Total: 500 * ms, MaxShare: math.Inf(1)}, Iterations: 100}
 	c := Choose(sp, measured(map[int]float64{0: 14.25, 14: 1.49, 16: 1.41, 32: 1.55, 63: 2.21}))
 	require.Equal(t, 14, c.Workers)
 	require.Equal(t, 16, c.Fastest)

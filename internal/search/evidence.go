@@ -1,7 +1,6 @@
 package search
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -36,8 +35,8 @@ type evidence struct {
 // iterations take far longer than others, which windows have them is chance.
 func weigh(sp Space, seen []Series) evidence {
 	var rows []Series
-	for _, s := range slices.SortedFunc(slices.Values(seen), byWorkers) {
-		if len(s.Blocks) > 0 && sp.allows(s.Workers) {
+	for _, s := range slices.SortedFunc(slices.Values(seen), func(a, b Series) int { return a.Workers - b.Workers }) {
+		if len(s.Blocks) > 0 && sp.admits(s.Workers) {
 			rows = append(rows, s)
 		}
 	}
@@ -53,19 +52,16 @@ func weigh(sp Space, seen []Series) evidence {
 	perWindow := float64(max(1, len(slices.Concat(parts...)))) / float64(max(1, len(slices.Concat(windows...))))
 	chance := math.Sqrt(1 + byChance*math.Sqrt((2+rare/perWindow)/max(e.df, 1)))
 	for i := range e.se {
-		e.se[i] = max(e.se[i], between[i]/chance)
+		e.se[i] = min(max(e.se[i], between[i]/chance), 1)
+		if e.df == 0 {
+			e.se[i] = unknownSE
+		}
 	}
 	for cpus, r := usersOf(rows), 0; r < len(rows); r++ {
 		if r > 0 && e.counts[r-1] >= sp.CPUs && cpus.takes(rows[r-1].Blocks, e.mean[r-1], sp.Shared) {
 			break
 		}
 		e.able = r + 1
-	}
-	for i := range e.se {
-		if e.df == 0 {
-			e.se[i] = unknownSE
-		}
-		e.se[i] = min(e.se[i], 1)
 	}
 	return e
 }
@@ -114,7 +110,8 @@ func (e *evidence) add(s Series, drift []float64, company map[int]int) (parts, w
 		if windows = append(windows, whole); b.Parts == nil {
 			b.Parts = []stat.Part{whole}
 		}
-		scale := whole.Mean / overall(b.Parts)
+		of, _ := stat.Mean(b.Parts)
+		scale := whole.Mean / of
 		for _, p := range b.Parts {
 			parts = append(parts, stat.Part{Mean: p.Mean * scale, Weight: p.Weight})
 		}
@@ -126,16 +123,6 @@ func (e *evidence) add(s Series, drift []float64, company map[int]int) (parts, w
 	e.waits = append(e.waits, waited/float64(done))
 	return parts, windows
 }
-
-func overall(parts []stat.Part) float64 {
-	sum, weights := 0.0, 0.0
-	for _, p := range parts {
-		sum, weights = sum+p.Mean*p.Weight, weights+p.Weight
-	}
-	return sum / weights
-}
-
-func byWorkers(a, b Series) int { return cmp.Compare(a.Workers, b.Workers) }
 
 // even removes the chance differences between the loop's bodies from windows in which training waited. They
 // then take as long as loading, but wait no longer than was measured, or as long as the count's mean body. A

@@ -19,7 +19,7 @@ type Strategy interface {
 	Next(sp Space, seen []Series) (Request, bool)
 }
 
-// A Space says which counts a search may measure, within which limits, and what it looks for.
+// A Space says which counts a search may measure, and within which limits.
 type Space struct {
 	CPUs       int                    // how many CPUs workers may use at a time
 	Shared     bool                   // other ranks have CPUs too, which may be idle as long as one rank tunes
@@ -40,10 +40,10 @@ type Space struct {
 // An Alpha is a difference in accumulated time: a duration, but no less than one share of the fastest
 // count's time and no more than another share.
 type Alpha struct {
-	Total time.Duration // math.MaxInt64: only the shares count
-	Least float64
-	Share float64       // +Inf: no upper limit
-	Each  time.Duration // per iteration: alpha isn't less than this either
+	Total    time.Duration // math.MaxInt64: only the shares count
+	MinShare float64
+	MaxShare float64       // +Inf: no upper limit
+	Each     time.Duration // per iteration: alpha isn't less than this either
 }
 
 // Unnoticed is the smallest default alpha per iteration: a smaller difference affects no training step.
@@ -52,11 +52,11 @@ const Unnoticed = 5 * time.Microsecond
 // DefaultAlpha is the paper's half second, limited by two shares, because alone it could be longer than
 // all iterations together, or too short to matter. The upper share is small because a surplus worker
 // costs a goroutine, while time that training waits is lost.
-var DefaultAlpha = Alpha{Total: 500 * time.Millisecond, Least: 0.01, Share: 0.02, Each: Unnoticed}
+var DefaultAlpha = Alpha{Total: 500 * time.Millisecond, MinShare: 0.01, MaxShare: 0.02, Each: Unnoticed}
 
 // Of returns alpha per iteration if the fastest count takes mean per iteration.
 func (a Alpha) Of(mean float64, iterations int) float64 {
-	return max(min(float64(a.Total)/float64(iterations), a.Share*mean), a.Least*mean, float64(a.Each))
+	return max(min(float64(a.Total)/float64(iterations), a.MaxShare*mean), a.MinShare*mean, float64(a.Each))
 }
 
 // A Series holds everything that was measured at one worker count, in order.
@@ -85,9 +85,7 @@ type Request struct {
 	Limit      time.Duration // the window ends with the first iteration past it: the count can't win, or its time is over
 }
 
-func (sp Space) allows(workers int) bool {
-	return sp.Admit == nil || sp.Admit(workers)
-}
+func (sp Space) admits(workers int) bool { return sp.Admit == nil || sp.Admit(workers) }
 
 // DefaultTime is the default limit of a search's time; MinTime is the shortest time that Tune searches.
 const (
@@ -113,30 +111,5 @@ const (
 	ShortBatch = 10 * time.Millisecond
 )
 
-// The searches decide by these constants.
-const (
-	firstLooks  = 2    // looks at each rung of the ladder before anything is decided
-	lookPart    = 20   // a look takes this part of a count's iterations
-	windowPart  = 10   // a later window takes this part of them: the shorter windows are, the more a disturbance affects all counts of a round alike …
-	fewestOf    = 5    // … but at least this many iterations, or a quarter of all if that is fewer, because workers settle before each window
-	lastRound   = 48   // rounds after which undecided counts stay undecided, unless the user set iterations
-	sweepRounds = 4    // rounds of an exhaustive search
-	hopeless    = 2    // times the fastest's time: a window ends early there, and a count that takes that long is left out, unless another run might choose it
-	tooFew      = 3    // if a count takes this many times the time of the fastest count with more workers, no lower count is tried
-	busyCPU     = 0.91 // if a count wants this share of the CPUs, more workers gain at most a tenth
-	fullCPU     = 0.95 // … and at this share at most a twentieth, unless they take CPUs from other processes,
-	queuedCPU   = 0.05 // which exist if its threads wait for this share of the CPUs
-	apart       = 1.5  // times as long as the fastest's, an iteration of the slowest count tells what batches use of the CPUs from what others use
-	MaxWorkers  = 1024 // the ceiling grows no further than this
-
-	// A count is measured for at least minMeasure, but for at most 100 times the usual iterations,
-	// because a shorter time is all noise. If the usual iterations take longer than maxMeasure, fewer are
-	// enough, but at least a fifth of them. If even that takes longer than the partOfTime-th part of the
-	// search's time, still fewer are enough, but at least leastParts.
-	minMeasure = 30 * time.Millisecond
-	maxMeasure = 5 * time.Second
-	partOfTime = 24
-	leastParts = 4
-	minWindow  = 10 * time.Millisecond // of each window, because a thread may wait some milliseconds for a CPU
-	burst      = 4                     // a window that is this many times as fast as the fastest count's median window has used batches that were loaded before
-)
+// MaxWorkers is the highest count that a space grows to.
+const MaxWorkers = 1024

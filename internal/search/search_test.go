@@ -46,7 +46,7 @@ func sixteen() Space {
 
 // tenth has an alpha that is easier to reckon with.
 func tenth(sp Space) Space {
-	sp.Alpha = Alpha{Total: math.MaxInt64, Share: 0.1}
+	sp.Alpha = Alpha{Total: math.MaxInt64, MaxShare: 0.1}
 	return sp
 }
 
@@ -69,9 +69,9 @@ func iterationsAt(seen []Series, workers int) (sum int) {
 	return sum
 }
 
-// looked has a window of ten iterations in each of so many rounds, all with a mean of so many
+// windowsOf has a window of ten iterations in each of so many rounds, all with a mean of so many
 // milliseconds.
-func looked(workers int, mean float64, rounds int) Series {
+func windowsOf(workers int, mean float64, rounds int) Series {
 	s := Series{Workers: workers}
 	for round := range rounds {
 		took := time.Duration(mean * 1e6)
@@ -80,7 +80,7 @@ func looked(workers int, mean float64, rounds int) Series {
 	return s
 }
 
-// Each rung gets two looks, the whole ladder first.
+// Each rung gets two windows, the whole ladder first.
 func TestTheLadder(t *testing.T) {
 	for _, tt := range []struct {
 		start, top int
@@ -141,7 +141,7 @@ func TestWhereTheWayDownEnds(t *testing.T) {
 		name  string
 		took  map[int]float64 // milliseconds; 1 at the others
 		first []int
-		then  []int // of the first, those that get a second look
+		then  []int // of the first, those that get a second window
 	}{
 		{"more than three times as long", map[int]float64{8: 2, 4: 3.1, 2: 6}, []int{15, 8, 4}, []int{15, 8}},
 		{"three times as long", map[int]float64{8: 2, 4: 3, 2: 6}, []int{15, 8, 4, 2}, []int{15, 8}},
@@ -257,7 +257,7 @@ func TestTheSpaceGrowsWhileMoreWorkersWinAndCPUsIdle(t *testing.T) {
 	}
 }
 
-// Up to 256 workers make loading faster. The first look at 64 happens to be as quick as one at 128.
+// Up to 256 workers make loading faster. The first window at 64 happens to be as quick as one at 128.
 func TestTheSpaceGrowsAlthoughTheFirstLooksHadBadLuck(t *testing.T) {
 	sp := Space{CPUs: 64, Start: 64, Max: -1, Alpha: DefaultAlpha, Iterations: 100}
 	lucky := 0
@@ -332,7 +332,7 @@ func TestOneCountIsMeasuredWhateverTheTime(t *testing.T) {
 		q, more := s.Next(sp, nil)
 		require.True(t, more)
 		require.Equal(t, 5, q.Workers, "training's own")
-		_, more = s.Next(sp, []Series{looked(5, 1, 1)})
+		_, more = s.Next(sp, []Series{windowsOf(5, 1, 1)})
 		require.False(t, more, "one is enough then")
 	}
 }
@@ -377,7 +377,7 @@ func TestACountThatCannotWinIsLeftEarly(t *testing.T) {
 	require.LessOrEqual(t, iterationsAt(seen, 0), 6)
 	require.LessOrEqual(t, iterationsAt(seen, 1), 6)
 	require.GreaterOrEqual(t, iterationsAt(seen, 15), 40)
-	q, _ := Greedy{}.Next(tenth(sixteen()), []Series{looked(15, 10, 1)})
+	q, _ := Greedy{}.Next(tenth(sixteen()), []Series{windowsOf(15, 10, 1)})
 	require.Equal(t, 8, q.Workers)
 	require.Equal(t, time.Duration(q.Iterations)*22*ms, q.Limit, "twice as long as the fastest, alpha included")
 }

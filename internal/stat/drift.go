@@ -13,13 +13,13 @@ type Obs struct {
 }
 
 const (
-	reweighed  = 20  // how often the weights of values are computed …
-	passes     = 5   // … after this many passes over rows and times
-	pull       = 0.5 // a time's drift is pulled towards 0 with the weight of this many values
-	huber      = 1.5 // a value that is further than this many scales from its fit loses weight
-	leastScale = 1e-4
-	madScale   = 1.4826 // in a normal distribution, the standard deviation is this many times the median deviation
-	surely     = 4      // two standard errors, squared: a smaller drift may be noise
+	reweighed = 20  // how often the weights of values are computed …
+	passes    = 5   // … after this many passes over rows and times
+	pull      = 0.5 // a time's drift is pulled towards 0 with the weight of this many values
+	huber     = 1.5 // a value that is further than this many scales from its fit loses weight
+	minScale  = 1e-4
+	madScale  = 1.4826 // in a normal distribution, the standard deviation is this many times the median deviation
+	surely    = 4      // two standard errors, squared: a smaller drift may be noise
 )
 
 // Drift returns what all values of one time share, for each of the times 0 … times−1. Rows and times are
@@ -73,7 +73,7 @@ func Drift(obs []Obs, rows, times int) []float64 {
 		for i, out := range rest {
 			deviations[i] = math.Abs(out)
 		}
-		scale = max(madScale*Median(deviations), leastScale)
+		scale = max(madScale*Median(deviations), minScale)
 	}
 	var all []float64
 	for at, d := range drift {

@@ -18,6 +18,15 @@ func Median(xs []float64) float64 {
 // A Part stands for some of the values of a row: their mean and their number.
 type Part struct{ Mean, Weight float64 }
 
+// Mean returns the mean of the values that parts stand for, and their number.
+func Mean(parts []Part) (mean, weight float64) {
+	sum := 0.0
+	for _, p := range parts {
+		sum, weight = sum+p.Mean*p.Weight, weight+p.Weight
+	}
+	return sum / weight, weight
+}
+
 // Totals returns the means of rows of parts, and their standard errors as shares of the means. It assumes
 // that values vary by the same share in all rows, so a row that happened to have few large values doesn't
 // get a smaller error than the others. rare is the excess kurtosis of parts: it is large if few of them are
@@ -25,11 +34,7 @@ type Part struct{ Mean, Weight float64 }
 func Totals(rows [][]Part) (means, se []float64, rare float64) {
 	var squares, fourths, n, df float64
 	for _, parts := range rows {
-		sum, weight := 0.0, 0.0
-		for _, p := range parts {
-			sum, weight = sum+p.Mean*p.Weight, weight+p.Weight
-		}
-		mean := sum / weight
+		mean, weight := Mean(parts)
 		for _, p := range parts {
 			off := p.Mean/mean - 1
 			square := p.Weight * off * off

@@ -92,9 +92,8 @@ func (l *loader) search() {
 			if i < 0 {
 				i, l.seen = len(l.seen), append(l.seen, search.Series{Workers: w.Workers})
 			}
-			b := w.Block(req.Round)
-			b.CPU = 0.1
-			l.seen[i].Blocks = append(l.seen[i].Blocks, b)
+			w.Block.CPU = 0.1
+			l.seen[i].Blocks = append(l.seen[i].Blocks, w.Block)
 		}
 	}
 	for weighAt := 256; l.patience > 0 && l.Resize(2); {

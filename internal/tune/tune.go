@@ -3,16 +3,10 @@
 // windows of the run. The two take turns: the function goes on whenever the run is looked at, when a batch is
 // delivered and now and then while one is waited for. The package doesn't know about loaders, and doesn't choose:
 // what to measure and what to choose is the business of package search.
-//
-//	for req, more := next(); more; req, more = next() {
-//		tuner.Resize(req.Workers)
-//		window := tuner.Measure(req)
-//	}
 package tune
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/search"
@@ -42,19 +36,6 @@ type Target interface {
 	InHand() float64 // batches that the workers are loading at a time
 }
 
-// A Window holds what was measured between two moments of a run.
-type Window struct {
-	Workers   int
-	Delivered int // in batches
-	Bodies    int // of the loop
-
-	// These are per batch, as in the long run; Mean is the sum of the others.
-	Mean, Wait, Transfer, Body time.Duration
-
-	Parts  []stat.Part // Wait + Transfer of a few batches each
-	Weight float64     // how many batches Mean represents; 0: the window shows nothing
-}
-
 // A Tuner lets a loop measure a run. Its fields belong to whoever has the turn: the goroutine that iterates,
 // or the loop while that goroutine waits in Look.
 type Tuner struct {
@@ -70,91 +51,41 @@ type Tuner struct {
 	watching bool      // the loader has settled
 
 	resync bool    // what was done since the latest look doesn't count
-	now    look    // the latest look
-	from   look    // the latest delivery that was looked at
+	from   moment  // of the latest delivery that was looked at
 	kept   span    // what was done up to from …
 	sum    span    // … and up to now, without pauses and the ends of runs
-	atTick float64 // Loaded at the last Tick
+	atTick float64 // Loaded at the latest look while the program waited
 	bodies bodies
 }
 
-// A look holds the Figures at a time.
-type look struct {
+// A moment of a run: what had been done by then.
+type moment struct {
 	at time.Time
 	Figures
 }
 
-// A span says how much was done between two looks.
+// A span says how much was done between two moments.
 type span struct {
 	took time.Duration
 	Figures
 }
 
-func (s span) plus(t span, times float64) span {
-	n, d := int(times), time.Duration(times)
+// plus adds t or, if sign is −1, takes it away. What is missing stays.
+func (s span) plus(t span, sign float64) span {
+	n, d := int(sign), time.Duration(sign)
 	return span{s.took + d*t.took, Figures{
-		Missing: s.Missing, Loaded: s.Loaded + times*t.Loaded, Delivered: s.Delivered + n*t.Delivered, Asked: s.Asked + n*t.Asked,
+		Missing: s.Missing, Loaded: s.Loaded + sign*t.Loaded, Delivered: s.Delivered + n*t.Delivered, Asked: s.Asked + n*t.Asked,
 		Wait: s.Wait + d*t.Wait, Transfer: s.Transfer + d*t.Transfer, Copied: s.Copied + n*t.Copied, Copying: s.Copying + d*t.Copying,
 	}}
 }
 
+// since returns what was done since an earlier moment.
+func (m moment) since(then moment) span {
+	return span{m.at.Sub(then.at), m.Figures}.plus(span{0, then.Figures}, -1)
+}
+
 // body returns how long the body of the loop took, per batch.
 func (s span) body() time.Duration { return max(0, s.took-s.Wait) / time.Duration(max(s.Asked, 1)) }
-
-// perBatch returns how long a batch takes in the long run, and how many batches this figure represents. A
-// batch takes as long as loading it, copying it, or the body of the loop, whichever is longest: batches
-// that were loaded before hide slow loading only for a while.
-func (s span) perBatch() (mean time.Duration, weight float64) {
-	mean, weight = s.body(), float64(s.Asked)
-	if s.Copied > 0 {
-		mean = max(mean, s.Copying/time.Duration(s.Copied))
-	}
-	// If everything that is open is loaded, except the batch that was opened last, there is no place for
-	// more. Then fewer batches loaded than delivered doesn't mean slow loading.
-	switch loaded := max(s.Loaded, float64(s.Delivered)-max(0, s.Missing)); {
-	case s.full() || s.unclear():
-	case loaded > 0:
-		if loading := time.Duration(float64(s.took) / loaded); loading > mean {
-			return loading, loaded
-		}
-	case s.Wait > 0:
-		return mean, 0 // training waits for a batch that isn't loaded yet
-	}
-	return mean, weight
-}
-
-// perBatch returns how long a batch takes at the tuner's count. Without workers, nothing overlaps.
-func (t *Tuner) perBatch(s span) (mean time.Duration, weight float64) {
-	switch {
-	case t.workers != 0:
-		return s.perBatch()
-	case s.Loaded <= 0:
-		return s.body(), 0
-	}
-	return s.body() + time.Duration(float64(s.Wait)/s.Loaded), s.Loaded
-}
-
-// full reports whether training hardly waited, and will hardly wait if nothing changes.
-func (s span) full() bool {
-	return s.Delivered > 0 && s.Wait < s.took/hardly && s.Missing < 1.01
-}
-
-// unclear reports whether training hardly waited, but perhaps only because a batch was loaded before. If
-// more than a tenth of a window was loaded before, it is clear: what was loaded in it gives the answer.
-func (s span) unclear() bool {
-	less := float64(s.Delivered) - s.Loaded
-	return s.Wait < s.took/hardly && s.Missing >= 1.01 && 0.3 < less && less < min(1.5, float64(s.Delivered)/10)
-}
-
-const (
-	patience    = 1. / 10 // share of search.DefaultTime that new workers are waited for
-	longLook    = 1. / 60 // share of search.DefaultTime after which a few waves are enough
-	manyWaves   = 4       // each worker has loaded this many claims, so a burst isn't decisive
-	fewWaves    = 2       // … or this many, if they take three times a long look
-	hardly      = 200     // training hardly waits if it waits for less than this part of the time
-	unclearMost = 4       // if it isn't clear whether training waits, a window ends after this many times the batches wanted
-	mostParts   = 12      // of a window
-)
 
 // Start sets how long tuning may take from now on; if limit is 0, there is no limit. The loop begins when the first
 // batch is delivered.
@@ -219,52 +150,36 @@ func (t *Tuner) Look(delivered bool) {
 	}
 	t.skip = 1
 	t.turns.give(delivered, func() {
-		if t.look() {
+		if t.await() {
 			t.Loop()
 		}
 	})
 }
 
-// look waits for the next look, and counts what was done since the latest one. It returns false if the loop
+// await waits for the next look, and counts what was done since the latest one. It returns false if the loop
 // must end.
-func (t *Tuner) look() bool {
+func (t *Tuner) await() bool {
 	delivered, ok := t.turns.take()
 	if !ok {
 		return false
 	}
-	now := look{time.Now(), t.Target.Figures()}
-	done := t.kept.plus(span{now.at.Sub(t.from.at), now.Figures}, 1).plus(span{0, t.from.Figures}, -1)
+	now := moment{time.Now(), t.Target.Figures()}
+	done := t.kept.plus(now.since(t.from), 1)
 	switch {
 	case t.resync, now.Dry: // workers may have found nothing more to begin since the latest look
 		t.resync = now.Dry
 		t.bodies.began(now)
 		t.from, t.kept = now, t.sum
 	case delivered:
-		if !t.bodies.pauses(now) {
+		if !t.bodies.ended(now) {
 			t.sum = done
 		}
 		t.from, t.kept = now, t.sum
 	default:
 		t.sum = done
 	}
-	t.now, t.sum.Missing, t.kept.Missing = now, now.Missing, now.Missing
+	t.sum.Missing = now.Missing
 	return true
-}
-
-// begins returns what was done up to now, and leaves out what the loop itself took since the latest look.
-func (t *Tuner) begins() span {
-	if !t.resync {
-		t.from, t.kept = look{time.Now(), t.Target.Figures()}, t.sum
-		t.bodies.began(t.from)
-	}
-	return t.sum
-}
-
-// since returns what was done since a moment.
-func (t *Tuner) since(then span) span {
-	s := t.sum.plus(then, -1)
-	s.Missing = t.sum.Missing
-	return s
 }
 
 // Resize sets the worker count, and waits until new workers are warm. It returns false if the loop must end.
@@ -282,12 +197,12 @@ func (t *Tuner) Resize(workers int) bool {
 	}
 	t.workers = workers
 	ahead := t.from.Loaded - float64(t.from.Delivered) // batches that were loaded ahead
-	for cold, atCold := 0, began.Loaded; t.look(); {
+	for cold, atCold := 0, began.Loaded; t.await(); {
 		now, beginning := t.Target.Cold()
 		if now != cold || beginning {
 			cold, atCold = now, t.sum.Loaded
 		}
-		if t.warm(t.since(began), ahead, hand, beginning, cold > 0 && t.sum.Loaded-atCold < 4*(t.Target.InHand()+search.WarmBatches)) {
+		if t.warm(t.sum.plus(began, -1), ahead, hand, beginning, cold > 0 && t.sum.Loaded-atCold < 4*(t.Target.InHand()+search.WarmBatches)) {
 			return true
 		}
 	}
@@ -300,7 +215,7 @@ func (t *Tuner) Resize(workers int) bool {
 func (t *Tuner) warm(done span, ahead, hand float64, beginning, cold bool) bool {
 	through := float64(done.Delivered) >= ahead // the batches that were ready have been delivered
 	switch {
-	case done.took >= time.Duration(patience*float64(search.DefaultTime)), t.Left() == 0:
+	case done.took >= warmMost, t.Left() == 0:
 		return true
 	case through && done.Delivered > 0 && done.took >= search.WarmTime && done.Wait < done.took/hardly:
 		return true // training doesn't wait for them
@@ -310,12 +225,21 @@ func (t *Tuner) warm(done span, ahead, hand float64, beginning, cold bool) bool 
 	return done.took >= search.WarmTime && done.Loaded >= hand && max(done.Loaded, float64(done.Delivered)) >= min(search.WarmBatches, t.Target.InHand())
 }
 
+// begins returns what was done up to now, and leaves out what the loop itself took since the latest look.
+func (t *Tuner) begins() span {
+	if !t.resync {
+		t.from, t.kept = moment{time.Now(), t.Target.Figures()}, t.sum
+		t.bodies.began(t.from)
+	}
+	return t.sum
+}
+
 // Measure measures a window at the count that was set. It returns false if the loop must end.
 func (t *Tuner) Measure(req search.Request) (w Window, ok bool) {
 	began, cut := t.begins(), span{} // cut: where the next part begins
 	var parts []stat.Part
-	for t.look() {
-		all := t.since(began)
+	for t.await() {
+		all := t.sum.plus(began, -1)
 		part := all.plus(cut, -1)
 		mean, weight := t.perBatch(part)
 		if weight >= max(1, float64(req.Iterations)/mostParts, t.Target.InHand()) && part.took >= t.MinWindow/mostParts {
@@ -326,7 +250,7 @@ func (t *Tuner) Measure(req search.Request) (w Window, ok bool) {
 		_, weight = t.perBatch(all)
 		switch {
 		case weight > 0 && (over || t.enough(all, req)):
-			return t.window(all, parts), true
+			return t.window(req.Round, all, parts), true
 		case over:
 			return Window{}, true
 		}
@@ -341,10 +265,9 @@ func (t *Tuner) enough(all span, req search.Request) bool {
 	if mean > all.body() {
 		waves = all.Loaded / t.Target.InHand()
 	}
-	look := time.Duration(longLook * float64(search.DefaultTime))
 	wanted, limit := float64(req.Iterations), float64(req.Limit)
-	if least := manyWaves * t.Target.InHand(); least > wanted && waves < math.Inf(1) {
-		wanted, limit = least, limit*least/wanted
+	if several := manyWaves * t.Target.InHand(); several > wanted && waves < math.Inf(1) {
+		wanted, limit = several, limit*several/wanted
 	}
 	switch {
 	case all.unclear() && weight < unclearMost*wanted:
@@ -353,31 +276,82 @@ func (t *Tuner) enough(all span, req search.Request) bool {
 		return waves >= 1 && all.Delivered > 0
 	case weight >= wanted:
 		return all.took >= t.MinWindow
-	case limit > 0 && float64(all.took) >= limit && waves >= fewWaves:
-		return true
-	case all.took >= 3*look && waves >= fewWaves:
+	case limit > 0 && float64(all.took) >= limit && waves >= fewWaves, all.took >= 3*ample && waves >= fewWaves:
 		return true
 	}
-	return all.took >= look && waves >= manyWaves && weight >= fewWaves
+	return all.took >= ample && waves >= manyWaves && weight >= fewWaves
+}
+
+const (
+	warmMost    = search.DefaultTime / 10 // new workers are waited for no longer
+	ample       = search.DefaultTime / 60 // a window of this time may end after a few waves
+	manyWaves   = 4                       // each worker has loaded this many claims, so a burst isn't decisive
+	fewWaves    = 2                       // … or this many, in three times an ample window
+	hardly      = 200                     // training hardly waits if it waits for less than this part of the time
+	unclearMost = 4                       // if it isn't clear whether training waits, a window ends after this many times the batches wanted
+	mostParts   = 12                      // of a window
+)
+
+// perBatch returns how long a batch takes in the long run, and how many batches this figure represents. A
+// batch takes as long as loading it, copying it, or the body of the loop, whichever is longest: batches
+// that were loaded before hide slow loading only for a while. Without workers, nothing overlaps.
+func (t *Tuner) perBatch(s span) (mean time.Duration, weight float64) {
+	mean, weight = s.body(), float64(s.Asked)
+	if t.workers == 0 {
+		if s.Loaded <= 0 {
+			return mean, 0
+		}
+		return mean + time.Duration(float64(s.Wait)/s.Loaded), s.Loaded
+	}
+	if s.Copied > 0 {
+		mean = max(mean, s.Copying/time.Duration(s.Copied))
+	}
+	// If everything that is open is loaded, except the batch that was opened last, there is no place for
+	// more. Then fewer batches loaded than delivered doesn't mean slow loading.
+	switch loaded := max(s.Loaded, float64(s.Delivered)-max(0, s.Missing)); {
+	case s.full() || s.unclear():
+	case loaded > 0:
+		if loading := time.Duration(float64(s.took) / loaded); loading > mean {
+			return loading, loaded
+		}
+	case s.Wait > 0:
+		return mean, 0 // training waits for a batch that isn't loaded yet
+	}
+	return mean, weight
+}
+
+// full reports whether training hardly waited, and will hardly wait if nothing changes.
+func (s span) full() bool {
+	return s.Delivered > 0 && s.Wait < s.took/hardly && s.Missing < 1.01
+}
+
+// unclear reports whether training hardly waited, but perhaps only because a batch was loaded before. If
+// more than a tenth of a window was loaded before, it is clear: what was loaded in it gives the answer.
+func (s span) unclear() bool {
+	less := float64(s.Delivered) - s.Loaded
+	return s.Wait < s.took/hardly && s.Missing >= 1.01 && 0.3 < less && less < min(1.5, float64(s.Delivered)/10)
+}
+
+// A Window holds what was measured between two moments of a run.
+type Window struct {
+	Workers  int
+	Block    search.Block  // as in the long run; what other programs do isn't known here
+	Transfer time.Duration // the part of Block.Wait that copies to the device took
+	Weight   float64       // how many batches Block stands for; 0: the window shows nothing
 }
 
 // window returns the figures of a window.
-func (t *Tuner) window(all span, parts []stat.Part) Window {
+func (t *Tuner) window(round int, all span, parts []stat.Part) Window {
 	t.measured = true
-	w := Window{Workers: t.workers, Delivered: all.Delivered, Bodies: all.Asked, Body: all.body(), Parts: parts}
-	w.Mean, w.Weight = t.perBatch(all)
+	mean, weight := t.perBatch(all)
+	w := Window{Workers: t.workers, Weight: weight, Block: search.Block{
+		Round: round, Iterations: max(1, int(math.Round(weight))), Mean: mean, Wait: mean - all.body(), Bodies: all.Asked,
+	}}
 	if all.Delivered > 0 {
-		w.Transfer = min(all.Transfer/time.Duration(all.Delivered), w.Mean-w.Body)
+		w.Transfer = min(all.Transfer/time.Duration(all.Delivered), w.Block.Wait)
 	}
-	w.Wait = w.Mean - w.Body - w.Transfer
+	if len(parts) > 1 {
+		w.Block.Parts = parts
+	}
 	return w
-}
-
-// Block returns the window in the form that the search uses.
-func (w Window) Block(round int) search.Block {
-	b := search.Block{Round: round, Iterations: max(1, int(math.Round(w.Weight))), Mean: w.Mean, Wait: w.Wait + w.Transfer, Bodies: w.Bodies}
-	if len(w.Parts) > 1 {
-		b.Parts = slices.Clone(w.Parts)
-	}
-	return b
 }

@@ -20,7 +20,7 @@ const (
 	windowTime    = 200 * time.Millisecond // … or more, if they take less than this time in all, …
 	longWindow    = 3 * time.Second        // … or fewer, if they take longer than this, …
 	fewestBatches = 4                      // … but no fewer than these
-	seldomLooks   = 16                     // batches between two looks
+	lookEvery     = 16                     // batches between two looks
 	otherBody     = 0.10                   // a window isn't weighed if its bodies differ by more than this share of its time
 	waitMore      = 0.04                   // by how much the share of waiting must have grown …
 	waitLess      = 0.10                   // … or fallen …
@@ -35,9 +35,9 @@ func (t *Tuner) Watch(c Choice, patience, weighAt int) (b search.Block, odd, ok 
 	defer func() { t.watching, t.skip = false, 1 }()
 	began, inRow := t.begins(), 0
 	var since span // windows that haven't been weighed yet
-	for t.look() {
-		t.skip = seldomLooks
-		all := t.since(began)
+	for t.await() {
+		t.skip = lookEvery
+		all := t.sum.plus(began, -1)
 		if (all.Delivered < windowBatches || all.took < windowTime) && (all.Delivered < fewestBatches || all.took < longWindow) {
 			continue
 		}
@@ -52,8 +52,7 @@ func (t *Tuner) Watch(c Choice, patience, weighAt int) (b search.Block, odd, ok 
 			continue // a pause, or another step than before
 		}
 		if since = since.plus(all, 1); since.Delivered >= weighAt && inRow == 0 {
-			mean, weight := t.perBatch(since)
-			return search.Block{Round: -1, Iterations: max(1, int(weight)), Mean: mean, Wait: mean - since.body(), Bodies: since.Asked}, false, true
+			return t.window(-1, since, nil).Block, false, true
 		}
 	}
 	return b, false, false
@@ -73,7 +72,7 @@ func (c Choice) isOdd(all span) bool {
 type bodies struct {
 	usual time.Duration
 	often float64 // the share of recent bodies that were far longer
-	look          // the latest look at a delivery
+	last  moment  // of the latest delivery that was looked at
 }
 
 const (
@@ -82,16 +81,16 @@ const (
 	lately     = 16  // … among about this many of the last ones
 )
 
-func (b *bodies) began(now look) { b.look = now }
+func (b *bodies) began(now moment) { b.last = now }
 
-// pauses reports whether the last body was a pause.
-func (b *bodies) pauses(now look) (pause bool) {
-	last := span{now.at.Sub(b.at), now.Figures}.plus(span{0, b.Figures}, -1)
+// ended notes a body of the loop, and returns whether it was a pause.
+func (b *bodies) ended(now moment) (pause bool) {
+	one := now.since(b.last)
 	b.began(now)
-	if last.Asked != 1 {
+	if one.Asked != 1 {
 		return false
 	}
-	body := last.body()
+	body := one.body()
 	b.often -= b.often / lately
 	switch {
 	case b.usual == 0:

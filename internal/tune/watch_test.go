@@ -84,7 +84,7 @@ func TestPatienceIsHowManyWindowsInARowMustBeOdd(t *testing.T) {
 		l := settles(0)
 		l.patience, l.stop = patience, 5000
 		l.train(t, 0)
-		require.InDelta(t, patience*windowBatches, l.doubts[0], float64(patience*seldomLooks))
+		require.InDelta(t, patience*windowBatches, l.doubts[0], float64(patience*lookEvery))
 	}
 }
 
