@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"flag"
 	"fmt"
 	"io"
 	"runtime"
@@ -16,16 +17,14 @@ import (
 
 // choice tunes datasets that wait, queue or stall, and trains at the default count and at the chosen one
 // in turns, to see what tuning gained.
-func choice(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	o := newOptions("choice")
-	batch := o.Int("batch", 32, "`samples` per batch")
-	step := o.Duration("step", 10*time.Millisecond, "`time` that a step takes by itself")
-	budget := o.Duration("budget", 20*time.Second, "`time` to spend on each tuning, and on each comparison")
-	if err := o.parse(args); err != nil {
-		return err
-	}
-	if *step < 100*time.Microsecond {
-		return fmt.Errorf("-step %v: must be at least 100µs", *step)
+func choice(ctx context.Context, args []string, stdout io.Writer) error {
+	flags := flag.NewFlagSet("choice", flag.ExitOnError)
+	batch := flags.Int("batch", 32, "`samples` per batch")
+	step := flags.Duration("step", 10*time.Millisecond, "`time` that a step takes by itself")
+	budget := flags.Duration("budget", 20*time.Second, "`time` to spend on each tuning, and on each comparison")
+	_ = flags.Parse(args) // exits if it fails
+	if *step < 100*time.Microsecond || flags.NArg() > 0 {
+		return fmt.Errorf("-step %v %q: must be at least 100µs, and nothing", *step, flags.Args())
 	}
 	accelerator := func() { time.Sleep(*step) }
 	var onAll []func()
@@ -34,7 +33,6 @@ func choice(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	}
 	connections, hashed := make(chan struct{}, 2), make([]byte, 100_000)
 	w := tabwriter.NewWriter(stdout, 0, 0, 3, ' ', tabwriter.AlignRight)
-	f := figure{title: "What tuning gains", x: "dataset", y: "ms per batch", lines: []line{{name: "default"}, {name: "chosen"}}}
 	fmt.Fprintln(w, "a sample\tdefault\tper batch\tchosen\tper batch\tfaster\t")
 	for _, c := range []struct {
 		name string
@@ -79,11 +77,22 @@ func choice(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		}
 		fmt.Fprintf(w, "%s\t%d\t%.1f ms\t%d\t%.1f ms\t%.1f ×\t\n", c.name,
 			workers[0], ms(times[0]), workers[1], ms(times[1]), times[0].Seconds()/times[1].Seconds())
-		f.ticks = append(f.ticks, c.name)
-		f.lines[0].y, f.lines[1].y = append(f.lines[0].y, ms(times[0])), append(f.lines[1].y, ms(times[1]))
 	}
-	w.Flush()
-	return drawTo(*o.plot, f)
+	return w.Flush()
+}
+
+// computation returns a function whose work is always the same. It takes about the given time if nothing
+// disturbs it.
+func computation(d time.Duration) func() {
+	data, times := make([]byte, 10_000), 0
+	for start := time.Now(); time.Since(start) < 10*d; times++ {
+		sha256.Sum256(data)
+	}
+	return func() {
+		for range max(1, times/10) {
+			sha256.Sum256(data)
+		}
+	}
 }
 
 // inTurns trains with each of the options for a tenth of the budget, five times in turn, and returns the

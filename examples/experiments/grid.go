@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"flag"
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,57 +18,59 @@ import (
 	"github.com/nwt-go/nwt/examples/internal/cifar"
 )
 
-// grid measures worker counts × batch sizes on CIFAR-10: loading alone, beside a step that computes on
-// the CPUs, and beside a step that leaves the CPUs to the workers, as an accelerator does, and takes
-// longer than one worker needs to load.
-func grid(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	o := newOptions("grid")
-	dir := o.String("dir", "", "`folder` with data_batch_*.bin (default: noise of the same format)")
-	n := o.Int("images", 10_000, "`number` of images of an epoch")
-	rounds := o.Int("rounds", 3, "`times` to measure each, of which the quickest counts")
-	workers := o.counts("workers", "0,1,2,4,8,16", "worker `counts`")
-	batches := o.counts("batches", "100,1000,10000", "batch `sizes`")
-	longer := o.Float64("accelerator", 1.5, "the accelerator's step, in `times` of what one worker needs to load a batch")
-	if err := o.parse(args); err != nil {
-		return err
+// grid measures worker counts × batch sizes on images like CIFAR-10's: beside a step that computes on a
+// CPU, loading alone, and beside a step that leaves the CPUs to the workers, as an accelerator does, and
+// takes longer than one worker needs to load.
+func grid(ctx context.Context, args []string, stdout io.Writer) error {
+	flags := flag.NewFlagSet("grid", flag.ExitOnError)
+	n := flags.Int("images", 10_000, "`number` of images of an epoch")
+	rounds := flags.Int("rounds", 3, "`times` to measure each, of which the quickest counts")
+	_ = flags.Parse(args) // exits if it fails
+	if *n < 1 || *rounds < 1 || flags.NArg() > 0 {
+		return fmt.Errorf("-images %d -rounds %d %q: must be at least 1, at least 1, and nothing", *n, *rounds, flags.Args())
 	}
-	images, err := openCIFAR(*dir, stdout)
+	ds, err := noise(*n)
 	if err != nil {
 		return err
 	}
-	some := make([]int, min(*n, images.Len()))
-	for i := range some {
-		some[i] = i
-	}
-	ds, err := nwt.Subset(images, some)
-	if err != nil {
-		return err
-	}
-	model := newSoftmax(cifar.Classes, cifar.Channels*cifar.Side*cifar.Side)
-	train := func(b *nwt.Batch) { model.step(cifar.Image.Of(b), cifar.Label.Of(b)) }
-	var figures []figure
 	measure := func(name string, step func(*nwt.Batch)) (*table, error) {
-		t := &table{workers: *workers, batches: *batches}
+		t := &table{workers: []int{0, 1, 2, 4, 8, 16}, batches: []int{max(*n/100, 1), max(*n/10, 1), *n}}
 		if err := t.measure(ctx, ds, step, *rounds); err != nil {
 			return nil, err
 		}
 		fmt.Fprintf(stdout, "%s, ms per 1000 images:\n\n%v\n", name, t)
-		figures = append(figures, t.figure(name))
 		return t, nil
 	}
-	if _, err := measure("Loading and training on the CPUs (softmax regression)", train); err != nil {
+	compute := func(b *nwt.Batch) {
+		for range 4 {
+			sha256.Sum256(b.Bytes(0))
+		}
+	}
+	if _, err := measure("Loading and computing on the CPUs", compute); err != nil {
 		return err
 	}
 	alone, err := measure("Loading alone", func(*nwt.Batch) {})
 	if err != nil {
 		return err
 	}
-	perImage := time.Duration(*longer * alone.oneWorker() * float64(time.Microsecond))
-	name := fmt.Sprintf("Loading beside an accelerator, whose step takes %.1f times as long as one worker's loading", *longer)
-	if _, err := measure(name, func(b *nwt.Batch) { time.Sleep(perImage * time.Duration(b.Len())) }); err != nil {
-		return err
+	perImage := time.Duration(1.5 * alone.oneWorker() * float64(time.Microsecond))
+	_, err = measure("Loading beside an accelerator, whose step takes 1.5 times as long as one worker's loading", func(b *nwt.Batch) {
+		time.Sleep(perImage * time.Duration(b.Len()))
+	})
+	return err
+}
+
+// noise returns n images of noise: they take the same time to load as CIFAR-10's.
+func noise(n int) (*cifar.Set, error) {
+	dir, err := os.MkdirTemp("", "cifar10-noise-")
+	if err != nil {
+		return nil, err
 	}
-	return drawTo(*o.plot, figures...)
+	defer os.RemoveAll(dir)
+	if err := cifar.WriteSynthetic(filepath.Join(dir, "data_batch_1.bin"), n, 1); err != nil {
+		return nil, err
+	}
+	return cifar.Open(dir)
 }
 
 // A table is the milliseconds that 1000 images take, by worker count and batch
@@ -180,19 +185,4 @@ func (t *table) String() string {
 	}
 	w.Flush()
 	return s.String() + "(◄ the best, ✓ the fewest workers within 5 % of it)\n"
-}
-
-func (t *table) figure(title string) figure {
-	f := figure{title: title, x: "workers", y: "ms per 1000 images"}
-	for _, w := range t.workers {
-		f.ticks = append(f.ticks, strconv.Itoa(w))
-	}
-	for b, batch := range t.batches {
-		l := line{name: fmt.Sprintf("batch %d", batch)}
-		for w := range t.workers {
-			l.y = append(l.y, t.ms[w][b])
-		}
-		f.lines = append(f.lines, l)
-	}
-	return f
 }
