@@ -12,7 +12,7 @@ import (
 	"github.com/nwt-go/nwt"
 )
 
-// version is that of what clients and servers say to each other.
+// version is that of what clients and servers say to each other. Servers check it.
 const version = 3
 
 // differs returns an error unless a server and a client speak the same version.
@@ -82,7 +82,6 @@ type badSample struct {
 
 // A description is what a server tells of its dataset.
 type description struct {
-	Version int             `json:"version"`
 	Server  string          `json:"server"`
 	Data    string          `json:"data"`
 	Order   string          `json:"order"`

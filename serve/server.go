@@ -98,7 +98,7 @@ func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, er
 	}
 	_, sized := ds.(nwt.SizedDataset) // tells datasets apart too: batches are padded otherwise
 	s.about = description{
-		Version: version, Server: o.name, Samples: ds.Len(), Batches: left + 1, Batch: size, Fields: fields, Sized: sized, About: o.about, Fingerprint: fmt.Sprintf("%.1024s", fingerprint),
+		Server: o.name, Samples: ds.Len(), Batches: left + 1, Batch: size, Fields: fields, Sized: sized, About: o.about, Fingerprint: fmt.Sprintf("%.1024s", fingerprint),
 		Data:  hashOf(ds.Len(), string(jsonOf(fields)), fingerprint, sized),
 		Order: hashOf(after.Order, size, left, first), // first has the seed of what is drawn at random
 	}

@@ -444,12 +444,10 @@ func (l *liar) GetFlightInfo(context.Context, *flight.FlightDescriptor) (*flight
 	return &flight.FlightInfo{AppMetadata: []byte(l.about)}, nil
 }
 
-func TestAnotherVersionIsTold(t *testing.T) {
+func TestAServerTellsAClientOfAnotherVersion(t *testing.T) {
 	for about, why := range map[string]string{
-		`{"server": "host1", "data": "x", "batch": 1}`:               "the client speaks version 3, server host1 version 1: update server host1",
-		`{"server": "host1", "version": 4, "data": "x", "batch": 1}`: "the client speaks version 3, server host1 version 4: update nwt where the client runs",
-		`{"server": "host1", "version": 3, "data": "x"}`:             "tells 0 samples in batches of 0",
-		`{}`: "this isn't an nwt server",
+		`{"server": "host1", "data": "x"}`: "tells 0 samples in batches of 0",
+		`{}`:                               "this isn't an nwt server",
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)

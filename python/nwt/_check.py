@@ -6,7 +6,6 @@ import difflib
 import glob
 import operator
 import os
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -123,11 +122,11 @@ def path(name: str, value: Any) -> str:
 
 
 def paths(name: str, value: Any) -> list[str]:
-    """A list of at least one path. A path with braces, such as train-{000..146}.tar, is several paths."""
+    """A list of at least one path."""
     if not isinstance(value, (os.PathLike, Iterable)):
         raise TypeError(f"{name}={value!r:.200}: must be paths")
     if isinstance(value, (str, bytes, os.PathLike)):
-        several = expanded(path(name, value))
+        several = [path(name, value)]
         if glob.has_magic(several[0]) and not os.path.exists(several[0]):
             raise ValueError(f"{name}={several[0]!r:.200}: must be paths: write sorted(glob.glob(…))")
     else:
@@ -135,17 +134,6 @@ def paths(name: str, value: Any) -> list[str]:
     if not several:
         raise ValueError(f"{name}: must be at least one path")
     return several
-
-
-def expanded(text: str) -> list[str]:
-    if not (found := re.search(r"\{(\d+)\.\.(\d+)\}", text)):
-        return [text]
-    first, last = found.groups()
-    return [
-        rest
-        for n in range(int(first), integer(f"{text!r}: the last number", int(last), int(first), int(first) + 10**6) + 1)
-        for rest in expanded(f"{text[: found.start()]}{n:0{len(first)}}{text[found.end() :]}")
-    ]
 
 
 def addresses(value: Any) -> list[str]:

@@ -256,10 +256,8 @@ class Arguments(unittest.TestCase):
                     with self.assertRaisesRegex(nwt.Error, f"{want} of {want}"):
                         nwt.Files(__file__, program=says, rank=0, world_size=2)
 
-    def test_braces_are_many_shards(self):
-        self.assertEqual(check.paths("shards", "train-{008..010}.tar"), ["train-008.tar", "train-009.tar", "train-010.tar"])
-        self.assertEqual(check.paths("shards", "{0..1}/{0..1}"), ["0/0", "0/1", "1/0", "1/1"])
-        for wrong in ([], "", [""], ["a\0b"], "{3..1}", "{0..9999999}"):
+    def test_there_is_at_least_one_path(self):
+        for wrong in ([], "", [""], ["a\0b"]):
             with self.subTest(wrong), self.assertRaises(ValueError):
                 check.paths("shards", wrong)
 

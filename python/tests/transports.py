@@ -217,7 +217,6 @@ def message(kind, number, body):
 
 ABOUT = json.dumps(
     {
-        "version": 3,
         "server": "fake",
         "data": "x",
         "order": "y",
@@ -231,11 +230,6 @@ BEGIN = message(4, 2**31, ABOUT) + message(4, 1, ABOUT)
 
 
 class SharedMemory(unittest.TestCase):
-    def test_another_version_is_told(self):
-        with FakeServer(lambda line: line.sendall(message(4, 2**31, ABOUT.replace(b"3", b"4", 1)))) as server:
-            with self.assertRaisesRegex(Error, "the client speaks version 3, server fake version 4: update nwt where the client runs"):
-                Shared(server.path).describe(0, 1)
-
     def test_one_that_says_nothing_is_given_up(self):
         for begin in (b"", BEGIN):
             with FakeServer(lambda line, begin=begin: line.sendall(begin)) as server, self.assertRaisesRegex(Error, "no server has answered for 0.4 s"):
@@ -248,7 +242,8 @@ class SharedMemory(unittest.TestCase):
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:
             with self.assertRaisesRegex(Error, "this process may not open more files"):
-                way.asking(0, 1, 1).ask(START, 0)()
+                while True:  # it comes as bytes while others hold the slots
+                    way.asking(0, 1, 1).ask(START, 0)()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         self.assertEqual(len(way.asking(0, 1, 1).ask(START, 0)()[0]["where"]), 10)
