@@ -169,7 +169,7 @@ func (t *tuning) result(c search.Choice, others float64, unseen string) *Result 
 		strategy = report.Live
 	}
 	r := &Result{
-		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: t.sp.Iterations, Repeatability: c.Confidence,
+		Workers: c.Workers, Fastest: c.Fastest, Alpha: c.Alpha, Iterations: t.sp.Iterations, Repeatability: c.Repeatability,
 		Strategy: strategy, Step: o.step != nil || t.live, Device: o.device.String(), BatchSize: o.batchSize, BatchBytes: int64(t.l.setup.layout.Size) * int64(o.batchSize),
 		BatchSamples: float64(t.l.counters.samples.Load()) / float64(max(1, t.l.counters.batches.Load())), Hardware: hardware(o.machine.CPUs()),
 	}
@@ -235,18 +235,18 @@ const (
 	// memory was short.
 	forgetDoubtful = 24 * time.Hour
 
-	// forgetAtOnce is how long a result holds if other programs may have influenced it, or if it is
+	// forgetSoon is how long a result holds if other programs may have influenced it, or if it is
 	// largely chance: long enough for the processes that wait for it, but not for the next day's
 	// training.
-	forgetAtOnce = 10 * time.Minute
-	byChance     = 0.80 // confidence
+	forgetSoon   = 10 * time.Minute
+	mostlyChance = 0.80 // repeatability
 )
 
-// holds returns how long a result holds.
-func (s *setup) holds(r *Result) time.Duration {
+// holdsFor returns how long a result holds.
+func (s *setup) holdsFor(r *Result) time.Duration {
 	switch {
-	case r.Repeatability < byChance, slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.OtherCPU > report.BusyOthers }):
-		return forgetAtOnce
+	case r.Repeatability < mostlyChance, slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.OtherCPU > report.BusyOthers }):
+		return forgetSoon
 	case r.Repeatability < report.Unsure, s.opts.maxMemory == 0 && slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Code == report.ForMemory }):
 		return forgetDoubtful
 	}
@@ -270,7 +270,7 @@ func (s *setup) recall(limit memlimit.Limit, file resultfile.File, key resultfil
 		file.Log.Warn("nwt: ignoring a kept tuning result", "path", file.Path, "error", err)
 		return nil, saved
 	}
-	if time.Since(saved).Abs() > s.holds(r.Result) { // a clock may have been wrong
+	if time.Since(saved).Abs() > s.holdsFor(r.Result) { // a clock may have been wrong
 		return nil, saved
 	}
 	if why := s.outgrows(r, limit); why != "" {

@@ -130,7 +130,7 @@ func (t *tuneCall) space() search.Space {
 	if sp.Max >= 0 {
 		sp.Start = min(sp.Start, sp.Max)
 	}
-	sp.Spares = o.step == nil
+	sp.Spares = o.step == nil // then the highest counts are tried only if batches are slow
 	sp.Fixed, sp.MinTime, sp.Time = o.iterations > 0, search.MinTime, o.tuningTime
 	if sp.Time == 0 && !sp.Fixed && o.strategy == Greedy {
 		sp.Time = search.DefaultTime
@@ -277,8 +277,8 @@ func (t *tuneCall) bound(m *tuning) {
 // tell tells how far the search has come: the program, or the log from time to time.
 func (t *tuneCall) tell(m *tuning) {
 	// It isn't known how much will be measured: after an ordinary search, half of it counts as done.
-	usual := float64(m.trials.windows()) / ordinary
-	t.done = max(t.done, usual/(1+usual))
+	searches := float64(m.trials.windows()) / usual
+	t.done = max(t.done, searches/(1+searches))
 	p := Progress{Phase: "measuring", Workers: m.req.Workers}
 	if m.sp.Time > 0 {
 		p.Left = m.tuner.Left()
@@ -298,7 +298,7 @@ func (t *tuneCall) tell(m *tuning) {
 
 const (
 	tellEvery = 10 * time.Second // between lines of the log
-	ordinary  = 40               // windows in an ordinary search
+	usual     = 40               // windows in an ordinary search
 )
 
 // show shows progress to the program, and reports whether it has asked for it.

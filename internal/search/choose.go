@@ -11,17 +11,17 @@ const (
 	doubt    = 0.5   // a count may be within alpha if it is so after allowing this many standard errors in its favour, of which one counts as at most alpha
 	unhidden = 0.005 // share of an iteration that loading may take without workers, though a worker would hide it
 	ofItself = 1.6   // a count's own error, as a multiple of the error of a difference between counts: it includes what all counts share
-	mostSure = 0.99  // the highest confidence that is reported
+	mostSure = 0.99  // the highest repeatability that is reported
 )
 
 // A Choice is the outcome of a search.
 type Choice struct {
-	Workers    int           // the fewest within alpha of the fastest; −1 if no allowed count was measured
-	Fastest    int           // of the counts up to Most whose times are known, the one with the shortest time
-	Alpha      time.Duration // accumulated over the space's iterations
-	Confidence float64       // share of runs that would choose the same, 0 … 1; 0: nothing was measured twice
-	Most       int           // counts above this were measured, but only take CPUs from other processes; 0: there are none
-	Estimates  []Estimate    // one per count measured, ascending
+	Workers       int           // the fewest within alpha of the fastest; −1 if no allowed count was measured
+	Fastest       int           // of the counts up to Most whose times are known, the one with the shortest time
+	Alpha         time.Duration // accumulated over the space's iterations
+	Repeatability float64       // share of runs that would choose the same, 0 … 1; 0: nothing was measured twice
+	Most          int           // counts above this were measured, but only take CPUs from other processes; 0: there are none
+	Estimates     []Estimate    // one per count measured, ascending
 }
 
 // An Estimate is what a series shows of its count: total time over iterations, without the drift that all
@@ -72,7 +72,7 @@ func Choose(sp Space, seen []Series) Choice {
 	}
 	if e.twice {
 		done := float64(e.done[chosen]) // rare events may not have occurred in these iterations
-		c.Confidence = min(max(e.vote(answers, 1)[chosen], 1./answers), done/(done+1), mostSure)
+		c.Repeatability = min(max(e.vote(answers, 1)[chosen], 1./answers), done/(done+1), mostSure)
 	}
 	return c
 }

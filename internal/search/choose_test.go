@@ -40,7 +40,7 @@ func TestThePapersTableGivesItsAnswer(t *testing.T) {
 	require.Equal(t, 14, c.Workers)
 	require.Equal(t, 16, c.Fastest)
 	require.Equal(t, 500*ms, c.Alpha)
-	require.Zero(t, c.Confidence, "nothing was measured twice")
+	require.Zero(t, c.Repeatability, "nothing was measured twice")
 	require.Equal(t, 14900*time.Microsecond, c.Estimates[1].Mean.Round(time.Microsecond))
 }
 
@@ -150,10 +150,10 @@ func TestTheDefaultIsPreferredToCountsOfAboutItsSize(t *testing.T) {
 
 func TestConfidenceIsLowWhereAnotherRunMightChooseOtherwise(t *testing.T) {
 	clear := Choose(sixteen(), []Series{windows(1, 2000, 2010, 1990, 2005), windows(2, 1000, 1005, 995, 1000)})
-	require.Equal(t, 0.99, clear.Confidence, "never quite sure")
+	require.Equal(t, 0.99, clear.Repeatability, "never quite sure")
 	close := Choose(tenth(sixteen()), []Series{windows(2, 1140, 1060, 1180, 1010), windows(3, 1000, 930, 1070, 1000)})
-	require.Less(t, close.Confidence, 0.9)
-	require.Positive(t, close.Confidence)
+	require.Less(t, close.Repeatability, 0.9)
+	require.Positive(t, close.Repeatability)
 	for _, e := range close.Estimates {
 		require.Less(t, e.Low, e.Mean)
 		require.Less(t, e.Mean, e.High)
@@ -164,7 +164,7 @@ func TestConfidenceIsLowWhereAnotherRunMightChooseOtherwise(t *testing.T) {
 		for i := range few.Blocks {
 			few.Blocks[i].Iterations = iterations
 		}
-		require.Equal(t, want, Choose(sixteen(), []Series{few, windows(15, 2000, 2000)}).Confidence, iterations)
+		require.Equal(t, want, Choose(sixteen(), []Series{few, windows(15, 2000, 2000)}).Repeatability, iterations)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestADriftThatAllCountsShareDoesNotMoveTheChoice(t *testing.T) {
 	require.Equal(t, []int{2, 2}, []int{c.Workers, c.Fastest})
 	require.InEpsilon(t, 1.045, float64(c.Estimates[3].Mean)/float64(c.Estimates[1].Mean), 0.02)
 	require.InEpsilon(t, 1.05, float64(c.Estimates[2].Mean)/float64(c.Estimates[1].Mean), 0.02)
-	require.Greater(t, c.Confidence, 0.95)
+	require.Greater(t, c.Repeatability, 0.95)
 }
 
 // hidden is two windows whose bodies, in milliseconds, differ.
@@ -221,7 +221,7 @@ func TestWhatChangesBetweenWindowsIsPartOfTheError(t *testing.T) {
 		}
 		c := Choose(sp, seen)
 		require.Equal(t, 2, c.Workers, name)
-		require.Less(t, c.Confidence, 0.9, name)
+		require.Less(t, c.Repeatability, 0.9, name)
 		for _, e := range c.Estimates[1:] {
 			require.Greater(t, float64(e.High-e.Low), 0.2*float64(e.Mean), name)
 		}

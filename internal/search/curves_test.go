@@ -59,7 +59,7 @@ func TestTheChoiceFromTwoRunsOfPublicCurvesIsRightInTheThird(t *testing.T) {
 			if choices++; at == other {
 				same++
 			}
-			claimed += c.Confidence
+			claimed += c.Repeatability
 		}
 	}
 	t.Logf("of %.0f choices %.0f are right; %.3f are the same from two other runs, %.3f claimed", choices, right, same/choices, claimed/choices)

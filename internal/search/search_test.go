@@ -471,8 +471,8 @@ func FuzzASearchEnds(f *testing.F) {
 			require.NotEmpty(t, requests)
 			c := Choose(sp, seen)
 			require.Contains(t, counts(requests), c.Workers)
-			require.GreaterOrEqual(t, c.Confidence, 0.0)
-			require.LessOrEqual(t, c.Confidence, 1.0)
+			require.GreaterOrEqual(t, c.Repeatability, 0.0)
+			require.LessOrEqual(t, c.Repeatability, 1.0)
 			require.GreaterOrEqual(t, c.Alpha, time.Duration(0))
 			for _, e := range c.Estimates {
 				require.GreaterOrEqual(t, e.Mean, e.Low)

@@ -446,7 +446,7 @@ func (c curve) search(times int) outcome {
 		} else {
 			o.regret = append(o.regret, 0)
 		}
-		o.sure += r.Confidence / float64(times)
+		o.sure += r.Repeatability / float64(times)
 		if c.trouble == "steady" || c.trouble == "heavy-tailed" {
 			shared := 1.0
 			if c.trouble == "heavy-tailed" {

@@ -168,7 +168,7 @@ func (t *Tuner) await() bool {
 	switch {
 	case t.resync, now.Dry: // workers may have found nothing more to begin since the latest look
 		t.resync = now.Dry
-		t.bodies.began(now)
+		t.bodies.last = now
 		t.from, t.kept = now, t.sum
 	case delivered:
 		if !t.bodies.ended(now) {
@@ -180,6 +180,45 @@ func (t *Tuner) await() bool {
 	}
 	t.sum.Missing = now.Missing
 	return true
+}
+
+// bodies tell a pause of the program, for a checkpoint, for example, from an ordinary step.
+type bodies struct {
+	usual time.Duration
+	often float64 // the share of recent bodies that were far longer
+	last  moment  // of the latest delivery that was looked at
+}
+
+const (
+	pauseTimes = 4   // a body that takes this many times as long as usual is a pause …
+	ordinary   = 0.2 // … unless this share of bodies takes that long …
+	lately     = 16  // … among about this many of the last ones
+)
+
+// ended notes a body of the loop, and returns whether it was a pause.
+func (b *bodies) ended(now moment) (pause bool) {
+	one := now.since(b.last)
+	b.last = now
+	if one.Asked != 1 {
+		return false
+	}
+	body := one.body()
+	b.often -= b.often / lately
+	switch {
+	case b.usual == 0:
+		b.usual = body
+	case body < b.usual: // a slow first step is soon forgotten
+		b.usual -= (b.usual - body) / 2
+	case body <= pauseTimes*b.usual || body <= time.Millisecond:
+		b.usual += (body - b.usual) / 8
+	default:
+		b.often += 1. / lately
+		if pause = b.often < ordinary; pause {
+			body = pauseTimes * b.usual
+		}
+		b.usual = body
+	}
+	return pause
 }
 
 // Resize sets the worker count, and waits until new workers are warm. It returns false if the loop must end.
@@ -229,7 +268,7 @@ func (t *Tuner) warm(done span, ahead, hand float64, beginning, cold bool) bool 
 func (t *Tuner) begins() span {
 	if !t.resync {
 		t.from, t.kept = moment{time.Now(), t.Target.Figures()}, t.sum
-		t.bodies.began(t.from)
+		t.bodies.last = t.from
 	}
 	return t.sum
 }

@@ -1,5 +1,3 @@
-// This file handles what follows a search, and what isn't measured.
-
 package tune
 
 import (
@@ -66,45 +64,4 @@ func (c Choice) isOdd(all span) bool {
 	}
 	longer := float64(all.Wait) / float64(max(all.Asked, 1)) / float64(max(c.Wait, 1))
 	return before > 0.5 && (longer > muchLonger || longer < 1/muchLonger)
-}
-
-// bodies tell a pause of the program, for a checkpoint, for example, from an ordinary step.
-type bodies struct {
-	usual time.Duration
-	often float64 // the share of recent bodies that were far longer
-	last  moment  // of the latest delivery that was looked at
-}
-
-const (
-	pauseTimes = 4   // a body that takes this many times as long as usual is a pause …
-	ordinary   = 0.2 // … unless this share of bodies takes that long …
-	lately     = 16  // … among about this many of the last ones
-)
-
-func (b *bodies) began(now moment) { b.last = now }
-
-// ended notes a body of the loop, and returns whether it was a pause.
-func (b *bodies) ended(now moment) (pause bool) {
-	one := now.since(b.last)
-	b.began(now)
-	if one.Asked != 1 {
-		return false
-	}
-	body := one.body()
-	b.often -= b.often / lately
-	switch {
-	case b.usual == 0:
-		b.usual = body
-	case body < b.usual: // a slow first step is soon forgotten
-		b.usual -= (b.usual - body) / 2
-	case body <= pauseTimes*b.usual || body <= time.Millisecond:
-		b.usual += (body - b.usual) / 8
-	default:
-		b.often += 1. / lately
-		if pause = b.often < ordinary; pause {
-			body = pauseTimes * b.usual
-		}
-		b.usual = body
-	}
-	return pause
 }
