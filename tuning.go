@@ -553,7 +553,7 @@ func (a *auto) settle(again bool) (e ending, ok bool) {
 	choice := search.Choose(sp, t.seen)
 	chosen, fastest := t.trials.at(choice.Workers).told, float64(max(t.trials.at(choice.Fastest).told.Mean, 1))
 	e = ending{workers: choice.Workers, at: time.Now(), choice: tune.Choice{
-		Mean: chosen.Mean, Wait: chosen.Wait + chosen.Transfer, Body: chosen.Step, Ignored: t.sp.Alpha.Of(fastest, t.sp.Iterations) / fastest,
+		Mean: chosen.Mean, Wait: chosen.Wait + chosen.Transfer, Body: chosen.Step, Ignored: t.sp.Ignores(fastest) / fastest,
 	}}
 	if again && e.workers != l.found.Load().Workers {
 		return e, true

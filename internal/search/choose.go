@@ -67,7 +67,7 @@ func Choose(sp Space, seen []Series) Choice {
 		c.Most = e.counts[e.able-1]
 	}
 	c.Alpha = math.MaxInt64
-	if alpha := sp.Alpha.Of(e.mean[fastest], sp.Iterations) * float64(sp.Iterations); alpha < math.MaxInt64 {
+	if alpha := sp.Ignores(e.mean[fastest]) * float64(sp.Iterations); alpha < math.MaxInt64 {
 		c.Alpha = time.Duration(alpha)
 	}
 	if e.twice {
@@ -117,15 +117,15 @@ func (e evidence) fewest(mean []float64, fastest int) int {
 // all counts may be as good as the fastest.
 func (e evidence) blurred(mean []float64, i, start, fastest int) bool {
 	best := mean[fastest]
-	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
-	error := func(a, b int) float64 { return best * math.Hypot(e.se[a], e.se[b]) }
-	asGood := func(a, b int) bool { return mean[a]-mean[b] < alpha+2*error(a, b) }
+	alpha := e.sp.Ignores(best)
+	noise := func(a, b int) float64 { return best * math.Hypot(e.se[a], e.se[b]) }
+	asGood := func(a, b int) bool { return mean[a]-mean[b] < alpha+2*noise(a, b) }
 	switch {
 	case e.df == 0:
 		return false
 	case i > start:
 		return asGood(start, fastest)
-	case error(i, start) <= alpha || !asGood(start, i):
+	case noise(i, start) <= alpha || !asGood(start, i):
 		return false
 	case e.counts[start] <= 2*e.counts[i]:
 		return true
@@ -141,7 +141,7 @@ func (e evidence) blurred(mean []float64, i, start, fastest int) bool {
 // within reports whether the i-th count may be within alpha of the fastest, as far as the measurements show.
 func (e evidence) within(mean []float64, i, fastest int) bool {
 	best := mean[fastest]
-	alpha := e.sp.Alpha.Of(best, e.sp.Iterations)
+	alpha := e.sp.Ignores(best)
 	return mean[i] <= best+alpha+doubt*min(best*math.Hypot(e.se[i], e.se[fastest]), alpha)
 }
 

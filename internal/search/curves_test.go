@@ -52,7 +52,7 @@ func TestTheChoiceFromTwoRunsOfPublicCurvesIsRightInTheThird(t *testing.T) {
 				best = min(best, mean(at, third))
 			}
 			at, c := choose(order[0], order[1])
-			if float64(mean(at, third)-best) <= sp.Alpha.Of(float64(best), sp.Iterations) {
+			if float64(mean(at, third)-best) <= sp.Ignores(float64(best)) {
 				right++
 			}
 			other, _ := choose(order[1], third)

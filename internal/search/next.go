@@ -165,7 +165,7 @@ func (s state) enoughAt(w int) bool {
 		for _, b := range blocks {
 			wait, mean = wait+float64(b.Wait), mean+float64(b.Mean)
 		}
-		if n := float64(len(blocks)); fewer <= w && n > 0 && wait/n < s.sp.Alpha.Of(mean/n, s.sp.Iterations)/2 {
+		if n := float64(len(blocks)); fewer <= w && n > 0 && wait/n < s.sp.Ignores(mean/n)/2 {
 			return true
 		}
 	}
@@ -205,7 +205,7 @@ func (s state) window(workers, parts, round, sharers int) Request {
 		r.Iterations = int(min(fewest, float64(want)))
 	}
 	if !math.IsInf(s.pace, 1) {
-		r.Limit = min(r.Limit, time.Duration(min(float64(r.Iterations)*(s.pace+s.sp.Alpha.Of(s.pace, s.sp.Iterations))*hopeless, math.MaxInt64/2)))
+		r.Limit = min(r.Limit, time.Duration(min(float64(r.Iterations)*(s.pace+s.sp.Ignores(s.pace))*hopeless, math.MaxInt64/2)))
 	}
 	return r
 }
@@ -269,7 +269,7 @@ func (s state) wins(top int, time func(workers int) float64) bool {
 	}
 	for w := range s.seen {
 		// One worker can't beat none by loading side by side; two can.
-		if top > 1 && 2*w <= top+1 && time(w) <= mean+s.sp.Alpha.Of(mean, s.sp.Iterations) {
+		if top > 1 && 2*w <= top+1 && time(w) <= mean+s.sp.Ignores(mean) {
 			return false
 		}
 	}
@@ -385,7 +385,7 @@ func (e evidence) promises(i, w, fastest int) bool {
 	}
 	falling := math.Log(e.mean[i-1]/e.mean[i]) / math.Log(float64(e.counts[i])/float64(e.counts[i-1]))
 	best := e.mean[fastest]
-	return e.mean[i]*math.Pow(float64(e.counts[i])/float64(w), falling) < best-0.5*e.sp.Alpha.Of(best, e.sp.Iterations)
+	return e.mean[i]*math.Pow(float64(e.counts[i])/float64(w), falling) < best-0.5*e.sp.Ignores(best)
 }
 
 // undecided returns the counts to measure further, in ascending order: the choice, the fastest, and the
@@ -468,7 +468,7 @@ func (s state) measured(workers, round int) bool {
 func (e evidence) finer() (w int, found bool) {
 	chosen, fastest := e.choose(e.mean)
 	best := e.mean[fastest]
-	sure := func(i int) bool { return e.se[i]*best < certain*e.sp.Alpha.Of(best, e.sp.Iterations) }
+	sure := func(i int) bool { return e.se[i]*best < certain*e.sp.Ignores(best) }
 	for _, i := range []int{fastest - 1, fastest, chosen - 1, chosen} {
 		if i < 0 || i+1 == len(e.counts) || !sure(i) || !sure(fastest) {
 			continue

@@ -87,6 +87,9 @@ type Request struct {
 
 func (sp Space) admits(workers int) bool { return sp.Admit == nil || sp.Admit(workers) }
 
+// Ignores returns alpha per iteration if the fastest count takes mean per iteration.
+func (sp Space) Ignores(mean float64) float64 { return sp.Alpha.Of(mean, sp.Iterations) }
+
 // DefaultTime is the default limit of a search's time; MinTime is the shortest time that Tune searches.
 const (
 	DefaultTime = time.Minute

@@ -74,7 +74,7 @@ func (c curve) within(more float64) int {
 		best = min(best, c.time(w))
 	}
 	for w := range top + 1 {
-		if c.time(w) <= best+sp.Alpha.Of(best, sp.Iterations)+more*best {
+		if c.time(w) <= best+sp.Ignores(best)+more*best {
 			return w
 		}
 	}
@@ -96,7 +96,7 @@ func (c curve) margin() float64 {
 	for w := range top + 1 {
 		best = min(best, c.time(w))
 	}
-	limit, nearest := best+sp.Alpha.Of(best, sp.Iterations), math.Inf(1)
+	limit, nearest := best+sp.Ignores(best), math.Inf(1)
 	for w := range top + 1 {
 		if w%stepAt(w) == 0 || w == sp.Start {
 			nearest = min(nearest, math.Abs(c.time(w)-limit)/best)
