@@ -73,11 +73,11 @@ type ArgumentError struct {
 	Name   string // the argument: "WithBatchSize", "wds.New" in another package, or "Split: shares[0]" for a part of a value
 	Value  any    // the value, or the part of it that can't be used; nil if Reason contains the value
 	Reason string // what is wrong, and the bounds
-	Code   string // for programs with texts of their own. "few-samples": an epoch has no batch; "state-length", "state-seed", "state-sampler" or "state-data": the state was saved with a different length, seed, sampler or data; "state-beyond": the state is beyond its epoch; "": any other error
+	Code   string // for programs with texts of their own. "few-samples": an epoch has no batch; "state-length", "state-seed", "state-sampler" or "state-data": the state was saved with a different length, seed, sampler or data; "state-beyond": the state counts more samples than its epoch has; "": any other error
 }
 
 // Codes of an ArgumentError: an order without a batch; a state of another order, by what differs first; a
-// state beyond its epoch. They stay the same when reasons are reworded.
+// state with more samples than its epoch has. They stay the same when reasons are reworded.
 const (
 	codeFewSamples = "few-samples"
 	codeBeyond     = "state-beyond"

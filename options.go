@@ -224,7 +224,7 @@ func between(option string, n, low, high int) error {
 }
 
 // WithBatchSize sets how many samples a batch has, 1 … 2²⁴−1. The default is 32. The last batch of an epoch
-// may be smaller. With a [BatchSampler], n is the most that a batch may have.
+// may be smaller. With a [BatchSampler], n is the size of the largest batch allowed.
 func WithBatchSize(n int) Option {
 	return number("WithBatchSize", everywhere|inPrecompute, n, 1, ring.MaxPlaces, func(o *options) { o.batchSize = n })
 }
@@ -266,8 +266,8 @@ func WithDropLast() Option {
 }
 
 // WithRank makes the loader load one rank's part of the epoch. world is the number of ranks: 0 ≤ rank < world
-// ≤ 2²⁰. The ranks load disjoint parts of the epoch, in the same number of batches. If the last step has
-// fewer samples than ranks, some ranks repeat samples of other ranks. [BatchSampler] and [Streamed] describe
+// ≤ 2²⁰. The ranks load disjoint parts of the epoch, in the same number of batches. If the last step has fewer
+// samples than ranks, some ranks repeat samples of other ranks. [BatchSampler] and [Streamed] describe
 // exceptions. WithRank doesn't divide the CPUs of this host among its ranks, and a log line says so: see
 // [WithRankFromEnv].
 func WithRank(rank, world int) Option {
@@ -279,7 +279,8 @@ func WithRank(rank, world int) Option {
 }
 
 // WithRankFromEnv does what [WithRank] does, with the rank that [RankFromEnv] reads. It also divides the CPUs
-// of this host among its ranks, for the default of [WithWorkers] and the counts of [Tune].
+// of this host among its ranks. The default of [WithWorkers] and the search of [Tune] then use this rank's
+// share.
 func WithRankFromEnv() Option {
 	return func(o *options) error {
 		found, err := launch.Find(os.LookupEnv, os.Getpid())
@@ -406,7 +407,7 @@ func WithIterations(n int) Option {
 
 // WithMaxWorkers sets how many workers [Tune] tries at most, 0 … 1024. By default, Tune tries up to two
 // workers per CPU that the process may use. It tries more as long as more workers are faster and CPUs are
-// idle. Without [WithStep], if a batch takes less than 10 ms, Tune stops once it has tried both 64 workers
+// idle. Without [WithStep], if a batch takes less than 10 ms, Tune stops once it has reached both 64 workers
 // and 4 per CPU.
 func WithMaxWorkers(n int) Option {
 	return number("WithMaxWorkers", inTune|inAuto, n, 0, maxWorkers, func(o *options) { o.most = n }, n)
@@ -436,10 +437,10 @@ func WithProgress(f func(Progress)) Option {
 // WithResultCache keeps the result of [Tune] in the file at path, under a name for the dataset. The next Tune
 // uses the result if hardware, device, fields and options are the same. First it loads a few batches. If a
 // batch takes more than twice or less than half the time in the file, Tune measures anew. If processes call
-// Tune at once, one tunes and the others wait. If the file is unusable, Tune logs that and tunes. If
-// repeatability was below 90 % or memory was short, the result is kept for one day. If repeatability was
-// below 80 % or other programs kept CPUs busy, it is kept for ten minutes. Functions that Tune calls must not
-// call Tune with the same file.
+// Tune at once, one tunes and the others wait. If the file is unusable, Tune logs that and tunes. A result
+// holds for only one day if repeatability was below 90 %, or if memory ruled out counts. It holds for only ten
+// minutes if repeatability was below 80 %, or if other programs kept CPUs busy. Functions that Tune calls must
+// not call Tune with the same file.
 func WithResultCache(path, name string) Option {
 	return option("WithResultCache", inTune,
 		errorIf(path == "" || name == "", "WithResultCache", fmt.Sprintf("%q, %q", path, name), "needs the path of a file and a name for the dataset"),

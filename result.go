@@ -49,7 +49,7 @@ func (r *Result) trial(workers int) Trial {
 
 // A Result is what [Tune] found. In JSON, durations are whole nanoseconds.
 type Result struct {
-	Workers       int           `json:"workers"`       // the choice: the lowest count whose measured time is within Alpha of the fastest count's
+	Workers       int           `json:"workers"`       // the choice: the lowest count that took at most Alpha longer than the fastest
 	Fastest       int           `json:"fastest"`       // the fastest count that may be chosen. If possible, it was measured more than once, and to within ± 50 %
 	Trials        []Trial       `json:"trials"`        // one per measured worker count, ascending. Counts that memory rules out have none
 	Alpha         time.Duration `json:"alpha_ns"`      // the difference in time that doesn't matter, over Iterations iterations

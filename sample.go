@@ -345,9 +345,9 @@ func (s *Sample) blockOf(l *layout.Layout, n int, create func(l *layout.Layout, 
 
 // Scratch returns a value that Load needs and that goroutines can't share, such as a decoder. The first call
 // in a worker calls create to make the value, and later calls return the same value. A worker has one value
-// per type T and dataset. If create fails, Scratch keeps no value. create may take ten times as long as
-// [WithTimeout] says. If the value is an [io.Closer], it is closed when the worker ends, and after a panic in
-// Load.
+// per type T and dataset. If create fails, Scratch keeps no value. A call of create may take ten times as long
+// as [WithTimeout] says. If the value is an [io.Closer], it is closed when the worker ends, and after a panic
+// in Load.
 func Scratch[T any](s *Sample, create func() (T, error)) (T, error) {
 	if v := find[T](s); v != nil {
 		return *v, nil

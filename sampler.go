@@ -25,7 +25,7 @@ type BatchSampler interface {
 	Sampler
 	Batches() int               // the number of batches in an epoch, 1 … Len(), which must not change
 	Start(epoch, batch int) int // returns the position at which a batch begins, 0 < batch < Batches(). Many goroutines call it at once
-	Largest() int               // the number of samples in the largest batch, or 1 if it isn't known. WithBatchSize must not be less
+	Largest() int               // the number of samples in the largest batch, or 1 if it isn't known. WithBatchSize must be at least this number
 }
 
 // A BoundedSampler is a [Sampler] that knows the highest index it visits. If the dataset lacks that index,
@@ -237,11 +237,11 @@ func (o *options) logRank() {
 	}
 }
 
-// RankFromEnv reads rank and world from environment variables. It uses those of the first launcher that has
-// set any: torchrun, Open MPI, MPICH, Intel MPI, Slurm's srun, or a Kubernetes indexed Job with WORLD_SIZE.
-// Without a launcher it returns rank 0 of 1. Variables that are malformed, out of range, missing or
-// contradictory are an error. An empty variable counts as missing. If lookup is nil, RankFromEnv uses
-// [os.LookupEnv].
+// RankFromEnv reads rank and world from environment variables. It uses the variables of one launcher, the
+// first of these that has set any: torchrun, Open MPI, MPICH, Intel MPI, Slurm's srun, or a Kubernetes indexed
+// Job with WORLD_SIZE. Without a launcher it returns rank 0 of 1. Variables that are malformed, out of range,
+// missing or contradictory are an error. An empty variable counts as missing. If lookup is nil, RankFromEnv
+// uses [os.LookupEnv].
 func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
 	if lookup == nil {
 		lookup = os.LookupEnv

@@ -55,15 +55,15 @@ type Schema struct {
 // Fields returns the fields in the order in which they were added.
 func (s *Schema) Fields() []Field { return cloneFields(s.fields) }
 
-// AddField adds a field with elements of type T. shape is the shape of one sample; without a shape, the field
-// is a scalar. AddField panics if the name is empty or taken, or if the shape is bad.
+// AddField adds a field with elements of type T. The argument shape describes one sample; without it, the
+// field is a scalar. AddField panics if the name is empty or taken, or if the shape is bad.
 func AddField[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, "AddField", Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
 }
 
-// AddRagged adds a field whose size varies by sample. The first dims dimensions vary, and shape is the
-// largest size. For example, AddRagged[int32](&s, "tokens", 1, 512) adds a field of up to 512 tokens. See
-// [Field].
+// AddRagged adds a field whose size varies by sample. The argument dims says how many dimensions vary, from
+// the first on. The argument shape is the largest size. For example, AddRagged[int32](&s, "tokens", 1, 512)
+// adds a field of up to 512 tokens. See [Field].
 func AddRagged[T Element](s *Schema, name string, dims int, shape ...int) Column[T] {
 	if dims < 1 || dims > len(shape) {
 		panic(fmt.Sprintf("nwt: AddRagged: field %q: dims is %d: must be 1 … %d, the dimensions of shape %v, which comes after dims", name, dims, len(shape), slices.Clone(shape)))

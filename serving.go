@@ -12,7 +12,7 @@ import (
 	"github.com/nwt-go/nwt/internal/order"
 )
 
-// Place identifies the sample for a dataset that asks a server for it, such as that of module serve.
+// Place identifies the sample for a dataset that asks a server for it, as the dataset of module serve does.
 func (s *Sample) Place() driver.Place {
 	outer := s
 	for outer.outer != nil {

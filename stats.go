@@ -19,10 +19,10 @@ type Stats struct {
 	LoadMedian, LoadP99 time.Duration // median and 99th percentile of the time that Load takes for a sample, within 10 %
 	Copied              int           // batches that were copied to the device
 	CopiedBytes         int64         // bytes that were copied to the device
-	Transfer            time.Duration // how long the copies took, including the time that they waited on the device
+	Transfer            time.Duration // how long the copies took, including the time in which they waited for the device
 	DeviceBytes         int64         // bytes of device memory that the loader uses
 	Workers             int
-	Prefetch            int   // how many batches may be ahead of the one in use, now
+	Prefetch            int   // how many batches may now be ahead of the one in use
 	Slots               int   // batch buffers that have memory now, retained batches included
 	SlotBytes           int64 // bytes of that memory
 	Retained            int   // batches retained past their iteration
@@ -33,7 +33,7 @@ type Stats struct {
 }
 
 // Since returns what the loader has done since an earlier snapshot. Times per sample, memory, prefetch and
-// workers are those of s, not differences.
+// workers are the figures in s, not differences.
 func (s Stats) Since(earlier Stats) Stats {
 	ready := s.Occupancy*float64(s.Batches) - earlier.Occupancy*float64(earlier.Batches)
 	s.Batches, s.Samples, s.Bad = s.Batches-earlier.Batches, s.Samples-earlier.Samples, s.Bad-earlier.Bad

@@ -19,11 +19,11 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// Tune finds the lowest worker count that is as good as the fastest one. It measures on this machine, at
-// several worker counts, how long a batch of ds takes to reach the device. Give Tune the options that
-// training will use. Tune drops the batches that it loads. It returns the errors of [NewLoader], of loading
-// and of the step. If no count fits into memory, Tune returns an error. If ctx ends before the result is
-// complete, Tune returns the context's error.
+// Tune finds the lowest worker count that is about as fast as the fastest: see [WithAlpha]. It measures on
+// this machine, at several worker counts, how long a batch of ds takes to reach the device. Give Tune the
+// options that training will use. Tune drops the batches that it loads. It returns the errors of [NewLoader],
+// of loading and of the step. If no count fits into memory, Tune returns an error. If ctx ends before the
+// result is complete, Tune returns the context's error.
 //
 // On Linux, Tune resets the process's peaks of memory: VmHWM, and the maximum resident set of getrusage.
 // Afterwards they count from Tune's last measurement.
@@ -36,8 +36,8 @@ func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	return src.tune(ctx)
 }
 
-// NewTunedLoader calls [Tune], then [NewLoader] with the worker count that Tune chose. [Loader.Result]
-// returns Tune's result. ctx bounds only tuning.
+// NewTunedLoader calls [Tune], then [NewLoader] with the worker count that Tune chose. [Loader.Result] returns
+// Tune's result. ctx ends only the tuning.
 func NewTunedLoader(ctx context.Context, ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSetup(ds, opts)
 	if err != nil {

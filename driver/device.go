@@ -7,8 +7,8 @@
 // of package nwt. For each batch that a client asks for, the server asks the Source which samples the batch
 // has. Then the server lets the Source load them, and sends the result.
 //
-// A dataset over a store, such as those of module objects, asks [Temporary] which errors are temporary. It
-// asks [TimeoutOf] how long its requests may take.
+// A dataset that reads from a store, as the datasets of module objects do, asks [Temporary] which errors are
+// temporary. It asks [TimeoutOf] how long its requests may take.
 //
 // [nwt.Device]: https://pkg.go.dev/github.com/nwt-go/nwt#Device
 package driver
@@ -17,10 +17,10 @@ package driver
 // always on the same OS thread. After a method returns an error, the loader closes the session, and the next
 // epoch opens another. Whenever an epoch ends, the loader waits for the queued copies.
 type Session interface {
-	// Copy begins to copy parts to device memory, and returns without waiting. It records event behind the
-	// copies. It must not keep the slice. The memory of the parts stays valid until the copies have ended.
+	// Copy begins to copy parts to device memory, and returns without waiting. It records the given event behind
+	// the copies. It must not keep the slice. The memory of the parts stays valid until the copies have ended.
 	Copy(parts []Copy, event uintptr) error
-	// Wait blocks, without spinning, until the device has reached event.
+	// Wait blocks, without spinning, until the device has reached the event.
 	Wait(event uintptr) error
 	// Close waits for all queued copies and ends the session. It is called once. If it returns an error,
 	// copies that the loader hasn't waited for may still be under way. The loader then neither uses nor frees

@@ -32,17 +32,17 @@ type Source interface {
 	// world or number is out of range, Places returns an error too.
 	Places(dst []Place, rank, world int, s State, number int) (places []Place, after State, left int, err error)
 
-	// Load loads the samples of places, which must all have the same epoch and key. It uses as many workers
-	// as the loader has, and the loader's WithTimeout, WithRetry and WithBatchTransform. Bad samples are left
-	// out of the batch. For each of them, bad has a *nwt.LoadError. If the whole batch fails, err says why.
-	// For example, places can't be used, the source is closed, or WithBatchTransform has failed. If ctx ends,
-	// the context of the dataset's calls ends too. Don't change places later, even after Load has returned an
-	// error.
+	// Load loads the samples at the given places, which must all have the same epoch and key. It uses as many
+	// workers as the loader has, and the loader's WithTimeout, WithRetry and WithBatchTransform. Bad samples are
+	// left out of the batch. For each of them, the result bad has a *nwt.LoadError. If the whole batch fails, err
+	// says why. For example, the places can't be used, the source is closed, or WithBatchTransform has failed. If
+	// ctx ends, the context of the dataset's calls ends too. Don't change the slice of places later, even after
+	// Load has returned an error.
 	//
-	// The batch lies in memory that alloc returns. This memory must be aligned to 64 bytes, and best to a
-	// page. After Release, the source passes the memory to free. If a hanging call of the dataset may still
-	// write to the memory, the source first waits until that call has returned. If alloc is nil, the memory
-	// is the source's own.
+	// The batch lies in memory that alloc returns. This memory must be aligned to 64 bytes, and best to a page.
+	// After Release, the source calls free with the memory. If a hanging call of the dataset may still write to
+	// the memory, the source first waits until that call has returned. If alloc is nil, the memory is the
+	// source's own.
 	Load(ctx context.Context, places []Place, alloc func(size int) ([]byte, error), free func(mem []byte) error) (b Batch, bad []error, err error)
 
 	// Close ends all calls of Load, and waits until no worker is left. Batches may be released before Close

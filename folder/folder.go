@@ -51,9 +51,9 @@ func WithContentFingerprint() Option { return func(o *classfolder.Options) { o.C
 // Without extensions, Open lists all files. It doesn't open the files. If ctx ends, the listing ends too. The
 // order, the classes, links and the names that are skipped are as in vision.OpenFolder.
 //
-// load fills the fields of a sample from a file, under the rules of [nwt.Dataset]. Its errors needn't name
-// the file. If fields and load are nil, a sample is its label alone. Pass nil for both if you need the names
-// of the files first, and call With later.
+// The function load fills the fields of a sample from a file, under the rules of [nwt.Dataset]. Its errors
+// needn't name the file. If fields and load are nil, a sample is its label alone. Pass nil for both if you
+// need the names of the files first, and call With later.
 func Open(ctx context.Context, dir string, extensions []string, fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error, opts ...Option) (*Folder, error) {
 	o := classfolder.Options{Package: "folder", Extensions: extensions}
 	for i, opt := range opts {
@@ -100,8 +100,8 @@ func (f *Folder) Class(index int) int { return f.files.Class(index) }
 // Path returns the path of a file.
 func (f *Folder) Path(index int) string { return f.files.Path(index) }
 
-// Lengths returns the length of each file, which [nwt.Sized] and some samplers need. It calls length for 32
-// files at a time. Lengths ends at the first error, which names the file.
+// Lengths returns the length of each file, which [nwt.Sized] and some samplers need. It calls the function
+// length for 32 files at a time. Lengths ends at the first error, which names the file.
 func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, path string) (int, error)) ([]int, error) {
 	if length == nil {
 		return nil, &nwt.ArgumentError{Name: "folder.Folder.Lengths", Reason: "length is nil"}
@@ -133,7 +133,7 @@ func (f *Folder) Lengths(ctx context.Context, length func(ctx context.Context, p
 func (f *Folder) Fields() []nwt.Field { return f.fields }
 
 // Fingerprint depends on the names, sizes, times and classes of the files. With [WithContentFingerprint], it
-// depends on some of the files' bytes instead of their times.
+// depends on some of the files' bytes instead of the files' times.
 func (f *Folder) Fingerprint() string { return "folder.Folder: " + f.files.Tell() }
 
 // Load loads the sample of a file. Its errors name the file.

@@ -50,9 +50,9 @@
 //
 // # Stores that aren't trusted
 //
-// [WithMaxBytes] bounds the size of objects. Every request ends with its context or with nwt.WithTimeout.
-// The program's HTTP client must do two things itself. First, it must bound the size of a list's pages,
-// because drivers read each page into memory as a whole: wrap each body in [net/http.MaxBytesReader].
-// Second, it must compare Content-Range with the range that was requested. The S3 driver of gocloud.dev
-// doesn't, so it accepts bytes of another range if their number is right.
+// [WithMaxBytes] bounds the size of objects. Every request ends with its context or with nwt.WithTimeout. The
+// program's HTTP client must do two things itself. First, it must bound the size of a page of keys, because
+// drivers read each page into memory as a whole: wrap each body in [net/http.MaxBytesReader]. Second, it must
+// compare Content-Range with the range that was requested. The S3 driver of gocloud.dev doesn't, so it accepts
+// bytes of another range if their number is right.
 package objects

@@ -28,8 +28,8 @@ type part struct {
 	object uint32
 }
 
-// Add appends a sample. The sample begins at offset in the object named key and takes length bytes, at most
-// 2³²−1. [Packed] returns an error if offset or length is negative or too large.
+// Add appends a sample. The sample begins at the given offset in the object named key. A sample has at most
+// 2³²−1 bytes. [Packed] returns an error if offset or length is negative or too large.
 func (x *Index) Add(key string, offset, length int64) {
 	if x.bad == nil && (offset < 0 || length < 0 || length > math.MaxUint32 || offset > math.MaxInt64-length) {
 		x.bad = argument("Index.Add", key, "%d bytes at %d: the offset must be at least 0, the length 0 … %d", length, offset, uint32(math.MaxUint32))

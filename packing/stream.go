@@ -11,19 +11,19 @@ import (
 )
 
 // NewStream packs the documents of a stream into rows of the given length. The rows have the same fields as
-// those of [New]. Documents come one after the other, so all rows are full except the last row of each shard.
-// A document that doesn't fit continues in the next row.
+// the rows of [New]. Documents come one after the other, so all rows are full except the last row of each
+// shard. A document that doesn't fit continues in the next row.
 //
-// size returns the length of the document in a record. If docs comes from [nwt.NewStream], a document of type
-// []byte is in the record's Data. For any other type, the record's Value is a pointer to the document. size
-// should return the number of tokens, not a bound such as the number of bytes: tokenise in size, as the
-// recipe tokenise.go does. If Load of docs sets a smaller length than size returned, the row isn't full. If
-// rows are mostly or wholly empty, a log line says so.
+// The function size returns the length of the document in a record. If the argument docs comes from
+// [nwt.NewStream], a document of type []byte is in the record's Data. For any other type, the record's Value
+// is a pointer to the document. The length should be the number of tokens, not a bound such as the number of
+// bytes: tokenise in this function, as the recipe tokenise.go does. If Load of docs sets a smaller length than
+// size returned, the row isn't full. If rows are mostly or wholly empty, a log line says so.
 //
-// total returns the sum of the lengths of a shard's documents, or −1 if that isn't known. If total isn't nil,
-// the rows are a [nwt.CountedStream]. If total is nil, the rows aren't counted, even if docs is a
-// [nwt.CountedStream]: the number of documents doesn't say how many rows there are. Resume reads the records
-// that it passes over, but doesn't load them.
+// The function total returns the sum of the lengths of a shard's documents, or −1 if that isn't known. If
+// total isn't nil, the rows are a [nwt.CountedStream]. If total is nil, the rows aren't counted, even if docs
+// is a [nwt.CountedStream]: the number of documents doesn't say how many rows there are. Resume reads the
+// records that it passes over, but doesn't load them.
 func NewStream(docs nwt.Stream, length int, size func(r *nwt.Record) int, total func(shard int) int) (nwt.Stream, error) {
 	switch {
 	case docs == nil:

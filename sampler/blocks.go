@@ -11,12 +11,12 @@ import (
 )
 
 // LocallyShuffled visits each sample once per epoch. Its order suits files whose blocks are read or decoded
-// whole, such as row groups of Parquet or chunks of HDF5. The blocks come in random order. Each group of
-// window successive blocks is then mixed, sample by sample. A wider window mixes better, and costs more
-// memory.
+// whole, such as row groups of Parquet or chunks of HDF5. The blocks come in random order. Then the samples of
+// successive blocks are mixed, as many blocks at a time as the argument window says. A wider window mixes
+// better, and costs more memory.
 //
-// sizes is the number of samples in each block, in the order of the dataset: the first block is samples 0 …
-// sizes[0]−1, and so on.
+// The argument sizes has the number of samples of each block, in the order of the dataset: the first block is
+// samples 0 … sizes[0]−1, and so on.
 //
 // A dataset reads each block once per epoch if its workers share a cache of the last 2 × window blocks. The
 // cache needs two windows because some workers still load the end of one window while others load the start

@@ -22,10 +22,10 @@ type Buckets struct {
 	Window    int // how many steps are sorted together; 0 means 64
 }
 
-// Bucketed visits each of 0 … n−1 once per epoch. The order is random, but the samples of a batch have
-// similar lengths. So batches need little padding. length(i) returns the length of sample i, in any unit, and
-// must always return the same length. Many goroutines call it, at least once per sample and epoch. length
-// must be quick: a look-up, not a load.
+// Bucketed visits each of 0 … n−1 once per epoch. The order is random, but the samples of a batch have similar
+// lengths. So batches need little padding. length(i) returns the length of sample i, in any unit, and must
+// always return the same length. Many goroutines call it, at least once per sample and epoch. The function
+// length must be quick: a look-up, not a load.
 //
 // The epoch is shuffled as [nwt.Shuffled] does, and cut into windows of Buckets.Window steps. In each window,
 // each rank sorts its samples by length and cuts them into batches. Then the steps of the window are

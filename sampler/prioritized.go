@@ -36,7 +36,7 @@ import (
 // MarshalBinary returns the weights and the latest draws, for a checkpoint. After UnmarshalBinary, Resume
 // continues within the epoch, and later calls of Draw draw the same as without the interruption.
 //
-// Several ranks must set the same weights. Any goroutine may call the methods.
+// All ranks must set the same weights. Any goroutine may call the methods.
 type Prioritized struct {
 	draws, capacity int
 	seed, key       uint64
@@ -57,10 +57,10 @@ type drawn struct {
 	probability map[int32]float64
 }
 
-// NewPrioritized makes a Prioritized that draws the given number of samples at a time from 0 … capacity−1.
-// All weights are 0 at first, and an index isn't drawn before its weight is set. So a replay buffer may grow
-// up to the capacity. The dataset must have at least capacity samples. A Prioritized takes 16 to 32 bytes per
-// index.
+// NewPrioritized makes a Prioritized that draws the given number of samples at a time from 0 … capacity−1. All
+// weights are 0 at first, and an index isn't drawn before its weight is set. So a replay buffer may grow up to
+// the capacity. The dataset must have at least as many samples as the capacity. A Prioritized takes 16 to 32
+// bytes per index.
 func NewPrioritized(capacity, draws int, seed uint64) (*Prioritized, error) {
 	var errs []error
 	if capacity < 1 || capacity > math.MaxInt32 {
@@ -214,8 +214,8 @@ type prioritizedHeader struct {
 var prioritizedMagic = [8]byte([]byte("nwtprio1"))
 
 // UnmarshalBinary sets the weights and the latest draws to those that MarshalBinary has returned. Capacity,
-// draws and seed must be those of the Prioritized that was saved. If UnmarshalBinary returns an error, it has
-// changed nothing.
+// draws and seed must be the same as in the Prioritized that was saved. If UnmarshalBinary returns an error,
+// it has changed nothing.
 func (s *Prioritized) UnmarshalBinary(data []byte) error {
 	r := bytes.NewReader(data)
 	read := func(to any) error {

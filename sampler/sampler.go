@@ -3,8 +3,9 @@
 //
 //   - [Weighted] and [WeightedWithoutReplacement] draw samples by weights.
 //   - [Prioritized] draws by weights that change while training.
-//   - [Bucketed] and [TokenBatches] bring samples of similar lengths together. A batch of Bucketed has a number of
-//     samples; a batch of TokenBatches has a number of tokens.
+//   - [Bucketed] and [TokenBatches] bring samples of similar lengths together. With Bucketed,
+//     [nwt.WithBatchSize] sets the number of samples of a batch. With TokenBatches, a batch has at most a
+//     given number of tokens.
 //   - [PerClass] makes batches of P classes × K samples.
 //   - [Mixed] draws from the parts of a [nwt.Concat], by weights that may change as training goes on.
 //   - [LocallyShuffled] is for files whose blocks are read whole.

@@ -80,7 +80,7 @@ func WithSlots(n int) ServerOption {
 }
 
 // WithShared also answers clients of this host through shared memory. Clients connect to the Unix socket at
-// path; only the server's user and root may. WithShared needs Linux.
+// path; only the server's user and root may connect. WithShared needs Linux.
 func WithShared(path string) ServerOption {
 	return serverOption(func(o *options) error {
 		if o.shared = path; runtime.GOOS != "linux" {

@@ -56,10 +56,10 @@ type Server struct {
 	spare sync.Pool // of *[]byte: memory for batches that are sent
 }
 
-// New makes a server of a dataset; ctx bounds tuning. The errors are those of nwt.NewLoader and, with
-// WithTuning, of nwt.Tune. An *nwt.ArgumentError names an option out of bounds. New returns an error for a
-// stream, because its samples can't be loaded by number. A field of more than 2³¹−1 elements is an error
-// too, because Arrow can't describe it.
+// New makes a server of a dataset. ctx ends only the tuning of [WithTuning]. The errors are those of
+// nwt.NewLoader and, with WithTuning, of nwt.Tune. An *nwt.ArgumentError names an option out of bounds. New
+// returns an error for a stream, because its samples can't be loaded by number. A field of more than 2³¹−1
+// elements is an error too, because Arrow can't describe it.
 func New(ctx context.Context, ds nwt.Dataset, opts ...ServerOption) (*Server, error) {
 	host, _ := os.Hostname()
 	o := &options{slots: 16, grace: 10 * time.Second, name: fmt.Sprintf("%s:%d", host, os.Getpid())}

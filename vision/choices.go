@@ -36,10 +36,10 @@ func (p *Pipeline) ChoosePixels(dst *nwt.Sample, field int, pixels []byte, heigh
 	return d, err
 }
 
-// Load loads another picture of the sample, or the pictures of another field. All pictures must have the
-// size of the first picture, which [Pipeline.Choose] loaded. The pipeline must be the one whose Choose was
-// called, or be made from it by [Pipeline.Companion] or [Pipeline.Masks]. If it is the one whose Choose was
-// called, the picture's colours are changed in the same way as the first picture's.
+// Load loads another picture of the sample, or the pictures of another field. All pictures must have the size
+// of the first picture, which [Pipeline.Choose] loaded. The pipeline must be the one whose Choose was called,
+// or be made from it by [Pipeline.Companion] or [Pipeline.Masks]. If it is the one whose Choose was called,
+// the picture's colours are changed in the same way as the colours of the first picture.
 func (d Choices) Load(p *Pipeline, field int, files ...[]byte) error {
 	if d.p == nil {
 		return errNotChosen
@@ -47,9 +47,9 @@ func (d Choices) Load(p *Pipeline, field int, files ...[]byte) error {
 	return d.load(d.dst.Context(), p, field, files)
 }
 
-// LoadPixels does the same as Load for decoded pictures. A picture has height × width pixels of three
-// bytes, or of one byte if it is grey, in the order that layout gives. If the field has several pictures,
-// pixels has all of them, one after the other.
+// LoadPixels does the same as Load for decoded pictures. A picture has height × width pixels of three bytes,
+// or of one byte if it is grey, in the order that the argument layout gives. If the field has several
+// pictures, the argument pixels has all of them, one after the other.
 func (d Choices) LoadPixels(p *Pipeline, field int, pixels []byte, height, width int, layout Layout) error {
 	if d.p == nil {
 		return errNotChosen
@@ -106,9 +106,9 @@ func (p *Pipeline) Frames(name string, n int) nwt.Field {
 }
 
 // Companion makes a pipeline for other pictures of the same samples, to be loaded by [Choices.Load]. These
-// pictures are cropped, resized and mirrored like the pictures of p. The given transforms replace p's other
-// transforms; they may only change colours and values. The new pipeline has the options of p, unless opts
-// change them.
+// pictures are cropped, resized and mirrored like the pictures of p. The given transforms replace those of p
+// that change colours and values; they may change nothing else. The new pipeline has the options of p, unless
+// opts change them.
 func (p *Pipeline) Companion(transforms []Transform, opts ...Option) (*Pipeline, error) {
 	b := &Pipeline{dtype: p.dtype, layout: p.layout, orient: p.orient, damaged: p.damaged, maxPixels: p.maxPixels, rows: p.drawer().rows, unscaled: p.unscaled}
 	b.root = p.drawer()
@@ -234,8 +234,8 @@ func (d *Choices) write(w *worker, field, k int, h header, data []byte) error {
 	return w.write(d.dst, field, k, h, d.geometry, data)
 }
 
-// A Crop says which field [LoadCrops] fills, and with which pipeline. The field may have several pictures,
-// as [Pipeline.Frames] declares them. Each picture gets its own random choices.
+// A Crop says which field [LoadCrops] fills, and with which pipeline. The field may have several pictures: see
+// [Pipeline.Frames]. Each picture gets its own random choices.
 type Crop struct {
 	Pipeline *Pipeline
 	Field    int

@@ -72,9 +72,9 @@
 //
 // # What decodes
 //
-// This package has its own decoder for JPEG files, baseline and progressive, with any colours. The levels
-// of each component are exactly libjpeg's. Lossless JPEG files, and files with arithmetic coding, are
-// errors.
+// This package has its own decoder for JPEG files, baseline and progressive, with any colours. The levels of
+// each component are exactly the same as in libjpeg. Lossless JPEG files, and files with arithmetic coding,
+// are errors.
 //
 // A JPEG file has no checksum for its pixels. Damage to their codes is noticed in three cases: a code
 // becomes invalid, the codes end before the picture does, or a restart marker isn't where it must be. In a

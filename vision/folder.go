@@ -21,8 +21,8 @@ var extensions = []string{".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".gif", ".we
 // field "label" is an Int64, an index in Classes.
 //
 // A Folder takes 12 bytes of memory for each file, plus the bytes of the file's name with its folder. For a
-// million files named like ImageNet's, that is 45 MB. Listing a million files takes about three seconds if
-// the system has their names in memory.
+// million files with names like those of ImageNet, that is 45 MB. Listing a million files takes about three
+// seconds if the system has their names in memory.
 type Folder struct {
 	files    *classfolder.Files
 	pipeline *Pipeline
@@ -33,9 +33,9 @@ type Folder struct {
 // lists each folder once per class. The options are those of package [folder]. If ctx ends, the listing
 // ends.
 //
-// Each folder directly in dir is a class and must have a picture, and dir itself must have none. The order
-// is torchvision's, and the same on each machine. Classes are sorted by name. Within a class, its folders
-// are sorted by path, and within a folder, its files by name.
+// Each folder directly in dir is a class and must have a picture, and dir itself must have none. The files
+// have the same order as in torchvision, on each machine. Classes are sorted by name. Within a class, its
+// folders are sorted by path, and within a folder, its files by name.
 //
 // OpenFolder ignores names that begin with a dot, and files that operating systems and file servers leave
 // behind, such as __MACOSX, @eaDir and Thumbs.db. If it skips other files or hidden pictures (.a.jpg),

@@ -18,8 +18,8 @@ type maskOf struct{ outside int }
 // of the palette's colours. A mask of one bit has the values 0 and 1. If a crop extends beyond the picture,
 // the pixels there get the value of the argument outside.
 //
-// t is Uint8, Uint16, Int32, Int64 or Float32. A value that a Uint8 can't hold is an error. The result has
-// the shape [height, width].
+// The type t is Uint8, Uint16, Int32, Int64 or Float32. A value that a Uint8 can't hold is an error. The
+// result has the shape [height, width].
 func (p *Pipeline) Masks(t nwt.DType, outside int) (*Pipeline, error) {
 	least, most := math.MinInt, math.MaxInt
 	switch t {

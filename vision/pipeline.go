@@ -13,8 +13,8 @@ import (
 type Layout uint8
 
 const (
-	CHW Layout = iota // channels, height, width: PyTorch's, the default
-	HWC               // height, width, channels: TensorFlow's
+	CHW Layout = iota // channels, height, width, as in PyTorch: the default
+	HWC               // height, width, channels, as in TensorFlow
 )
 
 func (l Layout) String() string {
@@ -256,9 +256,9 @@ func (p *Pipeline) fits(dst *nwt.Sample, field, n int) bool {
 	return ordered && len(dst.Bytes(field)) == n*p.bytes
 }
 
-// Load decodes the picture in data, applies the transforms with random numbers from dst.Rand, and writes
-// the result to a field of dst. The field must have the type and shape of [Pipeline.Field]. Load neither
-// keeps nor changes data. Its errors don't name the picture, so the caller adds the name.
+// Load decodes the picture in data, applies the transforms with random numbers from dst.Rand, and writes the
+// result to a field of dst. The field must have the type and shape of [Pipeline.Field]. It neither keeps nor
+// changes the argument data. Its errors don't name the picture, so the caller adds the name.
 //
 // Load ends soon after the context of the dataset's Load call ends. That happens when the program leaves
 // the epoch, or when [nwt.WithTimeout] gives the call up. The error then wraps the context's cause. Some
@@ -273,7 +273,7 @@ func (p *Pipeline) load(ctx context.Context, dst *nwt.Sample, field int, data []
 }
 
 // LoadPixels does the same as Load for a decoded picture. The picture has height × width pixels of three
-// bytes, or of one byte if it is grey, in the order of layout.
+// bytes, or of one byte if it is grey, in the order that the argument layout gives.
 func (p *Pipeline) LoadPixels(dst *nwt.Sample, field int, pixels []byte, height, width int, layout Layout) error {
 	_, err := p.ChoosePixels(dst, field, pixels, height, width, layout)
 	return err

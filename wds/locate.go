@@ -16,9 +16,9 @@ import (
 
 // Locate reads the headers of shards, so that samples can be loaded by number later. It calls f for each
 // sample and returns the results, in the order of the shards. Usually f notes where files lie: see
-// [Record.Range]. In the record passed to f, only files whose extensions are in read have their content.
-// The names of shards are as in [New], and the shards must not be compressed. Several goroutines read
-// shards and call f. If f returns an error, Locate ends.
+// [Record.Range]. In the record passed to f, files have their content only if their extension is in the
+// argument read. The names of shards are as in [New], and the shards must not be compressed. Several
+// goroutines read shards and call f. If f returns an error, Locate ends.
 func Locate[T any](ctx context.Context, fsys fs.FS, shards, read []string, f func(r *Record) (T, error)) ([]T, error) {
 	made, err := New(fsys, shards, nil, func(context.Context, *Record, *nwt.Sample) error { return nil })
 	if err != nil {

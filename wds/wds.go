@@ -11,12 +11,11 @@
 // level. Files that systems leave behind are ignored too: files and folders whose names begin with a dot,
 // __MACOSX, @eaDir, Thumbs.db and the like. Shards may be compressed by gzip or Zstandard.
 //
-// Shards are checked as far as the format allows. A shard must have tar's end marker, with nothing but
-// zeros after it. A compressed shard must also be complete, with the right checksum; Zstandard may
-// have written none. If a shard was truncated or damaged, reading it ends with an error. The last sample of
-// such a shard may lack files, so it isn't delivered. The checksum of a compressed shard is at its end. So if the
-// checksum is wrong, samples that were delivered before may be wrong too. Tar has no checksum for the
-// content of files.
+// Shards are checked for damage. A shard must have tar's end marker, with nothing but zeros after it. A
+// compressed shard must also be complete, with the right checksum; Zstandard may have written none. If a shard
+// was truncated or damaged, reading it ends with an error. The last sample of such a shard may lack files, so
+// it isn't delivered. The checksum of a compressed shard is at its end. So if the checksum is wrong, samples
+// that were delivered before may be wrong too. Tar has no checksum for the content of files.
 //
 // If a key occurs again later in a shard, its files make another sample. When this first happens, a warning
 // is logged to [slog.Default]. Only the first 100 000 keys of a shard are compared.
@@ -45,8 +44,8 @@ import (
 // brace lists as in a shell, such as "train-{000..127}.tar" or "{a,b}/{0..9}.tar". nwt.Streamed makes a
 // dataset of the stream.
 //
-// load turns a record into a sample, under the rules of nwt.Dataset's Load. The record is valid only during
-// the call. New adds the shard's name and the key to the errors of load.
+// The function load turns a record into a sample, under the rules of nwt.Dataset's Load. The record is valid
+// only during the call. New adds the shard's name and the key to the errors of load.
 //
 // When the loader's context ends, opening and reading end, even if a call of fsys hasn't returned by then.
 // If reading fails with a temporary error, the file is opened again, and reading continues at the same

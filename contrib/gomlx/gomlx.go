@@ -17,8 +17,8 @@
 // # Ownership
 //
 // The tensors of a batch belong to the code that gets the batch. GoMLX's trainer frees them after the step
-// that uses them. GoMLX can't make a tensor from memory that it doesn't own, so each batch is copied from
-// the loader's memory to the backend's. So you needn't retain or release batches.
+// that uses them. GoMLX can't make a tensor from memory that it doesn't own, so each batch is copied from the
+// loader's memory to the backend's memory. So you needn't retain or release batches.
 package gomlx
 
 import (
@@ -52,13 +52,13 @@ type Config struct {
 	Labels []string
 }
 
-// An Adapter makes GoMLX's batches from nwt's. Its methods may be called from any goroutine.
+// An Adapter makes batches of GoMLX from batches of nwt. Its methods may be called from any goroutine.
 //
 // A field becomes a tensor. The tensor's first dimension is the number of samples, followed by the field's
 // shape. Inputs and labels are both in the order of the fields. A scalar input gets the shape [n]. A scalar
 // label gets the shape [n, 1], because GoMLX's losses and metrics expect it. A ragged field becomes two or
-// more tensors. The first has the values, padded with zeros to [nwt.Batch.Shape]. Then, for each ragged
-// dimension, a tensor has the lengths, as an Int32 [n].
+// more tensors. The first has the values, padded with zeros to [nwt.Batch.Shape]. For each ragged dimension, a
+// further tensor, Int32 [n], has the lengths.
 //
 // GoMLX compiles the model again for each new shape. With [nwt.WithDropLast] all batches have the same
 // number of samples. A ragged field always has the longest shape allowed, unless the dataset is an

@@ -43,10 +43,10 @@ var (
 // Save writes a picture of r to path. The extension selects the format: png, svg, pdf, jpg, tif, eps or
 // tex.
 //
-// The upper panel shows the time of Result.Iterations batches for each worker count, with 95 % intervals.
-// Its time axis goes from 0 to at most four times the time of the fastest count. A band shows the times
-// that are at most Result.Alpha above the fastest. If tuning had a step, a line shows Result.Floor. The
-// lower panel shows the peak memory, if it was measured. The chosen count and the fastest count are marked.
+// The upper panel shows the time of Result.Iterations batches for each worker count, with 95 % intervals. Its
+// time axis goes from 0 to at most four times the time of the fastest count. A band shows the times that are
+// at most Result.Alpha above the fastest time. If tuning had a step, a line shows Result.Floor. The lower
+// panel shows the peak memory, if it was measured. The chosen count and the fastest count are marked.
 func Save(r *nwt.Result, path string) error {
 	if r == nil || len(r.Trials) == 0 {
 		return errors.New("plot: Save: the result is nil or has no trials: Loader.Result returns nil until tuning has ended")

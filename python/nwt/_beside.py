@@ -82,8 +82,8 @@ COMMON = """
         with the same seed are the same.
     drop_last=False: whether the last batch is left out if it isn't full.
     num_workers=None: how many samples are loaded at a time. None: as many as this rank has CPUs.
-        0 means 1, while torch's 0 means this process. Workers are threads, or processes if they run
-        your Python code.
+        0 means one worker. In torch, 0 means that this process loads the samples. Workers are threads,
+        or processes if they run your Python code.
     tune=False: whether the loader measures at the start which number of workers is best. This takes some
         seconds, and num_workers is ignored. The number is kept in the user's cache folder.
         `num_workers` is then this number. `result` has the figures, and print(result) is their table.
@@ -334,8 +334,8 @@ class ImageFolder(_Pictured):
     dtype="uint8": the type of pixels. With "float32", "float16" and "bfloat16", pixels are 0 … 1, as
         torchvision's ToTensor makes them. NumPy has no bfloat16: an array holds the bits as uint16, and
         nwt.torch makes bfloat16 tensors.
-    normalize=None: (mean, std), each three numbers, or True for ImageNet's. Pixels are then
-        (value − mean) / std. Their type is float32 if dtype isn't given.
+    normalize=None: (mean, std), each three numbers, or True for ImageNet's values. Pixels are
+        then (value − mean) / std. Their type is float32 if dtype isn't given.
     transform: your own function of each picture, called last. It gets uint8 [height, width, 3]. If it
         takes a second argument, it also gets a numpy.random.Generator. It returns an array or a
         tensor, which becomes batch["image"]. It may also return a dict of several, which keep their
@@ -355,8 +355,8 @@ class Images(_Pictured):
     """Pictures from a list of paths: sample number i is paths[i].
 
     batch["image"] is uint8 [n, 3, height, width], and batch["index"] is int64 [n].
-    labels: numbers, one or several per path, in the same order. batch["label"] has those of the
-        batch's samples.
+    labels: numbers, one or several per path, in the same order. batch["label"] has the labels of
+        the batch's samples.
     The other arguments are as in ImageFolder, without classes.
     """
 

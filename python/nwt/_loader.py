@@ -250,13 +250,13 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         return arrays
 
     def stats(self) -> Stats:
-        """What has come since the loader was made, and how long the program has waited for it."""
+        """How many batches and samples have come since the loader was made, and how long the program has waited for them."""
         return {"batches": self._came, "samples": self._samples, "bad": self.bad, "waited": self._waited, "workers": self.num_workers}
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """Loads batch `number` of an epoch, from 0, as this rank got it or will get it.
+        """Loads one batch of this rank. `number` counts the batches of the epoch from 0.
 
-        Bad samples are left out. The iteration goes on unchanged.
+        The batch is the same as in a whole epoch, without bad samples. The iteration goes on unchanged.
         """
         state, number = self._numbered(epoch, number)
         asking = self._transport.asking(self.rank, self.world_size, 1)
@@ -266,7 +266,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             asking.close()
 
     def indices(self, epoch: int, number: int) -> list[int]:
-        """The indices of the samples in batch `number` of an epoch, from 0, on this rank.
+        """The indices of the samples in one batch of this rank. `number` counts the batches of the epoch from 0.
 
         Bad samples are included. Nothing is loaded.
         """

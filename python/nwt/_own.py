@@ -64,14 +64,14 @@ class Dataset(Local):
     object_bytes=4 MiB: how many bytes the pickled values of a sample may have. Values that are neither
         arrays nor numbers are pickled.
     weights: a number per sample. Samples are drawn in these proportions.
-    draws: with weights, how many samples an epoch has. By default, it has as many as the dataset.
+    draws: with weights, how many samples an epoch has. By default, as many as the dataset has.
     replacement=True: with weights, whether a sample may come several times in an epoch.
     order: a function that takes the epoch's number and returns the indices of its samples, which the
         ranks divide. It is called when an epoch begins. It must return the same indices on all ranks,
         and equally many for each epoch.
     lengths: a number per sample. The samples of a batch have similar lengths.
     batch_tokens: with lengths, how long the samples of a batch may be together, padding included.
-        batch_size is then the most samples that a batch may have.
+        batch_size then bounds the number of samples of a batch.
     timeout: how many seconds a sample may take. After that, its process is killed and the sample is bad.
     retryable=(): exceptions after which a sample is made again. ConnectionError and TimeoutError
         are always among them.

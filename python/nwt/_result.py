@@ -30,14 +30,14 @@ class Trial:
 class Result:
     """What tuning found. Printed, it is the table.
 
-    workers: the choice, which is the fewest within alpha of the fastest.
+    workers: the choice, which is the fewest workers that take at most alpha longer than the fastest.
     trials: one for each number of workers that was measured.
-    alpha: how many seconds longer than the fastest the choice may take, over `iterations` batches.
-    repeatability: the share of runs that would choose the same, 0 … 1; 0 if it isn't known.
+    alpha: the difference, in seconds over `iterations` batches, that is too small to matter.
+    repeatability: the share of repeated tunings that would choose the same number, 0 … 1; 0 if it isn't known.
     floor: how many seconds a batch would take if nothing waited for data; 0 if it isn't known.
-    cached: whether an earlier run has measured it.
+    cached: whether the result comes from an earlier run.
     reason: why this is the choice.
-    warnings: reasons to trust it less.
+    warnings: reasons to trust the choice less.
     advice: what to change.
     """
 

@@ -43,10 +43,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     dataset: an object with __len__ and __getitem__, as for torch's DataLoader. A batch has the
         structure of a sample. It has tensors, and lists for strings. The arguments and their defaults
-        are torch's. After them come the arguments of nwt.Dataset, such as tune, ragged and errors.
-        The dataset may also be a loader of nwt, which takes these arguments itself. A batch is then a
-        dict of tensors.
-    num_workers=0: how many processes make samples. 0 means 1, while torch's 0 means this process.
+        are the same as in torch. After them come the arguments of nwt.Dataset, such as tune, ragged
+        and errors. The dataset may also be a loader of nwt, which takes these arguments itself. A
+        batch is then a dict of tensors.
+    num_workers=0: how many processes make samples. 0 means one process. In torch, 0 means that the
+        training process makes them.
     sampler: torch's own samplers say how samples are ordered: RandomSampler, SequentialSampler,
         WeightedRandomSampler, SubsetRandomSampler and DistributedSampler. The order depends on seed,
         and the ranks divide it. Any other sampler gives this rank's own indices when an epoch begins.

@@ -1,4 +1,4 @@
-// Command avo writes vision's assembly code for amd64: go generate in the folder above runs it. Each
+// Command avo writes vision's assembly code for amd64. To run it, call "go generate" in package vision. Each
 // function computes exactly what the function of the same name in plain Go computes.
 package main
 

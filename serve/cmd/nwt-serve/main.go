@@ -1,5 +1,5 @@
-// Nwt-serve serves batches of pictures, files' bytes, tar shards or tokens. Clients are package serve's
-// Open, nwt for Python, and any client of Arrow Flight.
+// Nwt-serve serves batches of pictures (from folders or tar shards), of other files or of tokens. Clients are
+// package serve's Open, nwt for Python, and any client of Arrow Flight.
 package main
 
 import (
