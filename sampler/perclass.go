@@ -19,11 +19,6 @@ const maxClasses = 1 << 24
 type ClassBatch struct {
 	Classes int // how many classes a batch has
 	Samples int // how many samples of each class
-
-	// Weights of the classes, from class 0. How often a class comes is proportional to its weight, but a
-	// class comes at most once per batch. If the model confuses a class, give this class a larger weight, so
-	// that it comes more often. Weight 0 leaves a class out. If Weights is nil, all classes weigh the same.
-	Weights []float64
 }
 
 // PerClass makes batches for metric learning. Each batch has some classes, and some samples of each class.
@@ -33,22 +28,21 @@ type ClassBatch struct {
 // yet. When too few are left, its samples are shuffled again.
 //
 // WithBatchSize must be at least Classes × Samples. If the last step has fewer batches than there are ranks,
-// several ranks share a batch. [nwt.WithDropLast] leaves such a step out. To change a class's weight, pass a
-// new PerClass to SetSampler between epochs, and save the new weights with the model.
+// several ranks share a batch. [nwt.WithDropLast] leaves such a step out.
 //
 // The order of an epoch is computed as a whole. For ten million samples in classes of 4, this takes about 0.5
 // s. The first epoch waits for this. The next order is computed in the background once half of an epoch is
 // loaded. The orders of two successive epochs are kept. Each takes 8 bytes for each class in each batch.
 func PerClass(labels []int, b ClassBatch, seed uint64) (nwt.BatchSampler, error) {
 	s := &perClass{classes: b.Classes, each: b.Samples, seed: seed, last: len(labels) - 1}
-	if err := errors.Join(s.group(labels, b.Weights), s.checkSize(len(labels))); err != nil {
+	if err := errors.Join(s.group(labels), s.checkSize(len(labels))); err != nil {
+		return nil, err
+	}
+	if err := s.choose(); err != nil {
 		return nil, err
 	}
 	s.batches = max(1, len(labels)/s.Largest())
-	if err := s.divide(b.Weights); err != nil {
-		return nil, err
-	}
-	s.digest = permute.Digest(len(labels), func(i int) uint64 { return uint64(labels[i]) }) ^ permute.Mix64(digestOf(b.Weights))
+	s.digest = permute.Digest(len(labels), func(i int) uint64 { return uint64(labels[i]) })
 	s.key = permute.OrderKey(seed, len(labels))
 	s.orders = permute.NewOrders(2, 1, func(epoch, _ int) []turn { return s.order(permute.EpochKey(s.key, epoch)) })
 	return s, nil
@@ -64,9 +58,7 @@ type perClass struct {
 	members []int32 // all indices, class by class
 	ends    []int   // the end of each class in members
 
-	turns  []int     // how often each class comes in an epoch, at least
-	shares []float64 // of each class in the turns that are left, below 1
-	left   int       // turns that are left
+	present []int32 // the classes that have samples
 
 	orders *permute.Orders[turn]
 }
@@ -86,14 +78,10 @@ func (s *perClass) checkSize(n int) error {
 }
 
 // group sorts the indices by class.
-func (s *perClass) group(labels []int, weights []float64) error {
-	most := maxClasses
-	if weights != nil {
-		most = min(most, len(weights))
-	}
+func (s *perClass) group(labels []int) error {
 	for i, class := range labels {
-		if class < 0 || class >= most {
-			return optionError(fmt.Sprintf("PerClass: labels[%d]", i), class, "must be a class, 0 … %d", most-1)
+		if class < 0 || class >= maxClasses {
+			return optionError(fmt.Sprintf("PerClass: labels[%d]", i), class, "must be a class, 0 … %d", maxClasses-1)
 		}
 		for class >= len(s.ends) {
 			s.ends = append(s.ends, 0)
@@ -121,77 +109,25 @@ func (s *perClass) of(class int) []int32 {
 	return s.members[from:s.ends[class]]
 }
 
-// divide finds out how often each class comes.
-func (s *perClass) divide(weights []float64) error {
-	quota := make([]float64, len(s.ends))
-	come, few := 0, 0
-	for class := range quota {
-		n, w := len(s.of(class)), 1.0
-		if weights != nil {
-			if w = weights[class]; !(w >= 0 && w <= math.MaxFloat64) { // written so that NaN fails too
-				return optionError(fmt.Sprintf("PerClass: ClassBatch.Weights[%d]", class), w, "must be 0 or more, and finite")
-			}
-		}
-		if n == 0 || w == 0 {
+// choose finds out which classes come.
+func (s *perClass) choose() error {
+	few := 0
+	for class := range s.ends {
+		n := len(s.of(class))
+		if n == 0 {
 			continue
 		}
-		quota[class] = w
-		come++
-		if n < s.each {
+		if s.present = append(s.present, int32(class)); n < s.each {
 			few++
 		}
 	}
-	if come < s.classes {
-		return optionError("PerClass: ClassBatch.Classes", s.classes, "a batch needs that many, but only %d have samples and a weight above 0", come)
+	if len(s.present) < s.classes {
+		return optionError("PerClass: ClassBatch.Classes", s.classes, "a batch needs that many, but only %d have samples", len(s.present))
 	}
 	if few > 0 {
 		slog.Default().Info("sampler: PerClass: some classes have too few samples, so a batch has some of them twice", "classes", few, "fewer than", s.each)
 	}
-	heaviest := slices.Max(quota)
-	for class := range quota {
-		if quota[class] > 0 {
-			quota[class] = max(quota[class]/heaviest, 1e-12) // so that sums don't overflow, and each class comes
-		}
-	}
-	share(quota, s.batches, s.batches*s.classes)
-	s.turns, s.shares, s.left = make([]int, len(quota)), make([]float64, len(quota)), s.batches*s.classes
-	for class, q := range quota {
-		whole, rest := math.Modf(q)
-		s.turns[class], s.shares[class] = int(whole), rest
-		s.left -= int(whole)
-	}
 	return nil
-}
-
-// share turns weights into parts of a total, each at most the given one.
-func share(weights []float64, most, total int) {
-	full := make([]bool, len(weights)) // has the most that it may have
-	for again := true; again; {
-		again = false
-		sum, rest := 0.0, float64(total)
-		for i, w := range weights {
-			if full[i] {
-				rest -= float64(most)
-			} else {
-				sum += w
-			}
-		}
-		for i, w := range weights {
-			if !full[i] && w > 0 && w/sum*rest >= float64(most) {
-				full[i], again = true, true
-			}
-		}
-		if again {
-			continue
-		}
-		for i, w := range weights {
-			if full[i] {
-				weights[i] = float64(most)
-			} else if w > 0 {
-				weights[i] = w / sum * rest
-			}
-		}
-	}
 }
 
 // A turn is a class in a batch, and how often the class has come before in the epoch.
@@ -213,7 +149,7 @@ func (s *perClass) order(key uint64) []turn {
 			batch[a], batch[b] = batch[b], batch[a]
 		}
 	}
-	order, turns := make([]turn, n), make([]int32, len(s.turns))
+	order, turns := make([]turn, n), make([]int32, len(s.ends))
 	for i, c := range batch {
 		order[i] = turn{c, turns[c]}
 		turns[c]++
@@ -222,29 +158,17 @@ func (s *perClass) order(key uint64) []turn {
 }
 
 // deal returns the classes of each batch, none of them twice: it lays out the turns of one class after the
-// other, and deals them to the batches like cards.
+// other, and deals them to the batches like cards. A class has as many turns as any other, or one more.
 func (s *perClass) deal(key uint64) []int32 {
-	perm, own := permute.New(len(s.turns)), permute.Mix64(key)
-	turns, left, sum := slices.Clone(s.turns), s.left, float64(own>>11)/(1<<53)
-	for i := range turns {
-		class := perm.At(own, i)
-		before := math.Floor(sum)
-		if sum += s.shares[class]; math.Floor(sum) > before && left > 0 {
-			turns[class]++
-			left--
-		}
-	}
-	for class := 0; left > 0; class++ { // what rounding has left over
-		if s.shares[class] > 0 && turns[class] == s.turns[class] {
-			turns[class]++
-			left--
-		}
-	}
+	perm, own := permute.New(len(s.present)), permute.Mix64(key)
 	batch, dealt := make([]int32, s.batches*s.classes), 0
-	for i := range turns {
-		class := perm.At(own, i)
-		for range turns[class] {
-			batch[dealt%s.batches*s.classes+dealt/s.batches] = int32(class)
+	for i := range s.present {
+		class, turns := s.present[perm.At(own, i)], len(batch)/len(s.present)
+		if i < len(batch)%len(s.present) {
+			turns++
+		}
+		for range turns {
+			batch[dealt%s.batches*s.classes+dealt/s.batches] = class
 			dealt++
 		}
 	}
@@ -261,7 +185,7 @@ func (s *perClass) String() string {
 	return fmt.Sprintf("PerClass(%d classes × %d of %d labels, seed %d)", s.classes, s.each, s.last+1, s.seed)
 }
 
-func (s *perClass) Fingerprint() string { return fmt.Sprintf("%v, labels and weights %x", s, s.digest) }
+func (s *perClass) Fingerprint() string { return fmt.Sprintf("%v, labels %x", s, s.digest) }
 
 func (s *perClass) At(epoch, i int) int {
 	var index [1]int

@@ -33,14 +33,7 @@ func TestABatchOfPerClassHasPClassesOfKSamples(t *testing.T) {
 		all := 1 + draws.IntN(40)
 		classes, each := 1+draws.IntN(all), 1+draws.IntN(6)
 		labels := someLabels(all*each+draws.IntN(400), all, seed)
-		weights := make([]float64, all)
-		for i := range weights {
-			weights[i] = math.Exp(8 * draws.NormFloat64()) // some would come several times in a batch
-		}
-		if seed%3 == 0 {
-			weights = nil
-		}
-		s, err := sampler.PerClass(labels, sampler.ClassBatch{Classes: classes, Samples: each, Weights: weights}, seed)
+		s, err := sampler.PerClass(labels, sampler.ClassBatch{Classes: classes, Samples: each}, seed)
 		require.NoError(t, err)
 		b := s.(nwt.BatchSampler)
 		require.Equal(t, classes*each, b.Largest())
@@ -64,37 +57,18 @@ func TestABatchOfPerClassHasPClassesOfKSamples(t *testing.T) {
 	}
 }
 
-func TestClassesOfPerClassComeByWeight(t *testing.T) {
-	const all = 20
-	labels := someLabels(4000, all, 1)
-	weights := slices.Repeat([]float64{1}, all)
-	weights[3], weights[7], weights[9] = 4, 0, 1000 // 9 comes in each batch
-	s, err := sampler.PerClass(labels, sampler.ClassBatch{Classes: 4, Samples: 5, Weights: weights}, 1)
+func TestClassesOfPerClassComeEquallyOften(t *testing.T) {
+	const all = 21
+	labels := someLabels(4000, all-1, 1)
+	labels[7] = all - 1 // a class of one sample
+	s, err := sampler.PerClass(labels, sampler.ClassBatch{Classes: 4, Samples: 5}, 1)
 	require.NoError(t, err)
-	times, samples := make([]float64, all), make([]map[int]int, all)
-	for i := range samples {
-		samples[i] = map[int]int{}
-	}
+	times := make([]float64, all)
 	for i := range s.Len() {
-		index := s.At(0, i)
-		times[labels[index]] += 1.0 / 5
-		samples[labels[index]][index]++
+		times[labels[s.At(0, i)]] += 1.0 / 5
 	}
-	require.InDelta(t, 200, times[9], 1e-6)
-	require.Zero(t, times[7])
-	require.InDelta(t, 600*4.0/21, times[3], 1+1e-6)
-	require.InDelta(t, 600*1.0/21, times[0], 1+1e-6)
-	for class, of := range samples { // 200 samples each
-		least, most := math.MaxInt, 0
-		for _, n := range of {
-			least, most = min(least, n), max(most, n)
-		}
-		if class == 9 {
-			require.Len(t, of, 200)
-			require.Equal(t, least, most, "1000 samples of 200")
-		} else {
-			require.LessOrEqual(t, most, 3)
-		}
+	for class, n := range times {
+		require.InDelta(t, 800.0/all, n, 1, "class %d", class)
 	}
 }
 
@@ -181,16 +155,13 @@ func TestWhatPerClassCannotDoIsAnError(t *testing.T) {
 		batch  sampler.ClassBatch
 	}
 	for want, g := range map[string]given{
-		"PerClass: ClassBatch.Classes: 4: a batch needs that many, but only 3 have samples and a weight above 0": {labels, sampler.ClassBatch{Classes: 4, Samples: 2}},
-		"PerClass: ClassBatch.Classes: 3: a batch needs that many, but only 2 have":                              {labels, sampler.ClassBatch{Classes: 3, Samples: 2, Weights: []float64{1, 0, 1}}},
-		"PerClass: ClassBatch.Classes: 0: must be 1":                                                             {labels, sampler.ClassBatch{Classes: 0, Samples: 2}},
-		"PerClass: ClassBatch.Samples: 0: must be at least 1":                                                    {labels, sampler.ClassBatch{Classes: 2, Samples: 0}},
-		"and a batch at most":                                                  {labels, sampler.ClassBatch{Classes: 1 << 20, Samples: math.MaxInt32}},
-		"PerClass: labels: 0: the number of labels must be":                    {nil, sampler.ClassBatch{Classes: 2, Samples: 2}},
-		"PerClass: labels[1] = -1: must be a class, 0":                         {[]int{0, -1}, sampler.ClassBatch{Classes: 1, Samples: 1}},
-		"PerClass: labels[1] = 16777216: must be a class, 0 … 16777215":        {[]int{0, 1 << 24}, sampler.ClassBatch{Classes: 1, Samples: 1}},
-		"= 2: must be a class, 0 … 1":                                          {labels, sampler.ClassBatch{Classes: 1, Samples: 1, Weights: []float64{1, 1}}},
-		"PerClass: ClassBatch.Weights[1] = NaN: must be 0 or more, and finite": {labels, sampler.ClassBatch{Classes: 1, Samples: 1, Weights: []float64{1, math.NaN(), 1}}},
+		"PerClass: ClassBatch.Classes: 4: a batch needs that many, but only 3 have samples": {labels, sampler.ClassBatch{Classes: 4, Samples: 2}},
+		"PerClass: ClassBatch.Classes: 0: must be 1":                                        {labels, sampler.ClassBatch{Classes: 0, Samples: 2}},
+		"PerClass: ClassBatch.Samples: 0: must be at least 1":                               {labels, sampler.ClassBatch{Classes: 2, Samples: 0}},
+		"and a batch at most":                                           {labels, sampler.ClassBatch{Classes: 1 << 20, Samples: math.MaxInt32}},
+		"PerClass: labels: 0: the number of labels must be":             {nil, sampler.ClassBatch{Classes: 2, Samples: 2}},
+		"PerClass: labels[1] = -1: must be a class, 0":                  {[]int{0, -1}, sampler.ClassBatch{Classes: 1, Samples: 1}},
+		"PerClass: labels[1] = 16777216: must be a class, 0 … 16777215": {[]int{0, 1 << 24}, sampler.ClassBatch{Classes: 1, Samples: 1}},
 	} {
 		_, err := sampler.PerClass(g.labels, g.batch, 1)
 		require.ErrorAs(t, err, new(*nwt.ArgumentError))

@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"slices"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/sampler"
 )
 
-// Metric learning: each batch has P classes with K samples each. Classes that the model still confuses
-// come twice as often.
+// Metric learning: each batch has P classes with K samples each.
 
 const (
 	perIdentity = 10 // samples of each class
@@ -41,53 +39,29 @@ func faces(identities int) (ds nwt.Dataset, labels []int, err error) {
 	return ds, labels, err
 }
 
-// balanced returns the order for P × K batches, in which hard classes come twice as often. It is a function
-// of the epoch and of hard: so save hard in the checkpoint.
-func balanced(labels []int, hard []int) (nwt.Sampler, error) {
-	weights := make([]float64, slices.Max(labels)+1)
-	for class := range weights {
-		weights[class] = 1
-		if slices.Contains(hard, class) {
-			weights[class] = 2
-		}
-	}
-	return sampler.PerClass(labels, sampler.ClassBatch{Classes: perBatch, Samples: ofEach, Weights: weights}, 42)
-}
-
 func metric(ctx context.Context, _ string, out io.Writer) error {
 	const identities = 12
 	ds, labels, err := faces(identities)
 	if err != nil {
 		return err
 	}
-	loader, err := nwt.NewLoader(ds, nwt.WithBatchSize(perBatch*ofEach))
+	order, err := sampler.PerClass(labels, sampler.ClassBatch{Classes: perBatch, Samples: ofEach}, 42)
+	if err != nil {
+		return err
+	}
+	loader, err := nwt.NewLoader(ds, nwt.WithSampler(order), nwt.WithBatchSize(perBatch*ofEach))
 	if err != nil {
 		return err
 	}
 	defer loader.Close()
-	var hard []int
 	for epoch := range 3 {
-		order, err := balanced(labels, hard)
-		if err != nil {
-			return err
-		}
-		if err := loader.SetSampler(order); err != nil {
-			return err
-		}
-		hard = nil
 		for batch, err := range loader.Epoch(ctx, epoch) {
 			if err != nil {
 				return err
 			}
-			classes := identity.Of(batch)
-			for i := 0; i < len(classes); i += ofEach {
-				if class := int(classes[i]); class%3 == 0 && !slices.Contains(hard, class) {
-					hard = append(hard, class) // as if the model confused them
-				}
-			}
+			_ = identity.Of(batch) // here a model is trained on pairs or triplets of the batch
 		}
-		slices.Sort(hard)
-		fmt.Fprintf(out, "  epoch %d: %d batches of %d classes × %d; hard: %v\n", epoch, loader.Len(), perBatch, ofEach, hard)
+		fmt.Fprintf(out, "  epoch %d: %d batches of %d classes × %d\n", epoch, loader.Len(), perBatch, ofEach)
 	}
 	return nil
 }
