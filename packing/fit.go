@@ -98,42 +98,31 @@ func (p *packer) gather(pieces []piece) *plan {
 type rooms struct {
 	rows  [][]uint32 // indexed by room
 	words []uint64   // bits say for which rooms there are rows
-	some  []uint64   // bits say which words aren't 0
 }
 
 func newRooms(length int) rooms {
-	words := length/64 + 1
-	return rooms{rows: make([][]uint32, length+1), words: make([]uint64, words), some: make([]uint64, words/64+1)}
+	return rooms{rows: make([][]uint32, length+1), words: make([]uint64, length/64+1)}
 }
 
 // atLeast returns the smallest room ≥ n that a row has, or −1 if no row has that much.
 func (r *rooms) atLeast(n int) int {
-	w := n / 64
-	if left := r.words[w] >> (n % 64); left != 0 {
-		return n + bits.TrailingZeros64(left)
-	}
-	w++
-	for s := w / 64; s < len(r.some); s++ {
-		left := r.some[s]
-		if s == w/64 {
-			left &= ^uint64(0) << (w % 64)
-		}
+	left := r.words[n/64] >> (n % 64) << (n % 64)
+	for w := n / 64; ; left = r.words[w] {
 		if left != 0 {
-			w = 64*s + bits.TrailingZeros64(left)
-			return 64*w + bits.TrailingZeros64(r.words[w])
+			return 64*w + bits.TrailingZeros64(left)
+		}
+		if w++; w == len(r.words) {
+			return -1
 		}
 	}
-	return -1
 }
 
 func (r *rooms) take(room int) (row uint32) {
 	last := len(r.rows[room]) - 1
 	row = r.rows[room][last]
 	r.rows[room] = r.rows[room][:last]
-	if w := room / 64; last == 0 {
-		if r.words[w] &^= 1 << (room % 64); r.words[w] == 0 {
-			r.some[w/64] &^= 1 << (w % 64)
-		}
+	if last == 0 {
+		r.words[room/64] &^= 1 << (room % 64)
 	}
 	return row
 }
@@ -143,7 +132,5 @@ func (r *rooms) put(room int, row uint32) {
 		return
 	}
 	r.rows[room] = append(r.rows[room], row)
-	w := room / 64
-	r.words[w] |= 1 << (room % 64)
-	r.some[w/64] |= 1 << (w % 64)
+	r.words[room/64] |= 1 << (room % 64)
 }
