@@ -48,7 +48,6 @@ func LocallyShuffled(sizes []int, window int, seed uint64) (nwt.Sampler, error) 
 	}
 	s.starts, s.perm, s.key = append(s.starts, n), permute.New(len(sizes)), permute.OrderKey(seed, n)
 	s.orders = permute.NewOrders(2, 1, s.visits)
-	s.tables = permute.NewOrders(4, (len(sizes)-1)/window+1, s.tabulate)
 	return s, nil
 }
 
@@ -59,7 +58,6 @@ type locallyShuffled struct {
 	starts []int // where each block begins, and where the last one ends
 	perm   permute.Permutation
 	orders *permute.Orders[visit]
-	tables *permute.Orders[uint16] // for the windows that were visited last
 }
 
 // A visit is a block in an epoch's order, and the position after its last sample.
@@ -99,15 +97,8 @@ func (s *locallyShuffled) Fill(epoch, from int, indices []int) {
 		number := visitOf(visits, from) / s.window
 		w := s.windowOf(visits, epoch, number)
 		n := min(w.end-from, len(indices))
-		if n > 4 && w.perm.Tabulates() {
-			w.perm.Fill(s.tables.Get(epoch, number), from-w.from, indices[:n])
-		} else {
-			for i := range n {
-				indices[i] = w.perm.At(w.key, from-w.from+i)
-			}
-		}
-		for i, mixed := range indices[:n] {
-			indices[i] = s.index(w.visits, w.from+mixed)
+		for i := range n {
+			indices[i] = s.index(w.visits, w.from+w.perm.At(w.key, from-w.from+i))
 		}
 		indices, from = indices[n:], from+n
 	}
@@ -131,11 +122,6 @@ func (s *locallyShuffled) windowOf(visits []visit, epoch, number int) blockWindo
 	w.end = w.visits[len(w.visits)-1].end
 	w.perm, w.key = permute.New(w.end-w.from), permute.Mix64(permute.EpochKey(s.key, epoch)+uint64(first+1)*permute.Golden)
 	return w
-}
-
-func (s *locallyShuffled) tabulate(epoch, number int) []uint16 {
-	w := s.windowOf(s.orders.Get(epoch, 0), epoch, number)
-	return w.perm.Tabulate(w.key)
 }
 
 // visitOf returns the visit that contains a position, before mixing.
