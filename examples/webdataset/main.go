@@ -1,12 +1,14 @@
 // Webdataset packs a folder of images into WebDataset shards, tunes the loading of the shards, and then
 // goes through them once as a training program would.
 //
-// With -shards it keeps the shards, and reads them if they exist already. If a launcher such as torchrun
-// runs it with -shards, one rank packs and each rank reads its part.
+//	go run .                                  # does all of it, with the images that come with Go
+//	go run . -pack -dir photos -shards DIR    # packs, once
+//	torchrun … -shards DIR                    # reads: each rank its part
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -35,7 +37,8 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("webdataset", flag.ExitOnError)
 	dir := flags.String("dir", "", "`folder` of JPEG, PNG, GIF, WebP, BMP and TIFF files to pack, in one folder per class (default: the images that come with Go)")
-	shards := flags.String("shards", "", "`folder` of the shards: written if there are none, else read (default: one for this run)")
+	shards := flags.String("shards", "", "`folder` of the shards (default: one for this run)")
+	only := flags.Bool("pack", false, "only pack, into the folder of -shards")
 	perShard := flags.Int("per-shard", 100, "`images` per shard")
 	repeat := flags.Int("repeat", 0, "`times` to pack each image (default: until there are 1000)")
 	size := flags.Int("size", 128, "width and height that images are brought to, in `pixels`")
@@ -56,17 +59,25 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if *samples != 0 {
 		opts = append(opts, nwt.WithEpochSamples(*samples))
 	}
-	if *shards != "" {
+	switch {
+	case *only && *shards == "":
+		return errors.New("-pack: needs -shards")
+	case *only:
+		return pack(ctx, *dir, *shards, *perShard, *repeat, stdout)
+	case *shards != "":
 		opts = append(opts, nwt.WithRankFromEnv())
-	} else {
+	default:
 		temporary, err := os.MkdirTemp("", "webdataset")
 		if err != nil {
 			return err
 		}
 		defer os.RemoveAll(temporary)
 		*shards = filepath.Join(temporary, "shards")
+		if err := pack(ctx, *dir, *shards, *perShard, *repeat, stdout); err != nil {
+			return err
+		}
 	}
-	names, err := packed(ctx, *dir, *shards, *perShard, *repeat, stdout)
+	names, err := wds.Glob(os.DirFS(*shards), "*.tar")
 	if err != nil {
 		return err
 	}

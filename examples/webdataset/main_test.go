@@ -12,11 +12,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt"
@@ -62,15 +59,16 @@ func TestARunPacksTunesAndGoesOverEveryImage(t *testing.T) {
 }
 
 func TestWithoutRepeatThereAreAThousandImages(t *testing.T) {
-	names, err := packed(t.Context(), images(t, 3), filepath.Join(t.TempDir(), "shards"), 1, 0, io.Discard)
+	shards := filepath.Join(t.TempDir(), "shards")
+	require.NoError(t, pack(t.Context(), images(t, 3), shards, 1, 0, io.Discard))
+	names, err := os.ReadDir(shards)
 	require.NoError(t, err)
 	require.Len(t, names, 1002)
 }
 
 func TestShardsThatAreKeptAreReadByTheRanksOfALauncher(t *testing.T) {
 	shards := filepath.Join(t.TempDir(), "new")
-	_, err := packed(t.Context(), images(t, 4), shards, 3, 3, io.Discard)
-	require.NoError(t, err)
+	example(t, "-pack", "-dir", images(t, 4), "-shards", shards, "-per-shard", "3", "-repeat", "3")
 	kept, err := os.ReadDir(shards)
 	require.NoError(t, err)
 	require.Len(t, kept, 4)
@@ -91,12 +89,11 @@ func TestShardsThatAreKeptAreReadByTheRanksOfALauncher(t *testing.T) {
 }
 
 func TestASampleIsARandomPartOfItsImageAndItsClass(t *testing.T) {
-	dir, shards := images(t, 6), t.TempDir()
-	names, err := pack(t.Context(), dir, shards, 10, 1, io.Discard)
-	require.NoError(t, err)
+	shards := filepath.Join(t.TempDir(), "shards")
+	require.NoError(t, pack(t.Context(), images(t, 6), shards, 10, 1, io.Discard))
 	pipeline, err := vision.New([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(2)}, vision.ImageNetNormalize})
 	require.NoError(t, err)
-	ds, err := records(shards, names, pipeline)
+	ds, err := records(shards, []string{"train-000000.tar"}, pipeline)
 	require.NoError(t, err)
 	loader, err := nwt.NewLoader(ds, nwt.WithBatchSize(6))
 	require.NoError(t, err)
@@ -124,15 +121,11 @@ func TestAnImageThatCannotBeDecodedIsNamedByShardAndKey(t *testing.T) {
 
 func TestPackingThatFailsLeavesNothing(t *testing.T) {
 	parent := t.TempDir()
-	_, err := packed(t.Context(), images(t, 2), filepath.Join(parent, "shards"), 1, 2_000_000, io.Discard)
-	require.ErrorContains(t, err, "more than 999999 shards")
 	ctx, cancel := context.WithCancel(t.Context())
-	dir := images(t, 2)
-	_, err = packed(ctx, dir, filepath.Join(parent, "shards"), 1, 1, writerFunc(func() { cancel() }))
-	require.ErrorIs(t, err, context.Canceled)
-	left, err := filepath.Glob(filepath.Join(parent, "*"))
+	require.ErrorIs(t, pack(ctx, images(t, 2), filepath.Join(parent, "shards"), 1, 1, writerFunc(cancel)), context.Canceled)
+	left, err := os.ReadDir(parent)
 	require.NoError(t, err)
-	require.Equal(t, []string{filepath.Join(parent, "shards.lock")}, left)
+	require.Empty(t, left)
 }
 
 // writerFunc is called when something is printed.
@@ -140,77 +133,14 @@ type writerFunc func()
 
 func (f writerFunc) Write(p []byte) (int, error) { f(); return len(p), nil }
 
-func TestPackingThatWasKilledBeginsAnew(t *testing.T) {
-	parent := t.TempDir()
-	shards := filepath.Join(parent, "shards")
-	require.NoError(t, os.Mkdir(shards+".partial", 0o755))
-	require.NoError(t, os.WriteFile(filepath.Join(shards+".partial", "train-000000.tar"), []byte("cut sho"), 0o644))
-	names, err := packed(t.Context(), images(t, 4), shards, 1, 2, io.Discard)
-	require.NoError(t, err)
-	require.Len(t, names, 8)
-	require.NoDirExists(t, shards+".partial")
-}
-
-func TestRanksThatStartTogetherPackOnceAndReadAll(t *testing.T) {
-	dir, shards := images(t, 4), filepath.Join(t.TempDir(), "shards")
-	var ranks sync.WaitGroup
-	var packing atomic.Int32
-	for range 4 {
-		ranks.Go(func() {
-			names, err := packed(t.Context(), dir, shards, 3, 10, writerFunc(func() { packing.Add(1) }))
-			if err != nil || len(names) != 14 {
-				t.Error(names, err)
-			}
-		})
+func TestWhatIsInTheShardsPlaceIsLeftAlone(t *testing.T) {
+	for _, theirs := range []string{"shards/thesis.txt", "shards", "shards.partial/thesis.txt"} {
+		parent := t.TempDir()
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(parent, theirs)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(parent, theirs), []byte("years of work"), 0o644))
+		require.Error(t, pack(t.Context(), images(t, 2), filepath.Join(parent, "shards"), 1, 1, io.Discard))
+		require.FileExists(t, filepath.Join(parent, theirs))
 	}
-	ranks.Wait()
-	require.EqualValues(t, 1, packing.Load())
-}
-
-func TestAFolderWithOtherFilesIsLeftAlone(t *testing.T) {
-	shards := t.TempDir()
-	theirs := filepath.Join(shards, "thesis.txt")
-	require.NoError(t, os.WriteFile(theirs, []byte("years of work"), 0o644))
-	err := run(t.Context(), []string{"-dir", images(t, 2), "-shards", shards}, io.Discard, io.Discard)
-	require.ErrorContains(t, err, "other files, such as thesis.txt")
-	require.FileExists(t, theirs)
-
-	shards = filepath.Join(t.TempDir(), "shards")
-	require.NoError(t, os.Rename(filepath.Dir(theirs), shards+".partial"))
-	err = run(t.Context(), []string{"-dir", images(t, 2), "-shards", shards}, io.Discard, io.Discard)
-	require.ErrorContains(t, err, "thesis.txt in it is no shard")
-	require.FileExists(t, filepath.Join(shards+".partial", "thesis.txt"))
-}
-
-func TestAFileInTheShardsPlaceIsKept(t *testing.T) {
-	theirs := filepath.Join(t.TempDir(), "train.tar")
-	keeps := func(err error) {
-		require.Error(t, err)
-		data, err := os.ReadFile(theirs)
-		require.NoError(t, err)
-		require.Equal(t, "years of work", string(data))
-	}
-	require.NoError(t, os.WriteFile(theirs, []byte("years of work"), 0o644))
-	_, err := packed(t.Context(), images(t, 2), theirs, 1, 1, io.Discard)
-	keeps(err)
-	require.NoError(t, os.Remove(theirs))
-	_, err = packed(t.Context(), images(t, 2), theirs, 1, 1, writerFunc(func() { // it comes while they are packed
-		assert.NoError(t, os.WriteFile(theirs, []byte("years of work"), 0o644))
-	}))
-	keeps(err)
-}
-
-func TestALinkToAnEmptyFolderStaysOneAndTheShardsAreThere(t *testing.T) {
-	folder, link := t.TempDir(), filepath.Join(t.TempDir(), "shards")
-	if err := os.Symlink(folder, link); err != nil {
-		t.Skip("no symbolic links here:", err)
-	}
-	names, err := packed(t.Context(), images(t, 2), link, 1, 1, io.Discard)
-	require.NoError(t, err)
-	require.FileExists(t, filepath.Join(folder, names[0]))
-	to, err := os.Readlink(link)
-	require.NoError(t, err)
-	require.Equal(t, folder, to)
 }
 
 func TestAnInterruptEndsTheRun(t *testing.T) {
@@ -226,6 +156,8 @@ func TestWhatCannotRunSaysWhy(t *testing.T) {
 		want string
 	}{
 		{[]string{"photos"}, `"photos"`},
+		{[]string{"-pack"}, "needs -shards"},
+		{[]string{"-shards", empty}, "no file matches"},
 		{[]string{"-dir", empty}, empty},
 		{[]string{"-dir", filepath.Join(empty, "none")}, "none"},
 		{[]string{"-per-shard", "0"}, "-per-shard 0: must be 1 … 1000000"},
