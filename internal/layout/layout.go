@@ -76,8 +76,8 @@ func Place(columns []Column, n int, offsets []int) (size int) {
 	return size
 }
 
-// Heap returns n bytes of the heap, aligned for every element type.
-func Heap(n int) []byte {
+// heap returns n bytes of the heap, aligned for every element type.
+func heap(n int) []byte {
 	if n == 0 {
 		return nil
 	}

@@ -35,7 +35,7 @@ func arranged(l *Layout, sizes [][]int) *Geometry {
 	offsets := make([]int, len(l.Columns))
 	used := Place(l.Columns, len(sizes), offsets)
 	g := NewGeometry(l, len(sizes), offsets, used, true)
-	g.Bytes = Heap(used)
+	g.Bytes = heap(used)
 	for place, size := range sizes {
 		g.Tell(place, size)
 	}

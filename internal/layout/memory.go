@@ -22,7 +22,7 @@ const Untold, Unset = -1, -1
 // New allocates memory for n samples on the heap.
 func New(l *Layout, n int) Memory {
 	m := Memory{Layout: l, N: n, Lens: make([]int32, l.Ragged*n), Columns: l.Columns, Offsets: make([]int, len(l.Columns))}
-	m.Bytes = Heap(Place(l.Columns, n, m.Offsets))
+	m.Bytes = heap(Place(l.Columns, n, m.Offsets))
 	return m
 }
 

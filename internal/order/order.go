@@ -73,17 +73,17 @@ func (o *Order) BatchAt(epoch, position int) (batch int, err error) {
 // ranks. The error comes from a BatchSampler.
 func (o *Order) Positions(epoch, base, k int) (from, to, after int, err error) {
 	if o.Batches > 0 {
-		return o.PartOf(epoch, base, k)
+		return o.partOf(epoch, base, k)
 	}
 	from, to, after = o.Part(base, k)
 	return from, to, after, nil
 }
 
-// PartOf does what Part and Bounds do, for a BatchSampler: it returns the positions of this rank in step
+// partOf does what Part and Bounds do, for a BatchSampler: it returns the positions of this rank in step
 // k from batch base, and the position after those of all ranks. If fewer batches than ranks are left for
 // the last step, several ranks share a batch, so that each has some of its samples. If the batch has
 // fewer samples than ranks, they repeat samples.
-func (o *Order) PartOf(epoch, base, k int) (from, to, after int, err error) {
+func (o *Order) partOf(epoch, base, k int) (from, to, after int, err error) {
 	first := base + k*o.World
 	n := min(o.World, o.Batches-first)
 	number := portion(n, o.Rank, o.World) // batches in the step

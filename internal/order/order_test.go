@@ -174,7 +174,7 @@ func deliverBatches(t *testing.T, c cuts, world int, dropLast bool, from, steps 
 	for k := range min(steps, o.Steps(base)) {
 		after := from
 		for o.Rank = range world {
-			begin, end, next, err := o.PartOf(3, base, k)
+			begin, end, next, err := o.partOf(3, base, k)
 			require.NoError(t, err)
 			require.True(t, from <= begin && begin < end && end <= next, "rank %d has some of step %d", o.Rank, k)
 			b := 0
