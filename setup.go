@@ -18,7 +18,7 @@ import (
 type setup struct {
 	ds      Dataset
 	shards  []int           // number of shards of each stream
-	plan    *mixture.Plan   // the plan of MixedStreams; nil for other datasets
+	mixture *mixture.Plan   // the plan of MixedStreams; nil for other datasets
 	counts  []*recordCounts // one for each stream; nil if its records aren't counted
 	counted bool            // the dataset is one CountedStream
 	layout  *fieldSet
@@ -59,7 +59,7 @@ func newSetup(ds Dataset, opts []Option) (*setup, error) {
 		}
 		errs = append(errs, stream.fits(shards, s.counts, o)...)
 		if stream.mix != nil {
-			s.plan = stream.mix.Plan(stream.seed, o.rank, o.world)
+			s.mixture = stream.mix.Plan(stream.seed, o.rank, o.world)
 		} else if s.counted = s.counts[0] != nil; s.counted {
 			s.first.order.N = cmp.Or(o.epochSamples, s.counts[0].n)
 			errs = append(errs, orderError(s.first.order.HasBatch()))

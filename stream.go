@@ -483,9 +483,9 @@ func (o *options) isWholeEpoch(samples, world int) bool {
 	return left == 0 || left > 0 && left < o.batchSize && o.dropLast
 }
 
-// planOf returns the order of the records of stream k, whose records are counted and whose shards are
+// lanesOf returns the order of the records of stream k, whose records are counted and whose shards are
 // numbered from first.
-func (q *streamFill) planOf(k, first int) *lanes.Plan {
+func (q *streamFill) lanesOf(k, first int) *lanes.Plan {
 	s, o, counts := q.l.setup, q.l.setup.opts, q.l.setup.counts[k]
 	p := &lanes.Plan{
 		N: counts.n, Counts: counts.all, Shard: s.shardOrder(k).At, First: first, Lanes: counts.lanes,
@@ -514,7 +514,7 @@ type countedFill struct {
 }
 
 func newCountedFill(q *streamFill) *countedFill {
-	c, p := q.run.schedule, q.planOf(0, 0)
+	c, p := q.run.schedule, q.lanesOf(0, 0)
 	f := &countedFill{run: q.run, l: q.l, origin: p.Begin(c.First, c.N, c.Base)}
 	steps := &lanes.Steps{
 		Lanes: p.Lanes, Origin: f.origin, Base: c.Base, Epoch: int64(c.N), Step: c.Step(), Head: c.Head, Whole: c.Whole, Len: c.Len(),
@@ -575,7 +575,7 @@ type epochFill struct {
 func newEpochFill(q *streamFill) *epochFill {
 	c, o, s := q.run.schedule, q.l.setup.opts, q.l.setup
 	f := &epochFill{run: q.run, l: q.l, epoch: c.First, last: c.Last, before: c.Base / o.world, number: c.Skipped}
-	f.epochs = &shards.Epochs[Record]{Group: q.group(), Quota: o.quota(o.world), Mix: s.plan, Bytes: o.aheadBytes, Lost: q.l.lostAgain}
+	f.epochs = &shards.Epochs[Record]{Group: q.group(), Quota: o.quota(o.world), Mix: s.mixture, Bytes: o.aheadBytes, Lost: q.l.lostAgain}
 	if f.epochs.Quota > 0 {
 		perRank := o.perRank()
 		f.whole = perRank.Steps(0)
@@ -685,7 +685,7 @@ func (f *epochFill) wrong(n int) error {
 	o, delivered, dry := f.l.setup.opts, f.epochs.Delivered(), max(0, f.epochs.Dry())
 	shards := fmt.Sprintf("for rank %d of %d: its shards (of %d in all)", o.rank, o.world, f.l.setup.shards[dry])
 	switch {
-	case f.l.setup.plan != nil && f.epochs.Dry() >= 0:
+	case f.l.setup.mixture != nil && f.epochs.Dry() >= 0:
 		return fmt.Errorf("nwt: epoch %d has no sample of stream %d %s are empty", f.epoch, dry, shards)
 	case delivered > 0 && delivered < f.epochs.Quota:
 		return fmt.Errorf("nwt: epoch %d has only %d of %d samples %s have become empty", f.epoch, delivered, f.epochs.Quota, shards)
@@ -702,9 +702,9 @@ func (f *epochFill) wrong(n int) error {
 // share a lane.
 func (q *streamFill) draws(g *shards.Group, k, first int) *shards.Draws[Record] {
 	rank, world, n := q.l.setup.opts.rank, q.l.setup.opts.world, q.l.setup.counts[k].lanes
-	each := lanes.Each(n, world)
+	each := lanes.PerStep(n, world)
 	return &shards.Draws[Record]{Each: each, Open: func(step uint64, bound int64) *shards.Lanes[Record] {
-		p := q.planOf(k, first)
+		p := q.lanesOf(k, first)
 		origin, all := p.Begin(int(step), each*world, 0), each*world
 		steps := &lanes.Steps{
 			Lanes: n, Origin: origin, Epoch: math.MaxInt64, Step: all, Head: math.MaxInt, Len: math.MaxInt,

@@ -282,9 +282,9 @@ func (s *Steps) Next(lane int, from int64) int64 {
 	return -1
 }
 
-// Each returns how many positions each of some ranks takes from a step, if steps are as short as possible
+// PerStep returns how many positions each of some ranks takes from a step, if steps are as short as possible
 // and contain each lane equally often.
-func Each(lanes, ranks int) int { return lanes / gcd(lanes, ranks) }
+func PerStep(lanes, ranks int) int { return lanes / gcd(lanes, ranks) }
 
 // Sharing returns how many ranks share a lane at worst, and a number of lanes, at most that of the shards, at
 // which fewer do: each rank then takes from the same lanes in every step. If there is none, it returns lanes.
