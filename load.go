@@ -330,6 +330,15 @@ func (h *loadLoop) gather(end int) (ok bool) {
 	return true
 }
 
+// failedTogether logs that a LoadMany has failed: the first time, the second, the fourth and so on. A bad
+// sample is reported again when Load fails for it. But if LoadMany fails and Load doesn't, loading is slow,
+// and this log is the only hint.
+func (l *engine) failedTogether(err error) {
+	if times := l.counters.failedTogether.Add(1); times&(times-1) == 0 {
+		l.setup.opts.log.Warn("nwt: samples that are loaded together (LoadMany) failed: they are loaded by halves, and by halves of these, down to single ones", "during", l.setup.during(), "failures", times, "error", err)
+	}
+}
+
 // LoadSample loads one sample by its index. The sample's position is its index, and its epoch and seed are 0.
 // If an error is temporary, LoadSample tries again, as [WithRetry] does by default. The sample stays valid.
 // The errors are *[LoadError] and those of [NewLoader].

@@ -15,7 +15,6 @@ import (
 
 	"github.com/nwt-go/nwt/internal/depth"
 	"github.com/nwt-go/nwt/internal/devicecopy"
-	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/osmemory"
 	"github.com/nwt-go/nwt/internal/permute"
 	"github.com/nwt-go/nwt/internal/ring"
@@ -417,50 +416,3 @@ func (l *engine) isEnding() bool { return l.ring.Stopped() }
 // now returns the loader's age in nanoseconds, and never 0. Reading the monotonic clock alone
 // takes half as long as time.Now.
 func (l *engine) now() int64 { return int64(time.Since(l.born)) + 1 }
-
-// failedTogether logs that a LoadMany has failed: the first time, the second, the fourth and so on. A bad
-// sample is reported again when Load fails for it. But if LoadMany fails and Load doesn't, loading is slow,
-// and this log is the only hint.
-func (l *engine) failedTogether(err error) {
-	if times := l.counters.failedTogether.Add(1); times&(times-1) == 0 {
-		l.setup.opts.log.Warn("nwt: samples that are loaded together (LoadMany) failed: they are loaded by halves, and by halves of these, down to single ones", "during", l.setup.during(), "failures", times, "error", err)
-	}
-}
-
-// tellIfBegun logs, once, that an epoch begins again: the program may have forgotten to count its epochs.
-func (l *engine) tellIfBegun(epoch, n int) {
-	type begun struct{ epoch, n int }
-	if !l.setup.tunes && !l.setup.once.First(begun{epoch, n}) && l.setup.once.First("begins anew") {
-		l.setup.opts.log.Warn("nwt: a shuffled epoch begins anew, in the same order as before: count the epochs, as Epochs does", "epoch", epoch)
-	}
-}
-
-// tellIfGrown logs, once, that the dataset's length has changed since the run began.
-func (l *engine) tellIfGrown(r *run) {
-	if n, err := lengthNow(l.setup.ds); err == nil && n != r.epochOrder.n && l.setup.once.First("Dataset.Len") {
-		l.setup.opts.log.Warn("nwt: the dataset's length has changed while its epochs ran: they kept the length with which they began, and their states can't be resumed. "+
-			"Change it only while no loader is in an epoch; Epochs counts as one", "was", r.epochOrder.n, "now", n)
-	}
-}
-
-// lostAgain returns the error for a record that was delivered before and now can't be read: what follows
-// isn't the rest of the epoch. With an error budget it only warns, since the record may have been bad
-// then too.
-func (l *engine) lostAgain(epoch int, err error) error {
-	if l.setup.opts.maxBad == 0 {
-		return err
-	}
-	l.setup.opts.log.Warn("nwt: a record that was delivered before can't be read now: unless it was bad then, samples are lost", "epoch", epoch, "error", err)
-	return nil
-}
-
-// mixing counts bytes that enter a shuffle window or, if negative, leave it. It warns when they take much
-// of the memory that was left before.
-func (l *engine) mixing(bytes int) {
-	most := l.mixed.room()
-	now := l.mixed.bytes.Add(int64(bytes))
-	if float64(now) > most && float64(now-int64(bytes)) <= most && l.setup.once.First("WithShuffleWindow") {
-		l.setup.opts.log.Warn("nwt: the records that are mixed take more than an eighth of the memory left: lower WithShuffleWindow",
-			"during", l.setup.during(), "WithShuffleWindow", l.setup.opts.window, "bytes", human.Bytes(uint64(now)), "left", human.Bytes(uint64(most/extraShare)))
-	}
-}

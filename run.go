@@ -131,6 +131,22 @@ func (l *engine) iterate(ctx context.Context, s State, last int, yield func(*Bat
 	l.tellIfGrown(r)
 }
 
+// tellIfBegun logs, once, that an epoch begins again: the program may have forgotten to count its epochs.
+func (l *engine) tellIfBegun(epoch, n int) {
+	type begun struct{ epoch, n int }
+	if !l.setup.tunes && !l.setup.once.First(begun{epoch, n}) && l.setup.once.First("begins anew") {
+		l.setup.opts.log.Warn("nwt: a shuffled epoch begins anew, in the same order as before: count the epochs, as Epochs does", "epoch", epoch)
+	}
+}
+
+// tellIfGrown logs, once, that the dataset's length has changed since the run began.
+func (l *engine) tellIfGrown(r *run) {
+	if n, err := lengthNow(l.setup.ds); err == nil && n != r.epochOrder.n && l.setup.once.First("Dataset.Len") {
+		l.setup.opts.log.Warn("nwt: the dataset's length has changed while its epochs ran: they kept the length with which they began, and their states can't be resumed. "+
+			"Change it only while no loader is in an epoch; Epochs counts as one", "was", r.epochOrder.n, "now", n)
+	}
+}
+
 // start starts a run at a beginning.
 func (l *engine) start(ctx context.Context, at beginning, schedule order.Schedule, s *serving) (*run, error) {
 	o := at.epochOrder

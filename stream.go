@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/nwt-go/nwt/internal/human"
 	"github.com/nwt-go/nwt/internal/lanes"
 	"github.com/nwt-go/nwt/internal/mixture"
 	"github.com/nwt-go/nwt/internal/order"
@@ -415,6 +416,17 @@ func (q *streamFill) group() *shards.Group {
 	}
 }
 
+// mixing counts bytes that enter a shuffle window or, if negative, leave it. It warns when they take much
+// of the memory that was left before.
+func (l *engine) mixing(bytes int) {
+	most := l.mixed.room()
+	now := l.mixed.bytes.Add(int64(bytes))
+	if float64(now) > most && float64(now-int64(bytes)) <= most && l.setup.once.First("WithShuffleWindow") {
+		l.setup.opts.log.Warn("nwt: the records that are mixed take more than an eighth of the memory left: lower WithShuffleWindow",
+			"during", l.setup.during(), "WithShuffleWindow", l.setup.opts.window, "bytes", human.Bytes(uint64(now)), "left", human.Bytes(uint64(most/extraShare)))
+	}
+}
+
 // config returns how to read stream k of the dataset, whose shards are numbered from first.
 func (q *streamFill) config(k, first int) shards.Config[Record] {
 	s, n, o := q.l.setup.ds.(*streamDataset).streams[k], q.l.setup.shards[k], q.l.setup.opts
@@ -591,6 +603,17 @@ func newEpochFill(q *streamFill) *epochFill {
 		first += n
 	}
 	return f
+}
+
+// lostAgain returns the error for a record that was delivered before and now can't be read: what follows
+// isn't the rest of the epoch. With an error budget it only warns, since the record may have been bad
+// then too.
+func (l *engine) lostAgain(epoch int, err error) error {
+	if l.setup.opts.maxBad == 0 {
+		return err
+	}
+	l.setup.opts.log.Warn("nwt: a record that was delivered before can't be read now: unless it was bad then, samples are lost", "epoch", epoch, "error", err)
+	return nil
 }
 
 func (f *epochFill) stop() { f.epochs.Stop() }
