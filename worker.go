@@ -203,9 +203,9 @@ func (w *worker) initialize(r *run) bool {
 // The lost worker keeps all that its call may touch: its goroutine and number, its samples, indices and
 // Scratch values, and the whole slot, of which the call is a holder until it returns. The batch is moved to
 // another slot before it is delivered (moveOut). The next worker gets the seat and the claim: it loads the
-// rest, and reports all of it to the ring. If the call is one of Load, its sample is bad, and the rest begins
-// after it. If it is one of LoadMany, the rest is all of its samples, which are loaded one by one in the
-// batch's spare, where the call can't write.
+// rest, and reports the whole claim to the ring. If the call is one of Load, its sample is bad, and the rest
+// begins after it. If it is one of LoadMany, the rest begins with its first sample, and is loaded one by one in
+// the batch's spare, where the call can't write; if there is no memory for a spare, its samples are bad.
 //
 // The watchdog alone hands over, and one call at a time. It holds the lost worker's clock meanwhile, so that
 // the worker doesn't come back from its call and touch what is read and written here; when it does, it first

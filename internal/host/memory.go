@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"os"
 	"runtime/metrics"
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/shirou/gopsutil/v3/mem"
@@ -92,19 +90,7 @@ func (m machine) resident() (bytes uint64, err error) {
 		}
 		return info.RSS, nil
 	}
-	data, err := m.read("proc/self/statm")
-	if err != nil {
-		return 0, err
-	}
-	sizes := strings.Fields(string(data)) // in pages, the second is the resident set: proc_pid_statm(5)
-	if len(sizes) < 2 {
-		return 0, fmt.Errorf("/proc/self/statm: too few fields in %.60q", data)
-	}
-	pages, err := strconv.ParseUint(sizes[1], 10, 44)
-	if err != nil {
-		return 0, fmt.Errorf("/proc/self/statm: %.60q is not a number of pages", sizes[1])
-	}
-	return pages * uint64(os.Getpagesize()), nil
+	return m.status("VmRSS")
 }
 
 // OwnMemory returns the part of this process's memory that is its own and in use: anonymous pages,
@@ -112,12 +98,8 @@ func (m machine) resident() (bytes uint64, err error) {
 func OwnMemory() (bytes uint64, ok bool) { return here.ownMemory() }
 
 func (m machine) ownMemory() (bytes uint64, ok bool) {
-	data, err := m.read("proc/self/status")
+	anonymous, err := m.status("RssAnon")
 	if err != nil {
-		return 0, false
-	}
-	anonymous, ok := parseStatus(data, "RssAnon")
-	if !ok {
 		return 0, false
 	}
 	idle := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}}

@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -56,14 +57,17 @@ func (m machine) resetMark() error {
 	return errors.Join(err, f.Close())
 }
 
-func (m machine) highWater() (uint64, error) {
+func (m machine) highWater() (uint64, error) { return m.status("VmHWM") }
+
+// status returns a size of this process.
+func (m machine) status(key string) (bytes uint64, err error) {
 	data, err := m.read("proc/self/status")
 	if err != nil {
 		return 0, err
 	}
-	bytes, ok := parseStatus(data, "VmHWM")
+	bytes, ok := parseStatus(data, key)
 	if !ok {
-		return 0, errors.New("/proc/self/status has no VmHWM")
+		return 0, fmt.Errorf("/proc/self/status has no %s", key)
 	}
 	return bytes, nil
 }
