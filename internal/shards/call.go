@@ -49,20 +49,21 @@ func await[R, T any](c *shardReader[R], from <-chan T) (got T, ok, answered bool
 	}
 }
 
-// replace returns a shardReader that continues in place of c, whose call was given up. c keeps its
-// records and its Reader, and closes the Reader if the call returns.
+// replace returns a shardReader that continues in place of c, whose call was given up. It begins with the
+// progress that c had made when the call began, which c no longer changes. c keeps its goroutine, its records and
+// its Reader, and closes the Reader if the call returns; what the call has read is dropped.
 func (c *shardReader[R]) replace() *shardReader[R] {
 	next := newShardReader(c.set, c.shards)
 	next.due, next.size, next.counted = c.due-c.taken, c.size, c.counted
 	next.progress = c.call.was
 	err := callctx.NoAnswer(c.ctx)
 	switch next.fault {
-	case nil:
+	case nil: // a call of Open, Next or Skip
 		next.fault = err
-	case errAgain:
+	case errAgain: // a Close before the shard is opened again
 		next.fault = nil
 		fallthrough
-	default:
+	default: // a Close after the fault that has ended the shard
 		c.set.group.notClosed(next.shard, err)
 	}
 	c.cancel(err)

@@ -24,10 +24,9 @@ type shardReader[R any] struct {
 
 	pick func(from int64) (lanes.Pick, bool) // nil unless records are picked
 
-	// These are used while a resumed run skips.
-	spent   bool // no record is left
-	dropped R
-	got     *Item[R] // the record that was read; nil if none was left
+	spent   bool     // no record is left: known while a resumed run skips
+	dropped R        // holds a record that nobody takes
+	got     *Item[R] // what takeNow has read; nil if no record was left
 
 	// These are used if the shardReader reads ahead: its goroutine and the set share them.
 	full, empty chan *Item[R] // for records that come and go back; nil if it doesn't read ahead
@@ -53,7 +52,7 @@ type shardReader[R any] struct {
 	call call // used with a timeout
 }
 
-// progress says how far a shardReader has come; a shardReader that replaces it begins there.
+// progress says how far a shardReader has come. It is what moves to the shardReader that replaces it: see replace.
 type progress struct {
 	at     int     // index in shards of the shard that is open, or is opened next
 	shard  int     // number of that shard; if records are picked, of the shard of the last one
