@@ -230,9 +230,9 @@ func (r Rank) String() string {
 // byProcess is what is logged once per process: Tune, NewLoader and each trial read the options anew.
 var byProcess = &oncelog.Log{}
 
-// logRank logs the rank, unless it was logged before.
+// logRank logs the rank, unless it was logged before or WithRank has set another.
 func (o *options) logRank() {
-	if r := o.launcher; r != nil && o.log != nil && o.logged.First(*r) {
+	if r := o.launcher; r != nil && r.Rank == o.rank && r.World == o.world && o.log != nil && o.logged.First(*r) {
 		o.log.Info("nwt: " + r.String())
 	}
 }

@@ -41,6 +41,10 @@ func onePicture(t *testing.T) string {
 
 func TestTheRanksOfAHostShareItsCPUs(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(6))
+	var logged bytes.Buffer
+	was := slog.Default()
+	defer slog.SetDefault(was)
+	slog.SetDefault(slog.New(slog.NewTextHandler(&logged, nil)))
 	for ranks, want := range map[string]string{"1": "6", "3": "2"} {
 		for name, value := range map[string]string{"RANK": "0", "WORLD_SIZE": ranks, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": ranks} {
 			t.Setenv(name, value)
@@ -58,6 +62,7 @@ func TestTheRanksOfAHostShareItsCPUs(t *testing.T) {
 		cancel()
 		require.NoError(t, <-ended)
 	}
+	require.NotContains(t, logged.String(), "rank 0 of 3", "a server has no rank")
 }
 
 func TestFilesOfAnyKindAreServedAsBytes(t *testing.T) {
