@@ -19,6 +19,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -126,23 +127,15 @@ func (s *Server) Workers() int { return s.work }
 //
 // Without a token, everybody who can reach the address gets batches. On loopback, these are all users of
 // this host.
-func (s *Server) Serve(ctx context.Context, l net.Listener) (err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	wait := func() {}
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	doors, ctx := errgroup.WithContext(ctx)
 	if s.opts.shared != "" {
-		wait, err = s.share(ctx, s.opts.shared)
+		doors.Go(func() error { return s.serveShared(ctx, s.opts.shared) })
 	}
-	if err == nil && l != nil {
-		err = s.serveFlight(ctx, l)
-		cancel()
-	} else if l != nil {
-		err = errors.Join(err, l.Close())
+	if l != nil {
+		doors.Go(func() error { return s.serveFlight(ctx, l) })
 	}
-	if wait != nil {
-		wait()
-	}
-	return errors.Join(err, s.source.Close())
+	return errors.Join(doors.Wait(), s.source.Close())
 }
 
 func (s *Server) serveFlight(ctx context.Context, l net.Listener) error {

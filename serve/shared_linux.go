@@ -16,32 +16,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// share answers clients of this host until ctx ends; then wait returns.
-func (s *Server) share(ctx context.Context, path string) (wait func(), err error) {
+// serveShared answers clients of this host until ctx ends.
+func (s *Server) serveShared(ctx context.Context, path string) error {
 	l, err := listenShared(path)
 	if err != nil {
-		return nil, fmt.Errorf("serve: WithShared: %s: %w", path, err)
+		return fmt.Errorf("serve: WithShared: %s: %w", path, err)
 	}
 	context.AfterFunc(ctx, func() { _ = l.Close() })
 	var clients errgroup.Group
-	clients.SetLimit(1 + maxConns)
-	clients.Go(func() error {
-		for {
-			c, err := l.Accept()
-			switch {
-			case err == nil && ours(c.(*net.UnixConn)):
-				clients.Go(func() error { (&local{c: c, queue: newQueue(), s: s}).serve(ctx); return nil })
-			case err == nil:
-				_ = c.Close()
-			case ctx.Err() != nil:
-				return nil
-			default:
-				slog.Error("serve: accepting clients of this host fails; trying again", "error", err)
-				time.Sleep(time.Second)
-			}
+	clients.SetLimit(maxConns)
+	for {
+		c, err := l.Accept()
+		switch {
+		case err == nil && ours(c.(*net.UnixConn)):
+			clients.Go(func() error { (&local{c: c, queue: newQueue(), s: s}).serve(ctx); return nil })
+		case err == nil:
+			_ = c.Close()
+		case ctx.Err() != nil:
+			return clients.Wait() // none of them fails
+		default:
+			slog.Error("serve: accepting clients of this host fails; trying again", "error", err)
+			time.Sleep(time.Second)
 		}
-	})
-	return func() { _ = clients.Wait() }, nil // none of them fails
+	}
 }
 
 // A lockedListener has the lock of its socket, PATH.lock, which one server at a time has.

@@ -64,9 +64,13 @@ func shares(f testing.TB, opts ...ServerOption) (s *Server, path string) {
 func share(t testing.TB, s *Server) (path string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	path = filepath.Join(t.TempDir(), "socket")
-	wait, err := s.share(ctx, path)
-	require.NoError(t, err)
-	t.Cleanup(func() { cancel(); wait() })
+	ended := make(chan error, 1)
+	go func() { ended <- s.serveShared(ctx, path) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	require.Eventually(t, func() bool {
+		c, err := net.Dial("unix", path)
+		return err == nil && c.Close() == nil
+	}, time.Minute, time.Millisecond)
 	return path
 }
 

@@ -8,9 +8,7 @@ import (
 	"io"
 )
 
-func (s *Server) share(context.Context, string) (wait func(), err error) {
-	return nil, errors.ErrUnsupported
-}
+func (s *Server) serveShared(context.Context, string) error { return errors.ErrUnsupported }
 
 func passesMemory(io.Writer) bool              { return false }
 func pass(io.Writer, []byte, int) (int, error) { return 0, errors.ErrUnsupported }
