@@ -29,7 +29,7 @@ type tuning struct {
 	looked  func() // called after each look, by the goroutine that iterates; nil while training
 	inline  bool   // 0 workers may be tried
 	untuned int    // workers without tuning
-	held    int    // workers whose memory is in use already, so that they are never refused; −1: none
+	held    bool   // the memory that these need is in use already, so they are never refused
 
 	// What was found out.
 	seen      []search.Series
@@ -64,7 +64,7 @@ type tuning struct {
 
 // newTuning returns the tuning of a loader, which is attached later.
 func (s *setup) newTuning(sp search.Space, limit memlimit.Limit) *tuning {
-	t := &tuning{sp: sp, limit: limit, refused: make(map[int]report.RuledOut), inline: s.opts.mayInline(), held: -1}
+	t := &tuning{sp: sp, limit: limit, refused: make(map[int]report.RuledOut), inline: s.opts.mayInline()}
 	if s.streams() && sp.Max != 0 { // a goroutine reads a stream in any case
 		t.inline = false
 	}
@@ -146,7 +146,7 @@ func (t *tuning) admit(workers int) bool {
 func (t *tuning) refusal(workers int) (out report.RuledOut, refused bool) {
 	l := t.l
 	switch {
-	case workers == t.held:
+	case t.held && workers == t.untuned:
 		return out, false
 	case workers == 0 && !t.inline && l.setup.streams() && l.setup.opts.mayInline():
 		return report.Out(0, report.ForStream), true
@@ -447,10 +447,7 @@ const (
 func newAuto(l *engine) {
 	o := l.setup.opts
 	t := l.setup.newTuning(o.space(l.Workers(), true), l.setup.memoryLimit())
-	t.live = true
-	if o.maxMemory == 0 {
-		t.held = t.sp.Start
-	}
+	t.live, t.held = true, o.maxMemory == 0
 	t.attach(l)
 	t.tuner.Loop = (&auto{tuning: t}).run
 	t.tuner.Start(0)

@@ -404,14 +404,14 @@ func (e evidence) undecided() []int {
 	}
 	var race []int
 	for i, w := range e.counts {
-		leads := i == chosen || i == fastest
-		neighbour := (i == chosen-1 || i == chosen+1) && e.mean[i] < hopeless*best
+		needs := 0
 		switch {
-		case leads || votes[i] > 1-sureAt:
-			if e.done[i] < most {
-				race = append(race, w)
-			}
-		case neighbour && e.done[i] < want/4:
+		case i == chosen, i == fastest, votes[i] > 1-sureAt:
+			needs = most
+		case (i == chosen-1 || i == chosen+1) && e.mean[i] < hopeless*best:
+			needs = want / 4
+		}
+		if e.done[i] < needs {
 			race = append(race, w)
 		}
 	}
