@@ -258,8 +258,8 @@ func (s state) above(e evidence) (w int, found bool) {
 
 // wins reports whether the highest count beats all counts up to half of it by more than alpha, and CPUs
 // aren't the limit: it doesn't want all of them for loading.
-func (s state) wins(top int, time func(workers int) float64) bool {
-	mean := time(top)
+func (s state) wins(top int, of func(workers int) float64) bool {
+	mean := of(top)
 	cpu, queued, _ := usage(s.seen[top])
 	switch {
 	case len(s.seen[top]) == 0,
@@ -269,7 +269,7 @@ func (s state) wins(top int, time func(workers int) float64) bool {
 	}
 	for w := range s.seen {
 		// One worker can't beat none by loading side by side; two can.
-		if top > 1 && 2*w <= top+1 && time(w) <= mean+s.sp.Ignores(mean) {
+		if top > 1 && 2*w <= top+1 && of(w) <= mean+s.sp.Ignores(mean) {
 			return false
 		}
 	}

@@ -357,10 +357,10 @@ func TestAFirstWindowThatWasTooQuickCutsOthersShortOnlyAtFirst(t *testing.T) {
 		for _, quick := range []int{1, 2} {
 			sp := sixteen()
 			sp.Fixed, sp.Iterations = fixed, 1000
-			looks := 0
+			windows := 0
 			seen, requests := drive(Greedy{}, sp, func(q Request) Block {
 				if q.Workers == sp.Start {
-					if looks++; looks <= quick {
+					if windows++; windows <= quick {
 						return steady(func(w int) time.Duration { return upTo(10)(w) / 100 })(q)
 					}
 				}
