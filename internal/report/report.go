@@ -160,6 +160,51 @@ func (r *Result) writeTable(b *strings.Builder) {
 	}
 }
 
+// margin returns half the 95 % interval, as a share of the mean.
+func margin(t Trial) string {
+	switch {
+	case t.High <= t.Low:
+		return "once"
+	case t.High-t.Low > 2*t.Mean:
+		return "> 100 %"
+	}
+	return fmt.Sprintf("%.1f %%", 50*float64(t.High-t.Low)/float64(t.Mean))
+}
+
+// mark returns what the report says beside a count: "chosen", "fastest", both, that its shorter time is
+// "hardly measured", or "".
+func (r *Result) mark(one Trial) string {
+	var marks []string
+	if one.Workers == r.Workers {
+		marks = append(marks, "chosen")
+	}
+	switch {
+	case r.out(one.Workers) != "":
+	case one.Workers == r.Fastest && one.known():
+		marks = append(marks, r.fastest())
+	case one.Mean <= r.trial(r.Fastest).Mean && !one.known():
+		marks = append(marks, "hardly measured")
+	}
+	return strings.Join(marks, ", ")
+}
+
+// fastest returns what the fastest count is called.
+func (r *Result) fastest() string {
+	than := r.trial(r.Fastest)
+	if slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.Mean < than.Mean && r.out(t.Workers) == "" }) {
+		return "fastest that was measured well"
+	}
+	return "fastest"
+}
+
+// out returns why a count may not be chosen, or "" if it may.
+func (r *Result) out(workers int) string {
+	if i := slices.IndexFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers == workers }); i >= 0 {
+		return r.RuledOut[i].Reason
+	}
+	return ""
+}
+
 // writeNotes writes the notes below the table, each with its label.
 func (r *Result) writeNotes(b *strings.Builder) {
 	note := func(word, format string, args ...any) {
@@ -209,40 +254,6 @@ func (r *Result) writeNotes(b *strings.Builder) {
 	for _, s := range r.Advice {
 		note("advice", "%s", s)
 	}
-}
-
-// mark returns what the report says beside a count: "chosen", "fastest", both, that its shorter time is
-// "hardly measured", or "".
-func (r *Result) mark(one Trial) string {
-	var marks []string
-	if one.Workers == r.Workers {
-		marks = append(marks, "chosen")
-	}
-	switch {
-	case r.out(one.Workers) != "":
-	case one.Workers == r.Fastest && one.known():
-		marks = append(marks, r.fastest())
-	case one.Mean <= r.trial(r.Fastest).Mean && !one.known():
-		marks = append(marks, "hardly measured")
-	}
-	return strings.Join(marks, ", ")
-}
-
-// fastest returns what the fastest count is called.
-func (r *Result) fastest() string {
-	than := r.trial(r.Fastest)
-	if slices.ContainsFunc(r.Trials, func(t Trial) bool { return t.Mean < than.Mean && r.out(t.Workers) == "" }) {
-		return "fastest that was measured well"
-	}
-	return "fastest"
-}
-
-// out returns why a count may not be chosen, or "" if it may.
-func (r *Result) out(workers int) string {
-	if i := slices.IndexFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers == workers }); i >= 0 {
-		return r.RuledOut[i].Reason
-	}
-	return ""
 }
 
 // overlap reports whether the measurements don't show that the choice is better than others.
@@ -343,15 +354,4 @@ func (r *Result) trial(workers int) Trial {
 func capital(s string) string {
 	r, size := utf8.DecodeRuneInString(s)
 	return strings.ToUpper(string(r)) + s[size:]
-}
-
-// margin returns half the 95 % interval, as a share of the mean.
-func margin(t Trial) string {
-	switch {
-	case t.High <= t.Low:
-		return "once"
-	case t.High-t.Low > 2*t.Mean:
-		return "> 100 %"
-	}
-	return fmt.Sprintf("%.1f %%", 50*float64(t.High-t.Low)/float64(t.Mean))
 }

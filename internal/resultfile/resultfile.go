@@ -97,101 +97,6 @@ func (f File) Lookup(key Key) (entry Entry, ok bool) {
 	return file.nearest(key.legible())
 }
 
-// Store adds a result, in place of an older result for the same key. It does so even if ctx has ended,
-// because finding the result took longer.
-func (f File) Store(ctx context.Context, key Key, value any) {
-	if err := f.tryStore(ctx, key, value); err != nil {
-		f.Log.Warn("nwt: tuning result not kept", "path", f.Path, "error", err)
-	}
-}
-
-// patience is how long storing may take: other processes take milliseconds for it.
-const patience = 2 * time.Second
-
-func (f File) tryStore(ctx context.Context, key Key, value any) error {
-	encoded, err := json.Marshal(value)
-	if err != nil {
-		return err
-	}
-	path, err := f.place()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-	defer cancel()
-	unlock, err := files.Lock(ctx, path+".lock")
-	switch {
-	case err == nil:
-		defer unlock()
-	case ctx.Err() != nil:
-		return fmt.Errorf("waiting for %s.lock: %w", path, ctx.Err())
-	default:
-		// Some network file systems have no locks. Without a lock the file stays intact, but if two
-		// results are stored at once, one is lost.
-		f.Log.Warn("nwt: writing the file of tuning results without a lock", "error", err)
-	}
-
-	file, err := read(path)
-	if errors.Is(err, errUnusable) {
-		// It may be a file of the user's, if the path is a mistake.
-		kept, aside := files.SetAside(path, ".bak")
-		if aside != nil {
-			return errors.Join(err, aside)
-		}
-		f.Log.Warn("nwt: starting the file of tuning results anew", "path", path, "kept", kept, "error", err)
-		err = nil
-	}
-	if err != nil {
-		return err
-	}
-	data, err := file.with(Entry{Key: key.legible(), Saved: time.Now().UTC(), Value: encoded})
-	if err != nil {
-		return err
-	}
-	return replaceFile(ctx, path, data)
-}
-
-// place returns the path of the file, which need not exist. It makes the directory if there is none. A
-// symbolic link at the path stays a link.
-func (f File) place() (string, error) {
-	path, err := files.Resolve(f.Path)
-	if err != nil {
-		return "", err
-	}
-	return path, os.MkdirAll(filepath.Dir(path), 0o755)
-}
-
-// WhileTuning calls tune, but never in two processes that share this file at the same time. The first of
-// the ranks on one host tunes, and the others find its result when their turn comes. If ctx ends, waiting
-// ends with its error and cause. If the file system can't lock, WhileTuning calls tune without waiting.
-func (f File) WhileTuning(ctx context.Context, tune func() error) error {
-	path, err := f.place()
-	if err == nil {
-		told := make(chan struct{})
-		slow := time.AfterFunc(time.Second, func() {
-			defer close(told)
-			f.Log.Info("nwt: waiting for another process to tune", "lock", path+".tune")
-		})
-		var unlock func()
-		if unlock, err = files.Lock(ctx, path+".tune"); err == nil {
-			defer unlock()
-		}
-		if !slow.Stop() {
-			<-told
-		}
-	}
-	if ended := ctx.Err(); ended != nil {
-		if cause := context.Cause(ctx); cause != ended {
-			ended = fmt.Errorf("%w: %w", ended, cause)
-		}
-		return fmt.Errorf("nwt: waiting for another process to tune: %w", ended)
-	}
-	if err != nil {
-		f.Log.Warn("nwt: tuning without waiting for other processes", "path", f.Path, "error", err)
-	}
-	return tune()
-}
-
 // read reads the file at path. A missing file counts as empty.
 func read(path string) (contents, error) {
 	f, err := files.Open(path)
@@ -261,6 +166,70 @@ func (f contents) nearest(key Key) (best Entry, ok bool) {
 	return best, ok
 }
 
+// Store adds a result, in place of an older result for the same key. It does so even if ctx has ended,
+// because finding the result took longer.
+func (f File) Store(ctx context.Context, key Key, value any) {
+	if err := f.tryStore(ctx, key, value); err != nil {
+		f.Log.Warn("nwt: tuning result not kept", "path", f.Path, "error", err)
+	}
+}
+
+// patience is how long storing may take: other processes take milliseconds for it.
+const patience = 2 * time.Second
+
+func (f File) tryStore(ctx context.Context, key Key, value any) error {
+	encoded, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	path, err := f.place()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	unlock, err := files.Lock(ctx, path+".lock")
+	switch {
+	case err == nil:
+		defer unlock()
+	case ctx.Err() != nil:
+		return fmt.Errorf("waiting for %s.lock: %w", path, ctx.Err())
+	default:
+		// Some network file systems have no locks. Without a lock the file stays intact, but if two
+		// results are stored at once, one is lost.
+		f.Log.Warn("nwt: writing the file of tuning results without a lock", "error", err)
+	}
+
+	file, err := read(path)
+	if errors.Is(err, errUnusable) {
+		// It may be a file of the user's, if the path is a mistake.
+		kept, aside := files.SetAside(path, ".bak")
+		if aside != nil {
+			return errors.Join(err, aside)
+		}
+		f.Log.Warn("nwt: starting the file of tuning results anew", "path", path, "kept", kept, "error", err)
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	data, err := file.with(Entry{Key: key.legible(), Saved: time.Now().UTC(), Value: encoded})
+	if err != nil {
+		return err
+	}
+	return replaceFile(ctx, path, data)
+}
+
+// place returns the path of the file, which need not exist. It makes the directory if there is none. A
+// symbolic link at the path stays a link.
+func (f File) place() (string, error) {
+	path, err := files.Resolve(f.Path)
+	if err != nil {
+		return "", err
+	}
+	return path, os.MkdirAll(filepath.Dir(path), 0o755)
+}
+
 // with encodes the file with one more entry. If there are too many entries, it leaves out the oldest.
 func (f contents) with(e Entry) ([]byte, error) {
 	if err := e.check(); err != nil {
@@ -298,6 +267,37 @@ func replaceFile(ctx context.Context, path string, data []byte) (err error) {
 		return err
 	}
 	return files.Replace(ctx, temporary, path)
+}
+
+// WhileTuning calls tune, but never in two processes that share this file at the same time. The first of
+// the ranks on one host tunes, and the others find its result when their turn comes. If ctx ends, waiting
+// ends with its error and cause. If the file system can't lock, WhileTuning calls tune without waiting.
+func (f File) WhileTuning(ctx context.Context, tune func() error) error {
+	path, err := f.place()
+	if err == nil {
+		told := make(chan struct{})
+		slow := time.AfterFunc(time.Second, func() {
+			defer close(told)
+			f.Log.Info("nwt: waiting for another process to tune", "lock", path+".tune")
+		})
+		var unlock func()
+		if unlock, err = files.Lock(ctx, path+".tune"); err == nil {
+			defer unlock()
+		}
+		if !slow.Stop() {
+			<-told
+		}
+	}
+	if ended := ctx.Err(); ended != nil {
+		if cause := context.Cause(ctx); cause != ended {
+			ended = fmt.Errorf("%w: %w", ended, cause)
+		}
+		return fmt.Errorf("nwt: waiting for another process to tune: %w", ended)
+	}
+	if err != nil {
+		f.Log.Warn("nwt: tuning without waiting for other processes", "path", f.Path, "error", err)
+	}
+	return tune()
 }
 
 // ThisHardware returns the part of a Key that belongs to the machine.
