@@ -10,7 +10,7 @@ import (
 )
 
 func init() {
-	for _, magic := range []string{"P2", "P3", "P5", "P6"} {
+	for _, magic := range []string{"P5", "P6"} {
 		image.RegisterFormat("netpbm", magic, decodeNetpbm, func(r io.Reader) (image.Config, error) {
 			h, err := readNetpbm(bufio.NewReader(r))
 			return image.Config{ColorModel: color.RGBAModel, Width: h.width, Height: h.height}, err
@@ -18,18 +18,17 @@ func init() {
 	}
 }
 
-// A netpbm is the header of a PGM or PPM file.
-type netpbm struct {
-	kind               byte // '2' and '5': grey, '3' and '6': colours; '2' and '3' in decimal digits
-	width, height, max int
-}
+// A netpbm is the header of a binary PGM or PPM file.
+type netpbm struct{ channels, width, height, max int }
 
 func readNetpbm(r *bufio.Reader) (h netpbm, err error) {
 	var magic [2]byte
 	if _, err = io.ReadFull(r, magic[:]); err != nil {
 		return h, err
 	}
-	h.kind = magic[1]
+	if h.channels = 1; magic[1] == '6' {
+		h.channels = 3
+	}
 	for _, to := range []*int{&h.width, &h.height, &h.max} {
 		if *to, err = numberOfNetpbm(r); err != nil {
 			return h, err
@@ -45,9 +44,6 @@ func readNetpbm(r *bufio.Reader) (h netpbm, err error) {
 func numberOfNetpbm(r *bufio.Reader) (n int, err error) {
 	for digits := 0; ; {
 		c, err := r.ReadByte()
-		if err == io.EOF && digits > 0 {
-			return n, nil
-		}
 		if err != nil {
 			return 0, noEnd(err)
 		}
@@ -82,18 +78,20 @@ func decodeNetpbm(from io.Reader) (image.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	coloured, most := h.kind == '3' || h.kind == '6', 255
-	if !coloured && h.max > 255 {
+	most := 255
+	if h.channels == 1 && h.max > 255 {
 		most = math.MaxUint16
-	}
-	channels := 1
-	if coloured {
-		channels = 3
 	}
 	var pix []byte
 	for range h.height {
-		for i := range h.width * channels {
-			v, err := h.value(r)
+		for i := range h.width * h.channels {
+			high, err := r.ReadByte()
+			v := int(high)
+			if err == nil && h.max > 255 {
+				var low byte
+				low, err = r.ReadByte()
+				v = v<<8 | int(low)
+			}
 			if err != nil {
 				return nil, noEnd(err)
 			}
@@ -103,30 +101,17 @@ func decodeNetpbm(from io.Reader) (image.Image, error) {
 			if most > 255 {
 				pix = append(pix, byte(v>>8))
 			}
-			if pix = append(pix, byte(v)); coloured && i%3 == 2 {
+			if pix = append(pix, byte(v)); i%3 == 2 && h.channels == 3 {
 				pix = append(pix, 255)
 			}
 		}
 	}
 	rect := image.Rect(0, 0, h.width, h.height)
 	switch {
-	case coloured:
+	case h.channels == 3:
 		return &image.RGBA{Pix: pix, Stride: 4 * h.width, Rect: rect}, nil
 	case most > 255:
 		return &image.Gray16{Pix: pix, Stride: 2 * h.width, Rect: rect}, nil
 	}
 	return &image.Gray{Pix: pix, Stride: h.width, Rect: rect}, nil
-}
-
-// value reads a value: decimal digits, a byte or two.
-func (h *netpbm) value(r *bufio.Reader) (int, error) {
-	if h.kind < '5' {
-		return numberOfNetpbm(r)
-	}
-	high, err := r.ReadByte()
-	if err != nil || h.max < 256 {
-		return int(high), err
-	}
-	low, err := r.ReadByte()
-	return int(high)<<8 | int(low), err
 }
