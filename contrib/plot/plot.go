@@ -70,27 +70,11 @@ func newPanel() panel {
 	p.legend.Top, p.legend.Left, p.legend.Padding = true, true, 2*vg.Millimeter
 	p.legend.TextStyle.Font.Size = 10
 	p.Title.Padding, p.Y.Min, p.Y.Padding = 3*vg.Millimeter, 0, 0
-	p.X.Tick.Marker, p.Y.Tick.Marker = plot.TickerFunc(ticks), plot.TickerFunc(ticks)
 	grid := plotter.NewGrid()
 	grid.Vertical.Width = 0
 	grid.Horizontal.Color = color.Gray{0xe0}
 	p.Add(grid)
 	return p
-}
-
-// ticks returns about five ticks for an axis that begins at 0, with round numbers.
-func ticks(_, high float64) (all []plot.Tick) {
-	step := math.Pow(10, math.Floor(math.Log10(high/4)))
-	for _, times := range []float64{5, 2} {
-		if times*step <= high/4 {
-			step *= times
-			break
-		}
-	}
-	for i := 0.0; i*step <= high; i++ {
-		all = append(all, plot.Tick{Value: i * step, Label: number(i * step)})
-	}
-	return all
 }
 
 // write draws panels one below the other, and each legend at the right of its panel.

@@ -80,20 +80,12 @@ func TestAnSVGNeedsNoFont(t *testing.T) {
 	require.NoError(t, xml.Unmarshal(data, new(struct{})))
 }
 
-func TestTicksAreWrittenAsPeopleDo(t *testing.T) {
-	path, r := filepath.Join(t.TempDir(), "x.svg"), paper()
-	for i := range r.Trials {
-		r.Trials[i].PeakRSS += 200e9
-	}
-	require.NoError(t, plot.Save(r, path))
+func TestCountsThatAreMuchSlowerAreNamedBesideThePicture(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.svg")
+	require.NoError(t, plot.Save(paper(), path))
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.Contains(t, string(data), ">200<", "GB")
-	for _, seconds := range []string{">0<", ">1<", ">5<"} {
-		require.Contains(t, string(data), seconds, "s, from 0")
-	}
-	require.NotRegexp(t, `e\+0\d`, string(data))
-	require.Contains(t, string(data), ">off the top: 0, 1, 2<", "above four times the fastest")
+	require.True(t, bytes.Contains(data, []byte(">off the top: 0, 1, 2<")), "above four times the fastest")
 }
 
 func TestTheFloorIsDrawnOnceThereIsAStep(t *testing.T) {

@@ -1,11 +1,6 @@
 package plot
 
-import (
-	"math"
-	"strconv"
-	"strings"
-	"time"
-)
+import "time"
 
 // A scale says how the figures of an axis are written, as in the table of a Result.
 type scale struct {
@@ -31,21 +26,4 @@ func largest(x float64, scales []scale) scale {
 		}
 	}
 	return s
-}
-
-// number returns x with up to six digits and thousands apart: "1 000", "0.25". No line breaks at these
-// spaces.
-func number(x float64) string {
-	x, _ = strconv.ParseFloat(strconv.FormatFloat(x, 'g', 6, 64), 64)
-	whole, decimals, _ := strings.Cut(strconv.FormatFloat(math.Abs(x), 'f', -1, 64), ".")
-	for i := len(whole) - 3; i > 0; i -= 3 {
-		whole = whole[:i] + "\u00a0" + whole[i:]
-	}
-	if decimals != "" {
-		whole += "." + decimals
-	}
-	if x < 0 {
-		return "-" + whole
-	}
-	return whole
 }
