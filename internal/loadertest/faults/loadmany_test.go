@@ -167,6 +167,22 @@ func TestALoadManyIsRepeatedAfterItsWaitsBeforeItIsHalved(t *testing.T) {
 	}
 }
 
+// Otherwise each sample of a batch would wait for a database that is down.
+func TestWhereNoSampleMayBeBadThoseAfterABadOneAreNotLoaded(t *testing.T) {
+	for _, workers := range []int{0, 1} {
+		alone := 0
+		down := errors.New("the database is down")
+		ds := &kit.Pages{N: 1024,
+			OnLoad:     func(context.Context, int, *nwt.Sample) error { alone++; return down },
+			OnLoadMany: func(context.Context, []int, []*nwt.Sample) error { return down },
+		}
+		l := kit.NewLoader(t, ds, nwt.WithBatchSize(1024), nwt.WithWorkers(workers), kit.Silent)
+		require.ErrorIs(t, kit.Refusal(t, l.Epoch(t.Context(), 0)), down)
+		require.Equal(t, 1, alone)
+		require.NoError(t, l.Close())
+	}
+}
+
 func TestALoadManyThatFailsWithItsContextIsNotHalved(t *testing.T) {
 	for _, workers := range []int{0, 2} {
 		synctest.Test(t, func(t *testing.T) {
