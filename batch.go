@@ -261,7 +261,7 @@ func (b *Batch) Shape(field int) []int {
 	return of.slot.places.Shapes[field]
 }
 
-// DevicePtr returns the address of a field on the device, laid out as in Bytes. On the host, it returns 0.
+// DevicePtr returns the address of a field on the device. The layout is that of Bytes. On the host, it returns 0.
 // Finish the device's work on a batch before the next iteration. If the batch is retained, finish it before
 // Release.
 func (b *Batch) DevicePtr(field int) uintptr {

@@ -298,8 +298,8 @@ func WithUnordered() Option {
 	return option("WithUnordered", everywhere, nil, func(o *options) { o.unordered = true }, true)
 }
 
-// WithInterleave sets how many shards are read at once, 1 … 1024. The default is 4 per rank. For a
-// [CountedStream], it is 32 over all ranks. The order of samples depends on this number.
+// WithInterleave sets how many shards are read at once, 1 … 1024. The default is 4 for each rank,
+// or 32 for all ranks of a [CountedStream] together. The order of samples depends on this number.
 func WithInterleave(shards int) Option {
 	return number("WithInterleave", everywhere|ofStreams, shards, 1, 1024, func(o *options) { o.interleave = shards }, shards)
 }
@@ -391,7 +391,7 @@ func WithAlpha(d time.Duration) Option {
 		func(o *options) { o.alpha = search.Alpha{Total: d, MaxShare: math.Inf(1)} }, d)
 }
 
-// WithRelativeAlpha sets the alpha of [WithAlpha] as a share, 0 … 1, of the fastest count's time.
+// WithRelativeAlpha does what [WithAlpha] does. Its alpha is a share, 0 … 1, of the shortest measured time.
 func WithRelativeAlpha(share float64) Option {
 	return option("WithRelativeAlpha", inTune|inAuto,
 		errorIf(!(share >= 0 && share <= 1), "WithRelativeAlpha", share, "must be 0 … 1"),
@@ -414,7 +414,7 @@ func WithMaxWorkers(n int) Option {
 }
 
 // WithTuningTime sets how long [Tune] may measure; d must be above 0. After that time, Tune ends the context
-// of Load, waits for the calls under way, and returns the best answer so far. One count is always measured,
+// of Load, waits for the calls under way, and returns the best answer so far. At least one worker count is measured,
 // even if its first batches take longer. The default is 1 minute. Without [WithStep], it is 20 s if batches
 // take less than half a second. With [WithIterations] or [Exhaustive], the default is no limit.
 func WithTuningTime(d time.Duration) Option {
@@ -470,7 +470,7 @@ func (o *options) logUndivided() {
 var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 
 // WithRetry sets how many times, 0 … 100, a sample is loaded again if its error is temporary. The default is
-// 3. LoadMany is called again as a whole. The wait before the first repetition is 10 ms by default, and
+// 3. LoadMany is called again, with all its samples. The wait before the first repetition is 10 ms by default, and
 // doubles each time. [WithTimeout] bounds the total time of a sample's loads and waits. After a temporary
 // error of Open, Next or Skip, the shard is opened again, and reading goes on at the same place. WithTimeout
 // bounds each of these calls, but not the waits.

@@ -15,7 +15,7 @@ import (
 // [BatchSampler], a [SamplerFiller] or a [BoundedSampler].
 type Sampler interface {
 	Len() int            // the number of positions in an epoch, which must not change
-	At(epoch, i int) int // returns the dataset index at position i, 0 ≤ i < Len(), which must not change. Many goroutines call it at once
+	At(epoch, i int) int // returns the dataset index at position i, 0 ≤ i < Len(). The index must not change. Many goroutines call it at once
 }
 
 // A BatchSampler is a [Sampler] that also decides where batches end. Its methods must be pure. Batch k of
@@ -214,7 +214,7 @@ const endless = order.Endless
 // Rank is the place of this process among those that train together.
 type Rank struct {
 	Rank, World           int    // number of this process, from 0, and number of processes
-	LocalRank, LocalWorld int    // the same for the processes of this host; 0 and 1 if the launcher doesn't say
+	LocalRank, LocalWorld int    // the rank among the processes of this host, and their number; 0 and 1 if the launcher doesn't set them
 	Source                string // the launcher: "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes", "Lightning" or "none"
 	Vars                  string // the variables that were read, such as "WORLD_SIZE=8 RANK=3 …", with up to 200 characters of each value
 }

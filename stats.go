@@ -14,7 +14,7 @@ type Stats struct {
 	Batches             int           // batches delivered
 	Samples             int64         // samples delivered
 	Bad                 int           // samples left out under WithErrorBudget
-	Wait                time.Duration // how long the training loop was blocked for batches
+	Wait                time.Duration // how long the training loop waited for batches
 	Occupancy           float64       // share of the batches that were ready when the loop asked for them, 0 … 1; 0 without workers
 	LoadMedian, LoadP99 time.Duration // median and 99th percentile of the time that Load takes for a sample, within 10 %
 	Copied              int           // batches that were copied to the device

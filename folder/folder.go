@@ -80,7 +80,7 @@ func with(files *classfolder.Files, fields []nwt.Field, load func(ctx context.Co
 }
 
 // With returns a dataset of the same files with other fields and another load. For validation, pass a load
-// that makes no random changes. The fields may be as long as the longest file, which Lengths finds.
+// that makes no random changes. To make the fields as long as the longest file, ask Lengths.
 func (f *Folder) With(fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error) (*Folder, error) {
 	if load == nil {
 		return nil, &nwt.ArgumentError{Name: "folder.Folder.With", Reason: "load is nil"}

@@ -55,8 +55,8 @@ func optionError(option string, value any, format string, args ...any) error {
 	return &nwt.ArgumentError{Name: "serve." + option, Value: value, Reason: fmt.Sprintf(format, args...)}
 }
 
-// WithLoader gives a server options of nwt.NewLoader, for example the batch size, the order or the number
-// of workers. The rank and world of a request take precedence over WithRank.
+// WithLoader sets options of the server's loader: those of nwt.NewLoader, such as the batch size, the order
+// or the number of workers. The rank and world of a request take precedence over WithRank.
 func WithLoader(opts ...nwt.Option) ServerOption {
 	return serverOption(func(o *options) error { o.loader = append(o.loader, opts...); return nil })
 }

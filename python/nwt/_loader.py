@@ -169,7 +169,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
     def state_dict(self) -> State:
         """The state after the last batch, a small dict that JSON can hold.
 
-        If set_epoch or load_state_dict was called after that batch, it is the state that they have set.
+        If set_epoch or load_state_dict was called after that batch, the state is the one that this call set.
         """
         state: State = dict(self._state) if isinstance(self._state, dict) else json.loads(self._state)
         return state if self._left else {"epoch": state["epoch"] + 1, "samples": 0}
