@@ -110,7 +110,7 @@ func (p *Pipeline) Frames(name string, n int) nwt.Field {
 // that change colours and values; they may change nothing else. The new pipeline has the options of p, unless
 // opts change them.
 func (p *Pipeline) Companion(transforms []Transform, opts ...Option) (*Pipeline, error) {
-	b := &Pipeline{dtype: p.dtype, layout: p.layout, orient: p.orient, damaged: p.damaged, maxPixels: p.maxPixels, rows: p.drawer().rows, unscaled: p.unscaled}
+	b := &Pipeline{dtype: p.dtype, layout: p.layout, orient: p.orient, damaged: p.damaged, maxPixels: p.maxPixels, rows: p.drawer().rows}
 	b.root = p.drawer()
 	b.size, b.fixed = p.size, true
 	b.made = b.root.Fingerprint() + ", beside it: "

@@ -570,7 +570,7 @@ func TestCropsOfAPictureAreThoseOfEachPipelineAndDecodedOnce(t *testing.T) {
 	}
 	half := pipeline([]vision.Transform{vision.Resize{Size: vision.Square(90)}})
 	corner := pipeline([]vision.Transform{vision.FixedCrop{Left: 3, Top: 5, Size: vision.Square(40)}}, vision.WithLayout(vision.HWC))
-	tiny := pipeline([]vision.Transform{vision.Resize{Size: vision.Square(2)}}, vision.WithoutScaling()) // averages first
+	tiny := pipeline([]vision.Transform{vision.Resize{Size: vision.Square(2)}}) // averages first
 	random := pipeline([]vision.Transform{vision.RandomResizedCrop{Size: vision.Square(20)}})
 	for _, name := range []string{"exif1.jpg", "exif3.jpg", "exif6.jpg", "exif7.jpg", "rgb.png", "lossy.webp", "palette.gif"} {
 		data := read(t, name)
@@ -578,6 +578,9 @@ func TestCropsOfAPictureAreThoseOfEachPipelineAndDecodedOnce(t *testing.T) {
 		crops := []vision.Crop{{half, 0}, {corner, 1}, {tiny, 2}, {half, 3}, {random, 4}}
 		b := loadAll(t, 1, fields, func(dst *nwt.Sample) error { return vision.LoadCrops(dst, data, crops...) })
 		for i, p := range []*vision.Pipeline{half, corner, tiny, half} {
+			if p == tiny && strings.HasSuffix(name, ".jpg") {
+				continue // alone it is decoded smaller
+			}
 			require.Equal(t, nwt.Values[uint8](load(t, p, data), 0), nwt.Values[uint8](b, i), "%s, crop %d", name, i)
 		}
 		four, n := nwt.Values[uint8](b, 4), 3*20*20

@@ -83,7 +83,7 @@ type shrink struct{ luma, chroma int }
 // each component as the result has pixels.
 func (w *worker) shrink(h *header, g *geometry) shrink {
 	size, j := shrink{1, 1}, &h.jpeg
-	for by := 2; by <= 4 && j.planar() && !w.p.unscaled; by *= 2 {
+	for by := 2; by <= 4 && j.planar(); by *= 2 {
 		smaller := shrink{by, by}
 		if j.subX == 2 && j.subY == 2 { // chroma is half as large already
 			smaller.chroma /= 2

@@ -62,8 +62,7 @@
 // differ by 0.3 of 255, in the worst crop by 0.8, and in a single value by at most 14. The results differ
 // from Pillow's by 0.48 on average; with full decoding they differ by 0.40.
 //
-// [WithoutScaling] decodes at full size. Masks and the pictures of [LoadCrops] are always decoded at full
-// size.
+// Masks and the pictures of [LoadCrops] are always decoded at full size.
 //
 // # The same pixels everywhere
 //

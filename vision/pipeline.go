@@ -98,15 +98,6 @@ func WithMaxPixels(n int) Option {
 	}
 }
 
-// WithoutScaling decodes JPEG files at their full size. By default, a large file is decoded at half or a
-// quarter of its size: see the package documentation.
-func WithoutScaling() Option {
-	return func(s *settings) error {
-		s.unscaled = true
-		return nil
-	}
-}
-
 // DefaultRowMemory is the default of [WithRowMemory], 256 MB.
 const DefaultRowMemory = 256 << 20
 
@@ -133,7 +124,6 @@ type Pipeline struct {
 	maxPixels int
 	rows      *rowMemory // nil: nothing is remembered
 	rowBound  int64
-	unscaled  bool
 
 	root *Pipeline // the pipeline that makes the random choices for this one's pictures; nil: this one does
 	mask *maskOf   // nil if its pictures aren't masks
@@ -225,7 +215,7 @@ func writers[T element](f format, tables *[3]*levels[T], of func(float64) T) fun
 
 // Fingerprint depends on the pipeline's transforms, and on the options that change pixels.
 func (p *Pipeline) Fingerprint() string {
-	return fmt.Sprintf("vision.Pipeline: %s%v %v orientation %v damaged %v scaled %v", p.made, p.dtype, p.layout, p.orient, p.damaged, !p.unscaled)
+	return fmt.Sprintf("vision.Pipeline: %s%v %v orientation %v damaged %v", p.made, p.dtype, p.layout, p.orient, p.damaged)
 }
 
 // Field returns the field that holds the result, with its name, type and shape. To declare the field in a

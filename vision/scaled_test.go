@@ -2,6 +2,7 @@ package vision_test
 
 import (
 	"bytes"
+	"context"
 	"image"
 	"image/jpeg"
 	"math"
@@ -20,6 +21,17 @@ func apart(a, b []uint8) (mean, most float64) {
 		mean, most = mean+d/float64(len(a)), max(most, d)
 	}
 	return mean, most
+}
+
+// inFull returns what a pipeline makes of a picture that is decoded at its full size.
+func inFull(t *testing.T, p *vision.Pipeline, data []byte) []uint8 {
+	t.Helper()
+	ds := nwt.NewDataset(1, []nwt.Field{p.Field("image")}, func(_ context.Context, _ int, dst *nwt.Sample) error {
+		return vision.LoadCrops(dst, data, vision.Crop{Pipeline: p})
+	})
+	s, err := nwt.LoadSample(t.Context(), ds, 0)
+	require.NoError(t, err)
+	return nwt.Values[uint8](s, 0)
 }
 
 func TestAPictureFourTimesAsLargeAsItsResultIsDecodedSmallerAndLooksAlike(t *testing.T) {
@@ -41,12 +53,9 @@ func TestAPictureFourTimesAsLargeAsItsResultIsDecodedSmallerAndLooksAlike(t *tes
 				size.Height, size.Width = height/3+1, width/3+1
 			}
 			steps := []vision.Transform{vision.Resize{Size: size}}
-			of := func(opts ...vision.Option) []uint8 {
-				p, err := vision.New(steps, append(opts, vision.WithType(nwt.Uint8), vision.WithOrientation())...)
-				require.NoError(t, err)
-				return nwt.Values[uint8](load(t, p, data), 0)
-			}
-			mean, most := apart(of(), of(vision.WithoutScaling()))
+			p, err := vision.New(steps, vision.WithType(nwt.Uint8), vision.WithOrientation())
+			require.NoError(t, err)
+			mean, most := apart(nwt.Values[uint8](load(t, p, data), 0), inFull(t, p, data))
 			require.Equal(t, by >= least, mean > 0, "%s, %d", name, by)
 			require.LessOrEqual(t, mean, 1.2, "%s, %d", name, by)
 			require.LessOrEqual(t, most, 25.0, "%s, %d", name, by)
@@ -68,12 +77,9 @@ func TestACropOfAPictureThatIsDecodedSmallerLiesWhereItDid(t *testing.T) {
 			steps := []vision.Transform{
 				vision.FixedCrop{Left: from, Top: from / 2, Size: vision.Square(n)}, vision.Resize{Size: vision.Square(64)}, vision.RandomHorizontalFlip{P: 0.5},
 			}
-			of := func(opts ...vision.Option) []uint8 {
-				p, err := vision.New(steps, append(opts, vision.WithType(nwt.Uint8))...)
-				require.NoError(t, err)
-				return nwt.Values[uint8](load(t, p, file), 0)
-			}
-			_, most := apart(of(), of(vision.WithoutScaling()))
+			p, err := vision.New(steps, vision.WithType(nwt.Uint8))
+			require.NoError(t, err)
+			_, most := apart(nwt.Values[uint8](load(t, p, file), 0), inFull(t, p, file))
 			require.LessOrEqual(t, most, 3.0, "from %d, %d pixels", from, n)
 		}
 	}

@@ -73,7 +73,7 @@ func variants(peer, workload string) []string {
 	case peer == "nwt" && workload == "photos":
 		return []string{"decoded", "first", "precomputed"}
 	case peer == "nwt" && workload == "large":
-		return []string{"decoded", "first", "unscaled"}
+		return []string{"decoded", "first"}
 	case peer == "nwt" && slices.Contains(ofPhotographs, workload):
 		return []string{"decoded"}
 	case peer == "bound" && workload == "photos":
