@@ -92,11 +92,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self._errors = check.integer("errors", errors, 0)
         self._prefetch = check.integer("prefetch", prefetch, 1, 64)
         self._patience = check.number("patience", patience, 1e-3, 1e9)
-        self.rank, self.world_size = place(
-            None if rank is None else check.integer("rank", rank, 0, 2**20 - 1),
-            None if world_size is None else check.integer("world_size", world_size, 1, 2**20),
-            self._executable,
-        )
+        self.rank, self.world_size = place(rank, world_size, self._executable)
         self._token = check.token(token)
         self._tls = tls if isinstance(tls, bool) or tls is None else check.path("tls", tls)
         self._lock = threading.Lock()  # of next(), which several threads may call
@@ -258,10 +254,10 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
 
         The batch is the same as in a whole epoch, without bad samples. The iteration goes on unchanged.
         """
-        state, number = self._numbered(epoch, number)
-        asking = self._transport.asking(self.rank, self.world_size, 1)
+        ticket = self._numbered(epoch, number)
+        asking = self._transport.asking(1)
         try:
-            return self._made(asking.ask(state, number)()[0])
+            return self._made(asking.ask(ticket)()[0])
         finally:
             asking.close()
 
@@ -270,14 +266,16 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
 
         Bad samples are included. Nothing is loaded.
         """
-        state, number = self._numbered(epoch, number)
-        ticket = json.dumps({**state, "rank": self.rank, "world": self.world_size, "version": VERSION, "batch": number}).encode()
-        indices: list[int] = json.loads(self._transport.indices(ticket))
+        indices: list[int] = json.loads(self._transport.indices(self._numbered(epoch, number)))
         return indices
 
-    def _numbered(self, epoch: int, number: int) -> tuple[State, int]:
+    def _ticket(self, state: State, number: int) -> bytes:
+        """Asks for batch `number` after a state."""
+        return json.dumps({**state, "rank": self.rank, "world": self.world_size, "version": VERSION, "batch": number, "partial": True}).encode()
+
+    def _numbered(self, epoch: int, number: int) -> bytes:
         self._check()
-        return {"epoch": check.integer("epoch", epoch, 0), "samples": 0}, check.integer("number", number, 0, len(self) - 1)
+        return self._ticket({"epoch": check.integer("epoch", epoch, 0), "samples": 0}, check.integer("number", number, 0, len(self) - 1))
 
     def _rest(self) -> int:
         """The number of batches in the next iteration."""
@@ -310,7 +308,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
                 start, number, count = {"epoch": start["epoch"] + 1, "samples": 0}, 0, len(self)
             if number >= (1 if count is None else count):
                 return
-            self._asked.append((start, number, self._asking.ask(start, number)))
+            self._asked.append((start, number, self._asking.ask(self._ticket(start, number))))
             self._plan = start, number + 1, count
 
     def _leave_out(self, epoch: int, bad: list[dict[str, Any]]) -> None:
@@ -327,7 +325,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
 
     def _ask_anew(self) -> None:
         self._drop()
-        self._asking = self._transport.asking(self.rank, self.world_size, self._prefetch)
+        self._asking = self._transport.asking(self._prefetch)
 
     def _drop(self) -> None:
         """Forgets what was asked for ahead."""

@@ -188,11 +188,11 @@ class Dataset(Local):
             self._written.write(0, self._plan[0]["epoch"])
         super()._fill()
 
-    def _numbered(self, epoch: int, number: int) -> tuple[State, int]:
-        state, number = super()._numbered(epoch, number)
+    def _numbered(self, epoch: int, number: int) -> bytes:
+        ticket = super()._numbered(epoch, number)
         if self._written:
-            self._written.write(1, state["epoch"])
-        return state, number
+            self._written.write(1, int(epoch))
+        return ticket
 
     def state_dict(self) -> State:
         """As in Loader. With order, the state also has a hash of the epoch's indices in mid-epoch."""

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
+from . import _check as check
 from ._said import Said
 from ._shared import Pipes, Socket
 from ._wire import Error
@@ -51,10 +52,9 @@ def place(rank: int | None, world_size: int | None, program: str | None) -> tupl
     """The rank and the number of ranks: those given, or those that a launcher has set."""
     if (rank is None) != (world_size is None):
         raise ValueError(f"rank={rank}, world_size={world_size}: give both, or neither")
-    if rank is not None and world_size is not None:
-        if rank >= world_size:
-            raise ValueError(f"rank={rank}: must be below world_size={world_size}")
-        return rank, world_size
+    if rank is not None:
+        world_size = check.integer("world_size", world_size, 1, 2**20)
+        return check.integer("rank", rank, 0, world_size - 1), world_size
     try:
         found = _found(program)
     except (ValueError, Error) as error:

@@ -166,14 +166,14 @@ class Servers:
         return text
 
     def _once(self, what: Callable[[Server, float], Any]) -> Any:
-        asking = _Asking(self, 0, 1, 1)
+        asking = _Asking(self, 1)
         try:
             return asking.call(what)()
         finally:
             asking.close()
 
-    def asking(self, rank: int, world: int, ahead: int) -> _Asking:
-        return _Asking(self, rank, world, ahead)
+    def asking(self, ahead: int) -> _Asking:
+        return _Asking(self, ahead)
 
     def ask(self, what: Callable[[Server, float], Any], stopped: threading.Event) -> Any:
         """Calls `what` with one server after another, the least busy first, until one answers."""
@@ -229,9 +229,8 @@ def _close(closed: threading.Event, servers: list[Server], pid: int) -> None:
 class _Asking:
     """Makes several requests at a time, in threads that end with close or with the program."""
 
-    def __init__(self, servers: Servers, rank: int, world: int, threads: int) -> None:
+    def __init__(self, servers: Servers, threads: int) -> None:
         self._servers, self._about = servers, servers.about
-        self._rank = {"rank": rank, "world": world, "version": VERSION}
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.stopped, self._pid = threading.Event(), os.getpid()
         self._threads = [threading.Thread(target=self._run, name="nwt", daemon=True) for _ in range(threads)]
@@ -239,9 +238,8 @@ class _Asking:
             thread.start()
         atexit.register(self.close)
 
-    def ask(self, state: dict[str, Any], number: int) -> Callable[[], Any]:
-        about, ticket = self._about, json.dumps({**state, **self._rank, "batch": number, "partial": True}).encode()
-        return self.call(lambda server, seconds: server.get(ticket, about, self, seconds))
+    def ask(self, ticket: bytes) -> Callable[[], Any]:
+        return self.call(lambda server, seconds: server.get(ticket, self._about, self, seconds))
 
     def call(self, what: Callable[[Server, float], Any]) -> Callable[[], Any]:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()

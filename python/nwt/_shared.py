@@ -71,21 +71,17 @@ class Shared:
 
     def describe(self, rank: int, world: int) -> dict[str, Any]:
         self._place = {"version": VERSION, "rank": rank, "world": world}
-        about: dict[str, Any] = self._answer(HELLO, json.dumps(self._place).encode())
-        return about
+        return dict(self._answer(HELLO, json.dumps(self._place).encode()))
 
     def more(self, name: str) -> bytes:
         """What the server has by this name and doesn't send unasked, such as the list of files."""
-        text: bytes = self._answer(MORE, name.encode())
-        return text
+        return bytes(self._answer(MORE, name.encode()))
 
     def indices(self, ticket: bytes) -> bytes:
-        text: bytes = self._answer(INDICES, ticket)
-        return text
+        return bytes(self._answer(INDICES, ticket))
 
-    def asking(self, rank: int, world: int, ahead: int) -> _Asking:
-        self._place = {"version": VERSION, "rank": rank, "world": world}
-        return _Asking(self, self._place)
+    def asking(self, ahead: int) -> _Asking:
+        return _Asking(self)
 
     def drop(self, numbers: set[int]) -> None:
         """Forgets requests, and their answers."""
@@ -213,16 +209,12 @@ class Shared:
 class _Asking:
     """Asks for batches, until it is closed."""
 
-    def __init__(self, of: Shared, place: dict[str, Any]) -> None:
-        self._of, self._place = of, place
-        self._state: dict[str, Any] | None = None
-        self._ticket = b""
+    def __init__(self, of: Shared) -> None:
+        self._of = of
         self._open: set[int] = set()  # requests that nobody took the answer of
 
-    def ask(self, state: dict[str, Any], number: int) -> Callable[[], Any]:
-        if state is not self._state:
-            self._state, self._ticket = state, json.dumps({**state, **self._place}).encode()[:-1]
-        asked = self._of.ask(ASK, b'%b, "batch": %d, "partial": true}' % (self._ticket, number))
+    def ask(self, ticket: bytes) -> Callable[[], Any]:
+        asked = self._of.ask(ASK, ticket)
         self._open.add(asked)
 
         def take() -> Any:

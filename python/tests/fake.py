@@ -21,20 +21,21 @@ class Transport:
         batches = -(-self.samples // (4 * world))
         return {"samples": self.samples, "batches": batches, "batch": 4, "workers": 3, "about": {"classes": ["cat", "dog"]}}
 
-    def asking(self, rank, world, ahead):
+    def asking(self, ahead):
         self.open += 1
-        return Asking(self, rank, world)
+        return Asking(self)
 
     def close(self):
         self.closed = True
 
 
 class Asking:
-    def __init__(self, transport, rank, world):
-        self.transport, self.rank, self.world = transport, rank, world
+    def __init__(self, transport):
+        self.transport = transport
 
-    def ask(self, state, number):
-        one = self.transport
+    def ask(self, ticket):
+        one, asked = self.transport, json.loads(ticket)
+        state, number, rank, world = {"epoch": asked["epoch"], "samples": asked["samples"]}, asked["batch"], asked["rank"], asked["world"]
         one.asked.append((state["epoch"], state["samples"], number))
 
         def take():
@@ -43,9 +44,9 @@ class Asking:
             return answer({"epoch": state["epoch"] + 1, "samples": 0} if 0 < state["samples"] == one.samples else state)
 
         def answer(state):
-            step = 4 * self.world
+            step = 4 * world
             begin = state["samples"] + number * step
-            whole = np.array_split(np.arange(begin, min(begin + step, one.samples)), self.world)[self.rank]
+            whole = np.array_split(np.arange(begin, min(begin + step, one.samples)), world)[rank]
             bad = [{"index": int(i), "position": int(i), "error": "torn"} for i in whole if i in one.bad]
             index = np.array([i for i in whole if i not in one.bad], np.int64)
             after = min(begin + step, one.samples)

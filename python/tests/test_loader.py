@@ -181,7 +181,7 @@ class Arguments(unittest.TestCase):
         for error, text, kwargs in (
             (TypeError, "Loader has no argument 'world': it is world_size", {"world": 2}),
             (TypeError, "Loader has no argument 'nonsense'", {"nonsense": 2}),
-            (ValueError, "rank=2: must be below world_size=2", {"rank": 2, "world_size": 2}),
+            (ValueError, "rank=2: must be from 0 to 1", {"rank": 2, "world_size": 2}),
             (ValueError, "rank=0, world_size=None: give both", {"rank": 0}),
             (ValueError, "rank=-1: must be from 0", {"rank": -1, "world_size": 2}),
             (TypeError, "prefetch=True: must be an integer", {"prefetch": True}),

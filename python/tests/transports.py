@@ -22,7 +22,10 @@ from nwt._shared import Shared, _Memory
 from nwt._wire import Error
 
 GIVEN = json.loads(os.environ["NWT_TEST"])
-START = {"epoch": 0, "samples": 0}
+
+
+def ticket(number, samples=0):
+    return json.dumps({"epoch": 0, "samples": samples, "batch": number, "partial": True}).encode()
 
 
 def ways(name, **kwargs):
@@ -33,11 +36,11 @@ def ways(name, **kwargs):
             yield Servers([address], **kwargs)
 
 
-def first(way, **kwargs):
+def first(way):
     way.describe(0, 1)
-    asking = way.asking(0, 1, 1)
+    asking = way.asking(1)
     try:
-        return asking.ask(START, 0, **kwargs)()
+        return asking.ask(ticket(0))()
     finally:
         asking.close()
         way.close()
@@ -74,8 +77,8 @@ class Both(unittest.TestCase):
     def test_a_bad_sample_is_left_out_and_told(self):
         for way in ways("bad"):
             way.describe(0, 1)
-            asking = way.asking(0, 1, 1)
-            batch, left, _, bad = asking.ask(START, 1)()
+            asking = way.asking(1)
+            batch, left, _, bad = asking.ask(ticket(1))()
             self.assertEqual((len(batch["where"]), left, batch["where"][:, 0].tolist()), (9, 9, [10, 11, 12, 14, 15, 16, 17, 18, 19]))
             self.assertEqual([(b["index"], b["position"]) for b in bad], [(13, 13)])
             self.assertIn("the disk is on fire", bad[0]["error"])
@@ -86,9 +89,9 @@ class Both(unittest.TestCase):
     def test_what_is_wrong_has_a_code(self):
         for way in ways("plain"):
             way.describe(0, 1)
-            asking = way.asking(0, 1, 1)
+            asking = way.asking(1)
             with self.assertRaises(Error) as told:
-                asking.ask({"epoch": 0, "samples": 1000}, 0)()
+                asking.ask(ticket(0, samples=1000))()
             self.assertEqual((told.exception.code, str(told.exception)), ("state-beyond", "state: its samples are more than an epoch has"))
             asking.close()
             way.close()
@@ -148,9 +151,9 @@ class Flight(unittest.TestCase):
     def test_servers_that_pad_differently_are_not_equal(self):
         servers = Servers([GIVEN["plain"][0], GIVEN["sized"][0]])
         servers.describe(0, 1)
-        asking = servers.asking(0, 1, 2)
+        asking = servers.asking(2)
         with self.assertRaisesRegex(Error, "aren't the same on all servers"):
-            for take in [asking.ask(START, 0) for _ in range(20)]:
+            for take in [asking.ask(ticket(0)) for _ in range(20)]:
                 take()
         asking.close()
         servers.close()
@@ -160,8 +163,8 @@ class Flight(unittest.TestCase):
         servers = Servers([f"127.0.0.1:{silent.getsockname()[1]}", GIVEN["plain"][0]], patience=20)
         servers._servers[0].failed, servers._servers[0].pause = time.monotonic(), 1.0
         servers.describe(0, 1)
-        asking = servers.asking(0, 1, 4)
-        for take in [asking.ask(START, n) for n in range(10)]:
+        asking = servers.asking(4)
+        for take in [asking.ask(ticket(n)) for n in range(10)]:
             take()
         self.assertEqual([s.pause > 0 for s in servers._servers], [True, False])
         asking.close()
@@ -243,10 +246,10 @@ class SharedMemory(unittest.TestCase):
         try:
             with self.assertRaisesRegex(Error, "this process may not open more files"):
                 while True:  # it comes as bytes while others hold the slots
-                    way.asking(0, 1, 1).ask(START, 0)()
+                    way.asking(1).ask(ticket(0))()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        self.assertEqual(len(way.asking(0, 1, 1).ask(START, 0)()[0]["where"]), 10)
+        self.assertEqual(len(way.asking(1).ask(ticket(0))()[0]["where"]), 10)
         way.close()
 
     def test_the_memory_of_a_server_that_is_gone_is_freed(self):
@@ -255,7 +258,7 @@ class SharedMemory(unittest.TestCase):
         way = Shared(path("plain"))
         for _ in range(3):
             way.describe(0, 1)
-            way.asking(0, 1, 1).ask(START, 0)()
+            way.asking(1).ask(ticket(0))()
             way._line._link.end()
         way.describe(0, 1)
         with open("/proc/self/maps") as maps:
@@ -266,7 +269,7 @@ class SharedMemory(unittest.TestCase):
         with FakeServer(lambda line: line.sendall(BEGIN)) as server:
             way = Shared(server.path, patience=30)
             way.describe(0, 1)
-            take = way.asking(0, 1, 1).ask(START, 0)
+            take = way.asking(1).ask(ticket(0))
             server._lines[0].shutdown(socket.SHUT_RDWR)
             way._where, way.about = path("plain"), {}
             self.assertEqual(len(take()[0]["where"]), 10)
@@ -296,8 +299,8 @@ class SharedMemory(unittest.TestCase):
         way = Shared(path("plain"))
         way.describe(0, 1)
         for _ in range(100):
-            asking = way.asking(0, 1, 4)
-            takes = [asking.ask(START, n) for n in range(4)]
+            asking = way.asking(4)
+            takes = [asking.ask(ticket(n)) for n in range(4)]
             takes[0]()
             asking.close()
         files = len(way._line._memory)
@@ -377,17 +380,19 @@ class SharedMemory(unittest.TestCase):
     def test_each_memory_is_told_once_and_undone(self):
         told, undone = [], []
         way = Shared(path("plain"), mapped=lambda whole: told.append(whole.nbytes) or (lambda: undone.append(1)))
-        asking = way.asking(0, 1, 2)
+        way.describe(0, 1)
+        asking = way.asking(2)
         for _ in range(50):
-            asking.ask(START, 0)()
+            asking.ask(ticket(0))()
         self.assertLess(len(told), 5)
         way.close()
         self.assertEqual(len(undone), len(told))
 
     def test_a_caller_that_keeps_batches_gets_copies(self):
         way = Shared(path("plain"), patience=10)
-        asking = way.asking(0, 1, 1)
-        kept = [asking.ask(START, n)()[0]["where"] for n in range(11)]
+        way.describe(0, 1)
+        asking = way.asking(1)
+        kept = [asking.ask(ticket(n))()[0]["where"] for n in range(11)]
         self.assertEqual([len(k) for k in kept], [10] * 10 + [1])
         self.assertEqual([int(k[0, 0]) for k in kept], list(range(0, 101, 10)))
         way.close()
