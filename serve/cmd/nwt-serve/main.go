@@ -134,21 +134,30 @@ func parse(args []string, stdout io.Writer) (s *settings, err error) {
 // document sets flags from JSON: {"data": {"images": [PATH, …], "size": "224x224"}, "batch": 64}. The strings
 // of a list are bytes, each a character of its number, since a path needn't be UTF-8.
 func (s *settings) document(members map[string]any) (err error) {
-	lists := map[string]*[]string{"class": s.classes, "images": s.data["images"], "files": s.data["files"], "shards": s.data["shards"], "tokens": s.data["tokens"]}
+	programs := map[string]**program{"python": &s.program, "transform": &s.transform}
 	for name, value := range members {
 		switch value := value.(type) {
 		case map[string]any:
-			err = errors.Join(err, s.document(value))
+			if programs[name] == nil {
+				err = errors.Join(err, s.document(value))
+				continue
+			}
+			text, _ := json.Marshal(value)
+			err = errors.Join(err, json.Unmarshal(text, programs[name]))
 		case []any:
+			list := s.data[name]
+			if name == "class" {
+				list = s.classes
+			}
+			if list == nil {
+				return fmt.Errorf("%s: no list has this name", name)
+			}
 			for _, one := range value {
 				var raw []byte
 				for _, char := range fmt.Sprint(one) {
 					raw = append(raw, byte(char))
 				}
-				if lists[name] == nil {
-					return fmt.Errorf("%s: no list has this name", name)
-				}
-				*lists[name] = append(*lists[name], string(raw))
+				*list = append(*list, string(raw))
 			}
 		default:
 			if bad := s.flags.Set(name, fmt.Sprint(value)); bad != nil {
@@ -190,15 +199,6 @@ func own(ctx context.Context) error {
 			delete(members, own)
 		}
 		s, _ := parse(nil, io.Discard)
-		var made struct {
-			Data struct{ Python, Transform *program }
-		}
-		err = errors.Join(err, json.Unmarshal(document, &made))
-		s.program, s.transform = made.Data.Python, made.Data.Transform
-		if data, ok := members["data"].(map[string]any); ok {
-			delete(data, "python")
-			delete(data, "transform")
-		}
 		if err = errors.Join(err, s.document(members)); err != nil {
 			return nil, err
 		}
