@@ -39,9 +39,9 @@ LAUNCHERS = ("RANK", "WORLD_SIZE", "OMPI_", "PMI_", "SLURM_STEP_", "JOB_COMPLETI
 
 
 def _found(program: str | None) -> Any:
-    """What a launcher has set: the rank of this process, how many there are, how many of them on this host, and a text about that."""
+    """What a launcher has set: the rank of this process, how many there are, how many of them on this host, and a text if a launcher was found."""
     if not any(name.startswith(LAUNCHERS) for name in os.environ):
-        return {"rank": 0, "world": 1, "here": 1, "text": ""}
+        return {"rank": 0, "world": 1, "here": 1}
     said = subprocess.run([program or find(), "-rank"], check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if not said.stdout:
         raise ValueError(said.stderr.strip().removeprefix("nwt-serve: nwt: "))
@@ -59,7 +59,7 @@ def place(rank: int | None, world_size: int | None, program: str | None) -> tupl
         found = _found(program)
     except (ValueError, Error) as error:
         raise type(error)(f"{error} (or give rank and world_size)") from None
-    if found["text"]:
+    if "text" in found:
         logger.info("%s", found["text"])
     return found["rank"], found["world"]
 

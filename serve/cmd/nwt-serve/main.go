@@ -222,7 +222,11 @@ func parentsRank(stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return json.NewEncoder(stdout).Encode(map[string]any{"rank": r.Rank, "world": r.World, "here": r.LocalWorld, "text": r.String()})
+	found := map[string]any{"rank": r.Rank, "world": r.World, "here": r.LocalWorld}
+	if r.Vars != "" {
+		found["text"] = r.String()
+	}
+	return json.NewEncoder(stdout).Encode(found)
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
