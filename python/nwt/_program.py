@@ -58,7 +58,7 @@ def place(rank: int | None, world_size: int | None, program: str | None) -> tupl
     try:
         found = _found(program)
     except (ValueError, Error) as error:
-        raise type(error)(f"{error} (or give rank and world_size)") from None
+        raise (Error if isinstance(error, Error) else ValueError)(f"{error} (or give rank and world_size)") from None
     if "text" in found:
         logger.info("%s", found["text"])
     return found["rank"], found["world"]
