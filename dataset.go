@@ -112,10 +112,7 @@ func checkDataset(ds Dataset, least int) (n int, l *fieldSet, err error) {
 			errs = append(errs, err)
 		}
 	}
-	if s, ok := ds.(interface{ check() error }); ok { // a stream
-		if err := s.check(); err != nil {
-			return 0, nil, err
-		}
+	if _, ok := ds.(*streamDataset); ok {
 		l, err = newFieldSet(ds.Fields())
 		return endless, l, err
 	}

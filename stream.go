@@ -88,8 +88,7 @@ func (d *streamDataset) Fingerprint() string {
 	return string(all)
 }
 
-// check does for a stream what checkDataset does, except for the length.
-func (d *streamDataset) check() error {
+func (d *streamDataset) invalid() error {
 	if d.streams[0] == nil {
 		return optionError("Streamed", nil, "the stream is nil")
 	}
