@@ -33,17 +33,16 @@ func TestABatchOfPerClassHasPClassesOfKSamples(t *testing.T) {
 		all := 1 + draws.IntN(40)
 		classes, each := 1+draws.IntN(all), 1+draws.IntN(6)
 		labels := someLabels(all*each+draws.IntN(400), all, seed)
-		s, err := sampler.PerClass(labels, sampler.ClassBatch{Classes: classes, Samples: each}, seed)
+		b, err := sampler.PerClass(labels, sampler.ClassBatch{Classes: classes, Samples: each}, seed)
 		require.NoError(t, err)
-		b := s.(nwt.BatchSampler)
 		require.Equal(t, classes*each, b.Largest())
-		require.Equal(t, max(1, len(labels)/(classes*each))*classes*each, s.Len())
-		require.Equal(t, s.Len(), b.Start(0, b.Batches()))
+		require.Equal(t, max(1, len(labels)/(classes*each))*classes*each, b.Len())
+		require.Equal(t, b.Len(), b.Start(0, b.Batches()))
 		for epoch := range 3 {
 			for k := range b.Batches() {
 				samples, perClass := map[int]bool{}, map[int]int{}
 				for i := b.Start(epoch, k); i < b.Start(epoch, k+1); i++ {
-					index := s.At(epoch, i)
+					index := b.At(epoch, i)
 					samples[index] = true
 					perClass[labels[index]]++
 				}
