@@ -44,8 +44,9 @@
 // A store's client retries failed requests by itself. If a request still fails, the error is an [*Error]
 // with the key. If another attempt may succeed, the error is temporary, and the loader tries again: see
 // nwt.WithRetry. For example, a connection that breaks in the middle of an object is a temporary error,
-// because clients don't retry then. If a request stalls, it is given up and repeated: see
-// [WithStallTimeout]. If reading a shard through [FS] fails with a temporary error, the shard is opened
+// because clients don't retry then. If a request brings no data for a tenth of nwt.WithTimeout, or for 5 s
+// without it, the request is given up and repeated, up to 3 times. Each repetition may stall twice as long as
+// the request before it. If reading a shard through [FS] fails with a temporary error, the shard is opened
 // again, and reading continues at the same place.
 //
 // # Stores that aren't trusted

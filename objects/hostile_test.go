@@ -179,7 +179,8 @@ func TestWhatNeverEndsEndsWithTheContextOrTheTimeout(t *testing.T) {
 			require.NoError(t, err)
 			for _, err = range l.Epoch(t.Context(), 0) {
 			}
-			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Error(t, err)
+			require.Regexp(t, "deadline exceeded|stalled", err.Error(), "whichever comes first on a busy machine")
 			require.NoError(t, l.Close())
 
 			ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)

@@ -29,13 +29,6 @@ type Option func(*store)
 // limit.
 func WithMaxBytes(n int64) Option { return func(s *store) { s.maxBytes = n } }
 
-// WithStallTimeout sets how long a request may bring no data. If a request stalls longer, it is given up
-// and repeated, up to 3 times. Each repetition may stall twice as long as the request before it. The
-// default is a tenth of [nwt.WithTimeout], or 5 s without it. WithTimeout bounds all attempts together.
-func WithStallTimeout(d time.Duration) Option {
-	return func(s *store) { s.stall, s.stallSet = d, true }
-}
-
 // New makes a dataset of whole objects: sample i is the object keys.At(i).
 func New(bucket *blob.Bucket, keys *Keys, fields []nwt.Field, decode Decode, opts ...Option) (nwt.Dataset, error) {
 	if keys == nil || keys.Len() == 0 {
@@ -73,9 +66,7 @@ type store struct {
 	bucket   *blob.Bucket
 	fields   []nwt.Field
 	decode   Decode
-	maxBytes int64         // of one sample
-	stall    time.Duration // set by WithStallTimeout
-	stallSet bool
+	maxBytes int64     // of one sample
 	buffers  sync.Pool // of *buffer: there are about as many as workers
 }
 
@@ -100,8 +91,6 @@ func newStore(function string, bucket *blob.Bucket, fields []nwt.Field, decode D
 		return nil, argument(function+": decode", nil, "is nil")
 	case s.maxBytes < 1 || s.maxBytes > math.MaxInt-1:
 		return nil, argument("WithMaxBytes", s.maxBytes, "must be 1 … %d", math.MaxInt-1)
-	case s.stallSet && s.stall <= 0:
-		return nil, argument("WithStallTimeout", s.stall, "must be more than 0")
 	}
 	return s, nil
 }
@@ -135,10 +124,7 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 	if length == 0 {
 		return is, nil
 	}
-	wait := s.stall
-	if !s.stallSet {
-		wait = cmp.Or(driver.TimeoutOf(ctx)/10, defaultStall)
-	}
+	wait := cmp.Or(driver.TimeoutOf(ctx)/10, defaultStall)
 	for try := 1; ; try, wait = try+1, 2*wait {
 		request, cancel := context.WithCancelCause(ctx)
 		stalled := time.AfterFunc(wait, func() { cancel(errStalled) })
@@ -149,7 +135,7 @@ func (s *store) fetch(ctx context.Context, buf *buffer, key string, offset, leng
 			cancel(nil)
 			return is, err
 		case try == stallTries: // without err, which only reports the cancellation
-			return is, fmt.Errorf("nothing came for %v, after %d requests that %w too (WithStallTimeout)", wait, try-1, errStalled)
+			return is, fmt.Errorf("nothing came for %v, after %d requests that %w too", wait, try-1, errStalled)
 		}
 	}
 }

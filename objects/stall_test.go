@@ -167,33 +167,22 @@ func TestARequestThatStallsAgainAndAgainIsAnErrorThatSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &answerer{wait: func(int, int) (before, within time.Duration) { return time.Hour, 0 }}
 		start := time.Now()
-		_, err := nwt.LoadSample(t.Context(), a.of(t, 1, false, objects.WithStallTimeout(time.Second)), 0)
+		_, err := nwt.LoadSample(t.Context(), a.of(t, 1, false), 0)
 		var named *objects.Error
 		require.ErrorAs(t, err, &named)
 		require.True(t, named.Temporary())
-		require.ErrorContains(t, err, "nothing came for 8s, after 3 requests that stalled too (WithStallTimeout)")
+		require.ErrorContains(t, err, "nothing came for 40s, after 3 requests that stalled too")
 		require.EqualValues(t, 4*4, a.attempts[0].Load(), "LoadSample repeats what is temporary three times")
-		require.Equal(t, 4*15, int(time.Since(start).Seconds()), "1, 2, 4 and 8 s each time")
-
-		_, err = nwt.LoadSample(t.Context(), a.of(t, 1, false), 0)
-		require.ErrorContains(t, err, "nothing came for 40s", "5 s at first where no WithTimeout is")
+		require.Equal(t, 4*75, int(time.Since(start).Seconds()), "5, 10, 20 and 40 s each time")
 	})
 	_, err := objects.New((&answerer{}).bucket(t), new(objects.Keys), fields, decode)
 	require.Error(t, err)
-	for _, d := range []time.Duration{0, -1} {
-		var keys objects.Keys
-		keys.Add("a")
-		_, err := objects.New((&answerer{}).bucket(t), &keys, fields, decode, objects.WithStallTimeout(d))
-		var option *nwt.ArgumentError
-		require.ErrorAs(t, err, &option)
-		require.Equal(t, "objects.WithStallTimeout", option.Name)
-	}
 }
 
 func TestAnAnswerThatComesSlowlyIsNoStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &answerer{wait: func(int, int) (before, within time.Duration) { return 900 * time.Millisecond, 900 * time.Millisecond }}
-		_, err := nwt.LoadSample(t.Context(), a.of(t, 1, false, objects.WithStallTimeout(time.Second)), 0)
+		a := &answerer{wait: func(int, int) (before, within time.Duration) { return 4900 * time.Millisecond, 4900 * time.Millisecond }}
+		_, err := nwt.LoadSample(t.Context(), a.of(t, 1, false), 0)
 		require.NoError(t, err)
 		require.EqualValues(t, 1, a.attempts[0].Load())
 	})
