@@ -138,8 +138,27 @@ func (s *source) skipping(on bool) {
 	}
 }
 
-// openRegular opens a file that has an end.
+// openRegular opens a file that has an end. A gocloud.dev/blob.Bucket that isn't wrapped in objects.FS says that
+// a file doesn't exist, or that it is a folder, whenever it can't find out. So it is asked why.
 func openRegular(fsys fs.FS, name string) (fs.File, error) {
+	file, err := openIfRegular(fsys, name)
+	bucket, ok := fsys.(interface {
+		Exists(ctx context.Context, key string) (bool, error)
+	})
+	if !ok || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errIrregular) {
+		return file, err
+	}
+	switch exists, why := bucket.Exists(context.Background(), name); {
+	case why != nil:
+		may, known := retry.MayPass(why)
+		return nil, retry.As(fmt.Errorf("open %s: %w", name, why), may || !known)
+	case exists:
+		return nil, retry.As(fmt.Errorf("open %s: the store couldn't say for a moment whether it exists", name), true)
+	}
+	return nil, err
+}
+
+func openIfRegular(fsys fs.FS, name string) (fs.File, error) {
 	if f, ok := fsys.(fs.StatFS); ok {
 		info, err := f.Stat(name)
 		if err == nil {
