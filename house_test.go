@@ -298,34 +298,31 @@ func exportData(t *testing.T) importer.Lookup {
 func TestTheMapOfContributingNamesEveryFile(t *testing.T) {
 	text, err := os.ReadFile("CONTRIBUTING.md")
 	require.NoError(t, err)
-	_, plan, found := strings.Cut(string(text), "## Where does my change go?\n")
+	_, plan, found := strings.Cut(string(text), "## Where does my change go?\n\n```\n")
 	require.True(t, found)
-	plan, _, found = strings.Cut(plan, "Three rules")
+	plan, _, found = strings.Cut(plan, "```")
 	require.True(t, found)
-	var patterns []string
-	for word := range strings.FieldsSeq(plan) {
-		patterns = append(patterns, strings.TrimSuffix(word, "/"))
-	}
-	named := func(path string) bool {
-		return slices.ContainsFunc(patterns, func(pattern string) bool {
-			ok, err := filepath.Match(pattern, path)
-			return err == nil && ok
-		})
-	}
-	files, err := filepath.Glob("*.go")
-	require.NoError(t, err)
-	rooms, err := filepath.Glob("internal/*")
-	require.NoError(t, err)
-	for _, path := range append(files, rooms...) {
-		if !strings.HasSuffix(path, "_test.go") && path != "doc.go" {
-			require.True(t, named(path), "%s isn't in CONTRIBUTING's map", path)
+	words := strings.Fields(plan)
+	for _, place := range []string{"*", "internal/*", "contrib/*", "serve/*/*", "python/nwt/*.py"} {
+		paths, err := filepath.Glob(place)
+		require.NoError(t, err)
+		require.NotEmpty(t, paths, place)
+		for _, path := range paths {
+			name := strings.TrimPrefix(filepath.ToSlash(path), "python/nwt/")
+			if info, err := os.Stat(path); name == "doc.go" || name[0] == '.' || strings.HasSuffix(name, "_test.go") ||
+				err == nil && !info.IsDir() && filepath.Ext(name) != ".go" && filepath.Ext(name) != ".py" {
+				continue
+			}
+			require.True(t, slices.ContainsFunc(words, func(word string) bool { return strings.HasPrefix(word+"/", name+"/") }), "%s isn't in CONTRIBUTING's map", path)
 		}
 	}
-	for _, pattern := range patterns {
-		if strings.HasSuffix(pattern, ".go") || strings.HasPrefix(pattern, "internal/") {
-			there, err := filepath.Glob(pattern)
-			require.NoError(t, err)
-			require.NotEmpty(t, there, "%s is in CONTRIBUTING's map and nowhere else", pattern)
+	for _, word := range words {
+		if regexp.MustCompile(`^[\w.]+(/\S*|\.go)$`).MatchString(word) {
+			_, err := os.Stat(word)
+			require.NoError(t, err, "%s is in CONTRIBUTING's map and nowhere else", word)
+		} else if strings.HasSuffix(word, ".py") {
+			_, err := os.Stat("python/nwt/" + word)
+			require.NoError(t, err, "%s is in CONTRIBUTING's map and nowhere else", word)
 		}
 	}
 }
