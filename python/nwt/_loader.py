@@ -100,7 +100,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self.bad_samples: list[SampleError] = []  # the first REMEMBERED of them
         self._bad_of_epoch = 0
         self._start: State = {"epoch": 0, "samples": 0}  # of the next iteration
-        self._state: State | bytes | str = self._start  # what state_dict tells
+        self._state: State = self._start  # what state_dict tells
         self._came = self._samples = 0  # batches, and their samples
         self._waited = 0.0  # seconds
         self._left = 1  # batches of the epoch after that state
@@ -158,16 +158,12 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
             self._start = {"epoch": epoch, "samples": 0}
         self._state, self._left = self._start, 1
 
-    @staticmethod
-    def _epoch_of(state: State | bytes | str) -> int:
-        return int((state if isinstance(state, dict) else json.loads(state))["epoch"])
-
     def state_dict(self) -> State:
         """The state after the last batch, a small dict that JSON can hold.
 
         If set_epoch or load_state_dict was called after that batch, the state is the one that this call set.
         """
-        state: State = dict(self._state) if isinstance(self._state, dict) else json.loads(self._state)
+        state = dict(self._state)
         return state if self._left else {"epoch": state["epoch"] + 1, "samples": 0}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -217,7 +213,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
                 begun = time.perf_counter()
                 arrays, left, after, bad = take()
                 self._waited += time.perf_counter() - begun
-                if number == 0 and start["samples"] and (epoch := self._epoch_of(after)) != start["epoch"]:
+                if number == 0 and start["samples"] and (epoch := after["epoch"]) != start["epoch"]:
                     self._start = {"epoch": epoch + 1, "samples": 0}  # the state was the end of its epoch
                 if number == 0 and (start["samples"] or left + 1 != len(self)):  # how many was not known, or another number
                     if not start["samples"]:
@@ -225,7 +221,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
                     self._plan = start, 1, left + 1
                 self._fill()
                 if bad:
-                    self._leave_out(self._epoch_of(after), bad)
+                    self._leave_out(after["epoch"], bad)
             except BaseException as error:
                 iteration.left = 0  # as a generator's
                 self._drop()

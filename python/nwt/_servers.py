@@ -141,7 +141,7 @@ class Server:
         answer = json.loads(bytes(chunk.app_metadata))
         fits(answer, about)
         bad = [{**one, "error": f"on server {answer['server']}: {one['error']}"} for one in answer.get("bad") or []]
-        return arrays(chunk.data), answer["left"], json.dumps(answer["after"]), bad
+        return arrays(chunk.data), answer["left"], answer["after"], bad
 
 
 class Servers:

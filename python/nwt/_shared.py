@@ -354,7 +354,7 @@ class _Line:
             self._where = [(*column, (lies["samples"], *shape), at) for column, shape, at in zip(self._columns, shapes, lies["at"], strict=False)]
             self._layout = layout
         batch = {name: np.ndarray(shape, kind, memory, at) for name, kind, shape, at in self._where}
-        return batch, left, after, [] if bad == b"[]" else json.loads(bad)
+        return batch, left, json.loads(after), json.loads(bad)
 
     def kept(self) -> int:
         """How many batches came and are still in use."""

@@ -51,7 +51,7 @@ class Asking:
             index = np.array([i for i in whole if i not in one.bad], np.int64)
             after = min(begin + step, one.samples)
             arrays = {"image": np.zeros((len(index), 3, 2, 2), np.uint8), "label": index % 2, "index": index}
-            return arrays, -(-(one.samples - after) // step), json.dumps({"epoch": state["epoch"], "samples": after, "order": "o"}).encode(), bad
+            return arrays, -(-(one.samples - after) // step), {"epoch": state["epoch"], "samples": after, "order": "o"}, bad
 
         return take
 

@@ -65,7 +65,7 @@ class Both(unittest.TestCase):
         self.assertEqual(list(one), list(other))
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
-        self.assertEqual([rest[0], json.loads(rest[1]), rest[2]], [same[0], json.loads(same[1]), same[2]])
+        self.assertEqual(rest, same)
         self.assertEqual(rest[0], 10)
 
     def test_a_client_has_a_bound_of_its_own(self):
