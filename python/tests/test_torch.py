@@ -434,8 +434,8 @@ class Pinned(unittest.TestCase):
         memory = np.zeros(1 << 16, np.uint8)
         ask, calls = fake.Asking.ask, []
 
-        def asked(asking, state, number):
-            take = ask(asking, state, number)
+        def asked(asking, ticket):
+            take = ask(asking, ticket)
 
             def taken():
                 arrays, *rest = take()
