@@ -3,7 +3,6 @@ package folder_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -51,7 +50,7 @@ func TestClassesOfAnotherFolderKeepTheirNumbers(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "90", filepath.Base(filepath.Dir(turned.Path(0))), "in the order of the numbers")
 	require.Equal(t, 0, turned.Class(0))
-	for want, classes := range map[string][]string{`that aren't among the classes given: 180, 270`: {"0", "90"}, `the class "0" comes twice among the classes given`: {"0", "0", "180", "270", "90"}, "0, 180, 270, 90": nil} {
+	for want, classes := range map[string][]string{`that aren't among the classes given: "180", "270"`: {"0", "90"}, `the class "0" comes twice among the classes given`: {"0", "0", "180", "270", "90"}, `"0", "180", "270", "90"`: nil} {
 		_, err = open(dir, folder.WithClasses(classes))
 		require.ErrorContains(t, err, want)
 	}
@@ -139,18 +138,9 @@ func TestAFolderAboveTheFoldersOfTrainingAndValidationIsToldOnce(t *testing.T) {
 	}
 }
 
-func TestAClassWhoseAccentsAreWrittenOtherwiseIsToldSo(t *testing.T) {
-	const nfc, nfd = "caf\u00e9", "cafe\u0301"
-	const hangul, jamo = "\uac1c", "\u1100\u1162" // a dog
-	for _, c := range [][2]string{{nfc, nfd}, {nfd, nfc}, {hangul, jamo}, {jamo, hangul}} {
-		_, err := folder.Open(t.Context(), tree(t, "tea/1.wav", c[0]+"/1.wav"), nil, nil, nil, folder.WithClasses([]string{"tea", c[1]}))
-		require.ErrorContains(t, err, fmt.Sprintf("has the class %+q, and the class given is %+q", c[0], c[1]))
-		require.ErrorContains(t, err, "NFD")
-	}
-	for _, other := range []string{"cafe", "caf", "cafeu", "kafe\u0301", "cafe\u0301\u0301s"} {
-		_, err := folder.Open(t.Context(), tree(t, "tea/1.wav", other+"/1.wav"), nil, nil, nil, folder.WithClasses([]string{"tea", nfc}))
-		require.ErrorContains(t, err, "has classes that aren't among the classes given: "+other)
-	}
+func TestAClassThatLooksLikeAnotherIsToldByItsCharacters(t *testing.T) {
+	_, err := folder.Open(t.Context(), tree(t, "tea/1.wav", "cafe\u0301/1.wav"), nil, nil, nil, folder.WithClasses([]string{"tea", "caf\u00e9"}))
+	require.ErrorContains(t, err, "has classes that aren't among the classes given: \"cafe\u0301\" (\"cafe\\u0301\")")
 }
 
 func TestFoldersWhoseClassesDifferAreNotPutTogether(t *testing.T) {
@@ -178,7 +168,7 @@ func TestFoldersWhoseClassesDifferAreNotPutTogether(t *testing.T) {
 	_, err := nwt.Concat(paired(open(farm)), paired(open(house)))
 	require.ErrorContains(t, err, `class 0 is "cat", not "cow"`)
 	_, err = nwt.Concat(open(tree(t, "caf\u00e9/1.wav")), open(tree(t, "cafe\u0301/1.wav")))
-	require.ErrorContains(t, err, `class 0 is "cafe\u0301", not "caf\u00e9": both look like café, but one has accents and the like as characters of their own (NFD, as on macOS)`)
+	require.ErrorContains(t, err, "class 0 is \"cafe\u0301\" (\"cafe\\u0301\"), not \"caf\u00e9\" (\"caf\\u00e9\"): open both")
 	classes := folder.WithClasses([]string{"cat", "cow", "dog", "lion"})
 	renumbered := nwt.Map(open(house), open(house).Fields(), func(_ context.Context, src, dst *nwt.Sample) error { return nil })
 	for _, parts := range [][]nwt.Dataset{

@@ -16,11 +16,10 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/nwt-go/nwt/internal/files"
 )
@@ -87,10 +86,8 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 		number[class] = i
 	}
 	if unknown := slices.DeleteFunc(slices.Clone(folders), func(class string) bool { _, known := number[class]; return known }); len(unknown) > 0 {
-		for _, class := range f.Classes {
-			if i := slices.IndexFunc(unknown, func(name string) bool { return alike(name, class) }); i >= 0 {
-				return nil, fmt.Errorf("%s has the class %+q, and the class given is %+q: "+lookAlike+". Rename the folder, or give the name as it is there", dir, unknown[i], class, class)
-			}
+		for i, name := range unknown {
+			unknown[i] = quoted(name)
 		}
 		return nil, fmt.Errorf("%s has classes that aren't among the classes given: %s", dir, some(unknown))
 	}
@@ -128,37 +125,21 @@ var splits = []string{"train", "training", "val", "valid", "validation", "dev", 
 // classes; "" if there is none.
 func Difference(got, want []string) string {
 	for k := range min(len(got), len(want)) {
-		switch a, b := got[k], want[k]; {
-		case alike(a, b):
-			return fmt.Sprintf("class %d is %+q, not %+q: "+lookAlike+". Rename a folder", k, a, b, b)
-		case a != b:
-			return fmt.Sprintf("class %d is %q, not %q: open both folders WithClasses, so that a class has one number", k, a, b)
+		if a, b := got[k], want[k]; a != b {
+			return fmt.Sprintf("class %d is %s, not %s: open both folders WithClasses, so that a class has one number", k, quoted(a), quoted(b))
 		}
 	}
 	return ""
 }
 
-const lookAlike = "both look like %s, but one has accents and the like as characters of their own (NFD, as on macOS)"
-
-// alike reports whether names differ only in how accents and syllables are written.
-func alike(a, b string) bool { return composed(a, b) || composed(b, a) }
-
-// composed reports whether nfc may be nfd with accents and their letters composed: one character that isn't
-// ASCII stands for each letter that is followed by combining marks, or by the other letters of its Hangul
-// syllable.
-func composed(nfc, nfd string) bool {
-	rest, marks := []rune(nfd), false
-	for _, c := range nfc {
-		n := 1
-		for n < len(rest) && (unicode.Is(unicode.Mn, rest[n]) || rest[n] > '\u1160' && rest[n] < '\u1200') {
-			n++
-		}
-		if len(rest) == 0 || n == 1 && c != rest[0] || n > 1 && c < utf8.RuneSelf {
-			return false
-		}
-		rest, marks = rest[n:], marks || n > 1
+// quoted returns a name in quotes and, if it isn't ASCII, its characters by number too: two names may look
+// the same.
+func quoted(name string) string {
+	q, numbers := strconv.Quote(name), strconv.QuoteToASCII(name)
+	if q == numbers {
+		return q
 	}
-	return marks && len(rest) == 0
+	return q + " (" + numbers + ")"
 }
 
 // pass counts a file that is passed over.

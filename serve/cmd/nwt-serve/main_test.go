@@ -211,7 +211,7 @@ func TestWhatIsWrongWithTheDataIsSaid(t *testing.T) {
 		want string
 	}{
 		{[]string{"-images", "@" + write("list", "a.jpg\n\nb.jpg\n")}, "line 2 is empty"},
-		{[]string{"-images", onePicture(t), "-class", "@" + write("classes", "cat\ndog\n")}, "classes that aren't among the classes given: class"},
+		{[]string{"-images", onePicture(t), "-class", "@" + write("classes", "cat\ndog\n")}, `classes that aren't among the classes given: "class"`},
 		{[]string{"-images", onePicture(t), "-size", "10x20x30"}, "must be 2 numbers"},
 		{[]string{"-images", onePicture(t), "-train", "-scale", "0.5"}, "must be 2 numbers"},
 		{[]string{"-shards", packed("class.tar", "1.jpg", "x", "1.cls", "cat")}, `1.cls: "cat": must be the number of a class`},
