@@ -350,7 +350,7 @@ func LoadSample(ctx context.Context, ds Dataset, index int) (*Sample, error) {
 	if index < 0 || index >= n {
 		return nil, optionError("LoadSample: index", index, "must be 0 … %d", n-1)
 	}
-	h := &loadLoop{how: loadingOf(ds, l.Layout, defaultRetry), scratch: &scratchValues{}, n: n, bad: &faults{}}
+	h := &loadLoop{how: loadingOf(ds, l.Layout, retry.Default), scratch: &scratchValues{}, n: n, bad: &faults{}}
 	defer h.scratch.close(slog.Default())
 	s := newBlock(l.Layout, 1)[0]
 	h.sample.common, s.common.scratch = s.common, h.scratch

@@ -139,7 +139,7 @@ func newOptions(opts []Option) (*options, error) {
 		log:       slog.Default(),
 		logged:    byProcess,
 		device:    Host(),
-		retry:     defaultRetry,
+		retry:     retry.Default,
 
 		window:     defaultWindow,
 		aheadBytes: maxAheadBytes,
@@ -466,8 +466,6 @@ func (o *options) logUndivided() {
 			"rank", o.rank, "world", o.world, "CPUs", o.cpus())
 	}
 }
-
-var defaultRetry = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
 
 // WithRetry sets how many times, 0 … 100, a sample is loaded again if its error is temporary. The default is
 // 3. LoadMany is called again, with all its samples. The wait before the first repetition is 10 ms by default, and

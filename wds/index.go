@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"path"
-	"time"
 
 	"github.com/nwt-go/nwt"
 	"github.com/nwt-go/nwt/internal/retry"
@@ -51,7 +50,7 @@ func (s *stream) readIndex() error {
 	if s.index == "" || s.fsys == nil {
 		return nil
 	}
-	ctx := retry.With(context.Background(), patience)
+	ctx := retry.With(context.Background(), retry.Default)
 	var src *source
 	err := repeated(ctx, func() (err error) {
 		src, err = openSource(ctx, s.fsys, s.index, &s.bufs)
@@ -101,10 +100,8 @@ func (s *stream) readIndex() error {
 	return nil
 }
 
-// patience repeats what fails for a moment where no loader does: as often as WithRetry by default.
-var patience = retry.Policy{Times: 3, Wait: 10 * time.Millisecond}
-
-func repeated(ctx context.Context, f func() error) error { return patience.Do(ctx, f(), f) }
+// repeated calls f where no loader repeats it.
+func repeated(ctx context.Context, f func() error) error { return retry.Default.Do(ctx, f(), f) }
 
 // openAgain opens a shard, again after temporary errors.
 func (s *stream) openAgain(ctx context.Context, shard int) (r nwt.ShardReader, err error) {
@@ -148,7 +145,7 @@ func Index(ctx context.Context, fsys fs.FS, shards []string, opts ...Option) (al
 		return nil, err
 	}
 	s := made.(*stream)
-	ctx = retry.With(ctx, patience)
+	ctx = retry.With(ctx, retry.Default)
 	for i, name := range s.shards {
 		shard := Shard{Name: name}
 		r, err := s.openAgain(ctx, i)

@@ -26,7 +26,7 @@ func Locate[T any](ctx context.Context, fsys fs.FS, shards, read []string, f fun
 	}
 	s := made.(*stream)
 	all := make([][]T, len(s.shards))
-	g, ctx := errgroup.WithContext(retry.With(ctx, patience))
+	g, ctx := errgroup.WithContext(retry.With(ctx, retry.Default))
 	g.SetLimit(32)
 	for i := range all {
 		g.Go(func() error {

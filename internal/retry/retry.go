@@ -92,6 +92,9 @@ type Policy struct {
 	Asked bool // the user set it, and wants to know why something isn't repeated
 }
 
+// Default is the Policy of a loader without WithRetry, and of code that calls a source without a loader.
+var Default = Policy{Times: 3, Wait: 10 * time.Millisecond}
+
 type policyKey struct{}
 
 // With returns ctx with a Policy, for code that repeats a part of a call by itself: see Of.
