@@ -2,7 +2,6 @@ package nwt
 
 import (
 	"math"
-	"sync/atomic"
 
 	"github.com/nwt-go/nwt/internal/host"
 	"github.com/nwt-go/nwt/internal/memlimit"
@@ -48,10 +47,4 @@ func (o *options) shareOfMemory() float64 {
 		return math.Inf(1)
 	}
 	return extraShare * float64(room.Bytes) / float64(o.ranks())
-}
-
-// A mixedMemory tracks the memory that records take in a loader's shuffle windows.
-type mixedMemory struct {
-	bytes atomic.Int64
-	room  func() float64 // how much they may take before a warning, looked up once
 }

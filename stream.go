@@ -415,6 +415,12 @@ func (q *streamFill) group() *shards.Group {
 	}
 }
 
+// A mixedMemory tracks the memory that records take in a loader's shuffle windows.
+type mixedMemory struct {
+	bytes atomic.Int64
+	room  func() float64 // how much they may take before a warning, looked up once
+}
+
 // mixing counts bytes that enter a shuffle window or, if negative, leave it. It warns when they take much
 // of the memory that was left before.
 func (l *engine) mixing(bytes int) {
