@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	price  = 2      // nanoseconds per byte: what new pages cost on a virtual machine
-	free   = 1. / 8 // share of all time that may be lost without effect
-	memory = 1. / 32
-	often  = 1. / 8
-	calm   = 320
+	price  = 2       // nanoseconds per byte: what new pages cost on a virtual machine
+	free   = 1. / 8  // share of all time that may be lost without effect
+	memory = 1. / 32 // weight of the latest batch in late, which so covers about 32 batches
+	often  = 1. / 8  // share of batches that weren't loaded above which training waits
+	steady = 320     // least value of calm at which extra batches are given back
 )
 
 // A Policy records what runs have shown about the depth that a loader needs. It is ready after Reset.
@@ -121,7 +121,7 @@ func (p *Policy) Surplus(ready bool, open int) int {
 	if p.calm++; extra == 0 || !ready {
 		p.calm = 0
 	}
-	if p.calm < max(calm, 2*open) {
+	if p.calm < max(steady, 2*open) {
 		return 0
 	}
 	p.calm /= 2
