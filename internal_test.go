@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nwt-go/nwt/internal/oncelog"
+	"github.com/nwt-go/nwt/internal/watch"
 )
 
 // A field that report lacks is one that its words can't be of, and one that isn't handed over is zero there.
@@ -213,7 +214,7 @@ type stubs struct {
 	over  bool
 }
 
-func (s *stubs) newWorker(seat, number int) *worker {
+func (s *stubs) newWorker(seat, number int, _ *watch.Watchdog) *worker {
 	w := &worker{seat: seat, number: number, loop: loadLoop{scratch: &scratchValues{}}}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,12 +8,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nwt-go/nwt/internal/search"
 	"github.com/nwt-go/nwt/internal/watch"
 )
 
 // A pool is the workers of a loader. It knows which worker has which seat and number, for which run, and
-// which calls were given up. It knows nothing of loading.
+// which calls were given up. Of loading it knows only that a worker's calls have a clock.
 //
 // A worker has a seat, 0 … size−1, as long as it has a goroutine. If a call of it is given up, the
 // call goes on without a seat, and another worker takes the seat.
@@ -43,11 +42,11 @@ type pool struct {
 // poolHooks is what a pool needs from its engine: newWorker, work and giveUp are in worker.go, the others
 // in loader.go. The methods that run while mu is held are quick and call nothing of the program.
 type poolHooks interface {
-	newWorker(seat, number int) *worker // called with mu held
-	work(w *worker)                     // runs in a worker's goroutine until the worker leaves or its call was given up
-	giveUp(w *worker) handover          // gives up w's call, which can't go on: see handover
-	setQuota(workers int)               // sets for how many seats there is work; called with mu held
-	isEnding() bool                     // reports whether the run is ending, so that no worker need prepare for it; called with mu held
+	newWorker(seat, number int, watchdog *watch.Watchdog) *worker // watchdog is nil if its calls aren't bounded; called with mu held
+	work(w *worker)                                               // runs in a worker's goroutine until the worker leaves or its call was given up
+	giveUp(w *worker) handover                                    // gives up w's call, which can't go on: see handover
+	setQuota(workers int)                                         // sets for how many seats there is work; called with mu held
+	isEnding() bool                                               // reports whether the run is ending, so that no worker need prepare for it; called with mu held
 }
 
 func newPool(hooks poolHooks, timeout time.Duration, size int) *pool {
@@ -55,7 +54,7 @@ func newPool(hooks poolHooks, timeout time.Duration, size int) *pool {
 	if timeout > 0 {
 		p.watchdog = watch.New(timeout)
 	}
-	p.inline = hooks.newWorker(0, 0)
+	p.inline = hooks.newWorker(0, 0, nil)
 	p.setSize(size)
 	return p
 }
@@ -168,7 +167,7 @@ func (p *pool) hire() {
 			p.seats = append(p.seats, nil)
 		}
 		if p.seats[seat] == nil {
-			p.seat(p.hooks.newWorker(seat, p.numbers.take()))
+			p.seat(p.hooks.newWorker(seat, p.numbers.take(), p.watchdog))
 		}
 	}
 }
@@ -176,7 +175,6 @@ func (p *pool) hire() {
 // seat gives a worker its seat and starts its goroutine. The caller holds mu.
 func (p *pool) seat(w *worker) {
 	if p.watchdog != nil {
-		w.loop.call.watchdog, w.loop.scratch.clock = p.watchdog, &w.loop // calls of the caller's own worker aren't bounded
 		p.watchdog.Watch(&w.loop.call.clock, func() bool { return p.replace(w) })
 	}
 	p.seats[w.seat] = w
@@ -197,7 +195,7 @@ func (p *pool) replace(w *worker) (givenUp bool) {
 	rest := p.hooks.giveUp(w)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	next := p.hooks.newWorker(w.seat, p.numbers.take())
+	next := p.hooks.newWorker(w.seat, p.numbers.take(), p.watchdog)
 	next.takeOver(rest)
 	p.seat(next)
 	p.goroutines.Done() // for w: whoever waits for the goroutines needn't wait for this call
@@ -257,21 +255,16 @@ func (p *pool) vacate(w *worker) {
 	}
 }
 
-// cold returns how many samples the workers that have begun must still load until they are warm, and
-// whether a worker is about to begin.
-func (p *pool) cold() (samples int, beginning bool) {
+// each calls f for the workers that have seats, but not for surplus ones. mu is held meanwhile, so f must be
+// quick.
+func (p *pool) each(f func(w *worker)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, w := range p.seats[:min(int(p.size.Load()), len(p.seats))] {
-		if w == nil {
-			continue
+		if w != nil {
+			f(w)
 		}
-		if cold := int(w.cold.Load()); cold < search.WarmSamples {
-			samples += max(0, cold)
-		}
-		beginning = beginning || w.begins.Load()
 	}
-	return samples, beginning
 }
 
 // numbers says which values of Sample.Worker are in use by a goroutine. No two workers have the same

@@ -409,7 +409,7 @@ func (t *tuning) SetWorkers(n int) bool {
 }
 
 // Cold implements tune.Target.
-func (t *tuning) Cold() (samples int, beginning bool) { return t.l.pool.cold() }
+func (t *tuning) Cold() (samples int, beginning bool) { return t.l.cold() }
 
 // InHand implements tune.Target.
 func (t *tuning) InHand() float64 {

@@ -14,6 +14,7 @@ import (
 	"github.com/nwt-go/nwt/internal/ring"
 	"github.com/nwt-go/nwt/internal/search"
 	"github.com/nwt-go/nwt/internal/usercall"
+	"github.com/nwt-go/nwt/internal/watch"
 )
 
 // A worker loads places of batches, in its own goroutine or, without workers, in the caller's: it claims
@@ -36,11 +37,26 @@ type worker struct {
 }
 
 // newWorker implements poolHooks; number is what Sample.Worker returns.
-func (l *engine) newWorker(seat, number int) *worker {
+func (l *engine) newWorker(seat, number int, watchdog *watch.Watchdog) *worker {
 	w := &worker{l: l, seat: seat, number: number, ready: l.setup.opts.init == nil, loop: loadLoop{how: l.how, scratch: &scratchValues{}, stops: l.ring}}
+	if watchdog != nil {
+		w.loop.call.watchdog, w.loop.scratch.clock = watchdog, &w.loop
+	}
 	w.cold.Store(search.WarmSamples)
 	w.loop.sample.common = &common{worker: number, scratch: w.loop.scratch, log: l.setup.opts.log, drawn: l.setup.opts.drawn}
 	return w
+}
+
+// cold returns how many samples the workers that have begun must still load until they are warm, and
+// whether a worker is about to begin.
+func (l *engine) cold() (samples int, beginning bool) {
+	l.pool.each(func(w *worker) {
+		if cold := int(w.cold.Load()); cold < search.WarmSamples {
+			samples += max(0, cold)
+		}
+		beginning = beginning || w.begins.Load()
+	})
+	return samples, beginning
 }
 
 // begin prepares the worker to load a claim.
