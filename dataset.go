@@ -5,8 +5,12 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
-	"strings"
+	"strconv"
+	"unsafe"
+
+	"github.com/nwt-go/nwt/internal/layout"
 )
 
 // A Dataset loads samples by their index. Many goroutines call Load at once, even for samples of the same
@@ -56,6 +60,109 @@ func (d *funcDataset) Load(ctx context.Context, index int, dst *Sample) error {
 
 func (d *funcDataset) invalid() error {
 	return errorIf(d.load == nil, "NewDataset", nil, "load is nil")
+}
+
+// A Slice is an array in memory for [FromSlices].
+type Slice struct {
+	field  Field
+	values []byte
+}
+
+// SliceOf returns an array for [FromSlices] that holds the samples one after the other. Each sample is
+// row-major with the given shape; without a shape, it is a scalar. Values of type int make a field of type
+// [Int64]. The array must not change: SliceOf copies only a []int, and only where int has 32 bits.
+func SliceOf[T Element | ~int](name string, values []T, shape ...int) Slice {
+	field := Field{Name: name, Type: Int64, Shape: slices.Clone(shape)}
+	first := unsafe.Pointer(unsafe.SliceData(values))
+	if reflect.TypeFor[T]().Kind() != reflect.Int {
+		field.Type = dtypeOf[T]()
+	} else if strconv.IntSize == 32 {
+		long := make([]int64, len(values))
+		for i, v := range unsafe.Slice((*int)(first), len(values)) {
+			long[i] = int64(v)
+		}
+		return SliceOf(name, long, shape...)
+	}
+	return Slice{field, unsafe.Slice((*byte)(first), len(values)*int(unsafe.Sizeof(*new(T))))}
+}
+
+// FromSlices makes a [BatchDataset] of arrays in memory, with one field per array. The error joins an
+// *[ArgumentError] for each array that can't be used.
+func FromSlices(columns ...Slice) (Dataset, error) {
+	d := &arrays{}
+	for _, c := range columns {
+		d.fields = append(d.fields, c.field)
+		d.values = append(d.values, c.values)
+	}
+	l, err := newFieldSet(d.fields)
+	d.layout = l
+	var errs []error
+	if err != nil {
+		errs = append(errs, within("FromSlices", err))
+	}
+	first := -1 // index among the columns whose fields are valid
+	for i, c := range l.Columns {
+		if k := slices.IndexFunc(l.Columns[:i], func(other layout.Column) bool { return other.Name == c.Name }); k >= 0 {
+			errs = append(errs, optionError(part("FromSlices: columns", i), strconv.Quote(c.Name), "column %d has this name too", k))
+		}
+		if c.Size == 0 {
+			continue
+		}
+		n := len(d.values[i]) / c.Size
+		if first < 0 {
+			first, d.n = i, n
+		}
+		values := len(d.values[i]) / DType(c.Type).Size()
+		switch {
+		case n*c.Size != len(d.values[i]):
+			errs = append(errs, optionError(part("FromSlices: columns", i), strconv.Quote(c.Name), "has %d values: must be a multiple of %d, the values of a sample of shape %v",
+				values, c.Size/DType(c.Type).Size(), l.fields[i].Shape))
+		case n == 0:
+			errs = append(errs, optionError(part("FromSlices: columns", i), strconv.Quote(c.Name), "has no sample"))
+		case n != d.n:
+			errs = append(errs, optionError(part("FromSlices: columns", i), strconv.Quote(c.Name), "has %d samples, but %q has %d", n, l.Columns[first].Name, d.n))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+type arrays struct {
+	n      int
+	fields []Field
+	layout *fieldSet
+	values [][]byte // of each field
+}
+
+func (d *arrays) Len() int               { return d.n }
+func (d *arrays) Fields() []Field        { return cloneFields(d.fields) }
+func (d *arrays) WritesAll(Dataset) bool { return true }
+
+func (d *arrays) Load(_ context.Context, index int, dst *Sample) error {
+	for f, values := range d.values {
+		place := dst.Bytes(f)
+		copy(place, values[index*len(place):])
+	}
+	return nil
+}
+
+func (d *arrays) LoadMany(ctx context.Context, indices []int, dst []*Sample) error {
+	if !adjoin(dst) {
+		for i, index := range indices {
+			_ = d.Load(ctx, index, dst[i]) // never fails
+		}
+		return nil
+	}
+	for f, values := range d.values {
+		size := d.layout.Columns[f].Size
+		places := dst[0].common.mem.Places(f, dst[0].place, len(dst))
+		for i, index := range indices {
+			copy(places[i*size:(i+1)*size], values[index*size:])
+		}
+	}
+	return nil
 }
 
 // overwrites reports whether the Load of each dataset is known to write every element.
@@ -129,134 +236,6 @@ func checkPart(ds Dataset, least int) (n int, l *fieldSet, err error) {
 		err = optionError("Dataset", nil, "is a stream, which has no sample by index")
 	}
 	return n, l, err
-}
-
-// composed is a dataset made of others.
-type composed interface {
-	Dataset
-	Fingerprinter
-	parts() []Dataset
-}
-
-// origin returns the name of a sample in the datasets that ds was made of, and its file, unless the error
-// names that: each with a comma after it. It returns "" if neither is known.
-func origin(ds Dataset, index int, err error) (name string) {
-	defer func() { _ = recover() }() // index may be out of range
-	for {
-		if b, ok := ds.(interface{ made() composed }); ok {
-			ds = b.made()
-		}
-		switch d := ds.(type) {
-		case interface {
-			locate(index int) (ds Dataset, there int, in string)
-		}:
-			in := ""
-			ds, index, in = d.locate(index)
-			name += fmt.Sprintf("sample %d of %s, ", index, in)
-		case composed:
-			if len(d.parts()) > 1 {
-				return name
-			}
-			ds = d.parts()[0]
-		case interface{ Path(index int) string }: // of a dataset of files, whose Load may have panicked or hung
-			if file := d.Path(index); !strings.Contains(err.Error(), file) {
-				name += file + ", "
-			}
-			return name
-		default:
-			return name
-		}
-	}
-}
-
-// An offer holds the optional methods of a dataset made of others. The dataset lacks those that are nil.
-type offer struct {
-	load  func(ctx context.Context, indices []int, dst []*Sample) error
-	sizes func(index int, sizes []int)
-	index func(i int) int
-}
-
-// ifBatched returns load if one of the datasets is a [BatchDataset], else nil.
-func ifBatched(load func(ctx context.Context, indices []int, dst []*Sample) error, ds ...Dataset) func(ctx context.Context, indices []int, dst []*Sample) error {
-	for _, d := range ds {
-		if _, ok := d.(BatchDataset); ok {
-			return load
-		}
-	}
-	return nil
-}
-
-// manyOf returns the LoadMany of a dataset, or nil if it has none.
-func manyOf(ds Dataset) func(ctx context.Context, indices []int, dst []*Sample) error {
-	if b, ok := ds.(BatchDataset); ok {
-		return b.LoadMany
-	}
-	return nil
-}
-
-// by returns d with the methods of the offer.
-func (o offer) by(d composed) Dataset {
-	b, l, s, i := base{d}, batcher{o.load}, sizer{o.sizes}, indexer{o.index}
-	switch [3]bool{o.load != nil, o.sizes != nil, o.index != nil} {
-	case [3]bool{true, false, false}:
-		return &struct {
-			base
-			batcher
-		}{b, l}
-	case [3]bool{false, true, false}:
-		return &struct {
-			base
-			sizer
-		}{b, s}
-	case [3]bool{true, true, false}:
-		return &struct {
-			base
-			batcher
-			sizer
-		}{b, l, s}
-	case [3]bool{false, false, true}:
-		return &struct {
-			base
-			indexer
-		}{b, i}
-	case [3]bool{true, false, true}:
-		return &struct {
-			base
-			batcher
-			indexer
-		}{b, l, i}
-	case [3]bool{false, true, true}:
-		return &struct {
-			base
-			sizer
-			indexer
-		}{b, s, i}
-	case [3]bool{true, true, true}:
-		return &struct {
-			base
-			batcher
-			sizer
-			indexer
-		}{b, l, s, i}
-	}
-	return d
-}
-
-type (
-	base    struct{ composed }
-	batcher struct {
-		load func(ctx context.Context, indices []int, dst []*Sample) error
-	}
-	sizer   struct{ sizes func(index int, sizes []int) }
-	indexer struct{ at func(i int) int }
-)
-
-func (b base) made() composed                { return b.composed }
-func (b base) WritesAll(Dataset) bool        { return overwrites(b.composed) }
-func (s sizer) Sizes(index int, sizes []int) { s.sizes(index, sizes) }
-func (x indexer) Index(i int) int            { return x.at(i) }
-func (b batcher) LoadMany(ctx context.Context, indices []int, dst []*Sample) error {
-	return b.load(ctx, indices, dst)
 }
 
 // A SizedDataset knows the size of a sample before the sample is loaded. So a batch is only as long as its

@@ -292,6 +292,38 @@ func WithRankFromEnv() Option {
 	}
 }
 
+// Rank is the place of this process among those that train together.
+type Rank struct {
+	Rank, World           int    // number of this process, from 0, and number of processes
+	LocalRank, LocalWorld int    // the rank among the processes of this host, and their number; 0 and 1 if the launcher doesn't set them
+	Source                string // the launcher: "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes", "Lightning" or "none"
+	Vars                  string // the variables that were read, such as "WORLD_SIZE=8 RANK=3 …", with up to 200 characters of each value
+}
+
+func (r Rank) String() string {
+	found := fmt.Sprintf("rank %d of %d, %d of %d on this host, launcher: %s", r.Rank, r.World, r.LocalRank, r.LocalWorld, r.Source)
+	if r.Vars != "" {
+		found += " (" + r.Vars + ")"
+	}
+	return found
+}
+
+// RankFromEnv reads rank and world from environment variables. It uses the variables of one launcher, the
+// first of these that has set any: torchrun, Open MPI, MPICH, Intel MPI, Slurm's srun, or a Kubernetes indexed
+// Job with WORLD_SIZE. Without a launcher it returns rank 0 of 1. Variables that are malformed, out of range,
+// missing or contradictory are an error. An empty variable counts as missing. If lookup is nil, RankFromEnv
+// uses [os.LookupEnv].
+func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
+	if lookup == nil {
+		lookup = os.LookupEnv
+	}
+	r, err := launch.Find(lookup, os.Getpid())
+	if err != nil {
+		return Rank{}, fmt.Errorf("nwt: %w", err)
+	}
+	return Rank(r), nil
+}
+
 // WithUnordered delivers each batch as soon as it is loaded. The order may then differ from run to run, but
 // not on a GPU. Such epochs can't be resumed.
 func WithUnordered() Option {
@@ -457,6 +489,16 @@ func WithAutoWorkers() Option {
 
 // maxAheadBytes bounds the memory of the records that a stream reads ahead.
 const maxAheadBytes = 256 << 20
+
+// byProcess is what is logged once per process: Tune, NewLoader and each trial read the options anew.
+var byProcess = &oncelog.Log{}
+
+// logRank logs the rank, unless it was logged before or WithRank has set another.
+func (o *options) logRank() {
+	if r := o.launcher; r != nil && r.Rank == o.rank && r.World == o.world && o.log != nil && o.logged.First(*r) {
+		o.log.Info("nwt: " + r.String())
+	}
+}
 
 // logUndivided logs, once per process, that WithRank doesn't divide the CPUs, if the worker count depends
 // on them.
