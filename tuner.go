@@ -186,9 +186,6 @@ func (t *tuneCall) train(ctx context.Context, sp search.Space, next func(*tuning
 				return false
 			}
 			delivers = true
-			if b.Epoch() > at.Epoch {
-				m.reloads = true
-			}
 			if err = t.step(ctx, m, b); err != nil {
 				return false
 			}
