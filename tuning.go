@@ -2,12 +2,9 @@ package nwt
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"runtime/debug"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/durations"
@@ -414,28 +411,17 @@ func (t *tuning) InHand() float64 {
 
 // auto tunes a loader while it feeds training: it measures the training loop that takes the batches.
 type auto struct {
-	tuning   *tuning
-	since    time.Time     // since when it has measured
-	settled  time.Duration // how long it took to settle
-	patience int           // successive windows in which training waits more, or less, that let it search again
-	latest   []ending      // of searches that ended differently, each soon after the one before
-}
-
-// An ending is what a search has ended with.
-type ending struct {
-	workers int
-	choice  tune.Choice
-	result  *Result
-	at      time.Time
+	tuning  *tuning
+	since   time.Time     // since when it has measured
+	settled time.Duration // how long it took to settle
 }
 
 const (
 	mostWindows = 48              // the number of windows after which a loader settles on the choice, sure or not
-	oddWindows  = 3               // the first patience …
-	oddMost     = 48              // … and the largest, after searching again and again has changed nothing
+	oddWindows  = 3               // successive windows in which training waits more, or less, that let it search again …
+	oddMost     = 48              // … and the most of them: they double …
+	soon        = 3 * time.Minute // … with each search that follows the one before within this time; oddMost windows take less
 	weighFirst  = 256             // batches after which what they show is weighed, at first
-	flaps       = 3               // so many searches that end differently …
-	flapsIn     = 2 * time.Minute // … each so soon after the one before, show that the source's speed changes
 )
 
 func newAuto(l *engine) {
@@ -450,7 +436,7 @@ func newAuto(l *engine) {
 // run searches, settles, and watches the loader until it has to search again.
 func (a *auto) run() {
 	t := a.tuning
-	for weighAt := weighFirst; ; {
+	for weighAt, patience := weighFirst, oddWindows; ; {
 		a.since = time.Now()
 		before := t.trials.windows()
 		next := func(t *tuning) (search.Request, bool) {
@@ -462,73 +448,44 @@ func (a *auto) run() {
 		if !t.measure(next) {
 			return
 		}
-		e, ok := a.settle(false)
-		if !ok {
+		workers, choice, ok := a.settle(false)
+		if !ok || !t.tuner.Resize(workers) {
 			return
 		}
-		e, flapping := a.steady(e)
-		if !t.tuner.Resize(e.workers) {
-			return
-		}
+		settled := time.Now()
 		for why := ""; why == ""; {
-			at := weighAt
-			if flapping {
-				at = math.MaxInt
-			}
-			b, odd, ok := t.tuner.Watch(e.choice, a.patience, at)
+			b, odd, ok := t.tuner.Watch(choice, patience, weighAt)
 			switch {
 			case !ok:
 				return
 			case odd:
 				why, t.seen, t.trials = "training waits for data more or less than it did", nil, nil
 			default:
-				t.saw(e.workers, b)
-				later, ok := a.settle(true)
-				if !ok {
+				t.saw(workers, b)
+				var better int
+				if better, choice, ok = a.settle(true); !ok {
 					return
 				}
-				if weighAt, e.choice = 2*weighAt, later.choice; later.workers != e.workers {
-					why, t.seen = "another worker count may be faster", []search.Series{{Workers: e.workers, Blocks: []search.Block{b}}}
+				if weighAt *= 2; better != workers {
+					why, t.seen = "another worker count may be faster", []search.Series{{Workers: workers, Blocks: []search.Block{b}}}
 				}
 			}
 			if why != "" {
-				t.l.setup.opts.log.Info("nwt: tuning the worker count again", "workers", e.workers, "why", why)
+				t.l.setup.opts.log.Info("nwt: tuning the worker count again", "workers", workers, "why", why)
 			}
+		}
+		if patience = min(2*patience, oddMost); time.Since(settled) > soon {
+			patience = oddWindows
 		}
 	}
 }
 
-// steady returns what the loader stays with: what the search has ended with or, if searches soon after each other
-// end differently, the ending with the most workers.
-func (a *auto) steady(e ending) (_ ending, flapping bool) {
-	if last := len(a.latest) - 1; last >= 0 && a.latest[last].workers == e.workers {
-		a.patience, a.latest = min(2*a.patience, oddMost), []ending{e}
-		return e, false
-	} else if last >= 0 && e.at.Sub(a.latest[last].at) > flapsIn {
-		a.latest = nil
-	}
-	if a.latest = append(a.latest, e); len(a.latest) < flaps {
-		a.patience = oddWindows
-		return e, false
-	}
-	var counts []string
-	for _, one := range a.latest {
-		counts = append(counts, strconv.Itoa(one.workers))
-	}
-	e = slices.MaxFunc(a.latest, func(a, b ending) int { return cmp.Compare(a.workers, b.workers) })
-	a.patience, a.latest = oddMost, a.latest[1:]
-	r := *e.result
-	r.Warnings = append(slices.Clip(r.Warnings), fmt.Sprintf("%d searches in a row ended differently (%s workers), because the speed of the source or of the step changes: the loader stays with the most workers, and the figures are those of that search", flaps, strings.Join(counts, ", ")))
-	a.tuning.l.found.Store(&r)
-	return e, true
-}
-
 // settle chooses, when there is nothing more to measure, and again when a loader that has settled has been measured
 // further. The result is published unless the choice has changed meanwhile.
-func (a *auto) settle(again bool) (e ending, ok bool) {
+func (a *auto) settle(again bool) (workers int, choice tune.Choice, ok bool) {
 	t, l := a.tuning, a.tuning.l
 	if len(t.seen) == 0 {
-		return e, false // memory allows no other count
+		return 0, choice, false // memory allows no other count
 	}
 	sp, over := t.sp, ""
 	if !t.fits() {
@@ -541,23 +498,21 @@ func (a *auto) settle(again bool) (e ending, ok bool) {
 			l.setup.opts.log.Warn("nwt: no worker count fits into memory: the loader keeps the fewest workers", "workers", fewest, "why", over)
 		}
 	}
-	choice := search.Choose(sp, t.seen)
-	chosen, fastest := t.trials.at(choice.Workers).told, float64(max(t.trials.at(choice.Fastest).told.Mean, 1))
-	e = ending{workers: choice.Workers, at: time.Now(), choice: tune.Choice{
-		Mean: chosen.Mean, Wait: chosen.Wait + chosen.Transfer, Body: chosen.Step, Ignored: t.sp.Ignores(fastest) / fastest,
-	}}
-	if again && e.workers != l.found.Load().Workers {
-		return e, true
+	c := search.Choose(sp, t.seen)
+	chosen, fastest := t.trials.at(c.Workers).told, float64(max(t.trials.at(c.Fastest).told.Mean, 1))
+	choice = tune.Choice{Mean: chosen.Mean, Wait: chosen.Wait + chosen.Transfer, Body: chosen.Step, Ignored: t.sp.Ignores(fastest) / fastest}
+	if again && c.Workers != l.found.Load().Workers {
+		return c.Workers, choice, true
 	}
-	e.result = t.result(choice, chosen.OtherCPU, "")
+	r := t.result(c, chosen.OtherCPU, "")
 	if !again {
 		a.settled = time.Since(a.since)
-		l.setup.opts.log.Info("nwt: worker count settled while training", "workers", e.workers, "reason", e.result.Reason)
+		l.setup.opts.log.Info("nwt: worker count settled while training", "workers", r.Workers, "reason", r.Reason)
 	}
-	e.result.Elapsed = a.settled
+	r.Elapsed = a.settled
 	if over != "" {
-		e.result.Warnings = append(e.result.Warnings, "no worker count fits into memory: "+over)
+		r.Warnings = append(r.Warnings, "no worker count fits into memory: "+over)
 	}
-	l.found.Store(e.result)
-	return e, true
+	l.found.Store(r)
+	return r.Workers, choice, true
 }

@@ -532,7 +532,5 @@ func TestALoaderWhoseSourceFlapsIsNotTunedWithoutEnd(t *testing.T) {
 		l := tuning(t, ds, 4, 64, log.Option())
 		runFor(t, l, 10*time.Minute, func() {})
 		require.LessOrEqual(t, strings.Count(log.String(), "tuning the worker count again"), 8, "%s", &log)
-		require.GreaterOrEqual(t, l.Workers(), 24, "the safest count: %v", l.Result())
-		require.Contains(t, l.Result().String(), "searches in a row ended differently", "%v", l.Result())
 	})
 }
