@@ -12,8 +12,8 @@ import (
 // Greedy measures training's own count first. Then it goes up through the powers of two while training
 // waits, and down through them until the count is hopelessly low. It then bisects to the fewest workers
 // within alpha of the fastest. Then it measures the counts still in the race, round by round, until the
-// choice is sure or each of them has its iterations. It doesn't distinguish counts that are closer
-// together than a step, see stepAt.
+// choice is sure or each of them has its iterations. It tries counts that are closer together than a step
+// only where they promise to be faster, see stepAt and finer.
 type Greedy struct{}
 
 func (Greedy) String() string { return "greedy" }
