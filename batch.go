@@ -140,20 +140,6 @@ func (b *Batch) State() State {
 	return s
 }
 
-// A State says how far an epoch has come. It is all that [Loader.Resume] needs.
-type State struct { // beginning, in run.go, reads it
-	Epoch   int `json:"epoch"`
-	Samples int `json:"samples"`         // samples of the epoch delivered so far, over all ranks; −1 with WithUnordered
-	World   int `json:"world,omitempty"` // how many ranks have read a stream, and must resume it; −1: any number of ranks may resume it, because it is a CountedStream; 0: not checked
-
-	// Order identifies the order of the epoch: its length, seed and sampler, or a stream's shards and
-	// options. If Order is 0, Resume doesn't check the order.
-	Order uint64 `json:"order,omitempty,string"` // a string, because JSON numbers may lose the last digits
-}
-
-// anyWorld is State.World for a CountedStream: any number of ranks may resume.
-const anyWorld = -1
-
 // context returns the context that Load gets for the batch.
 func (b *batch) context() context.Context {
 	if b.request != nil {

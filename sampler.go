@@ -1,7 +1,9 @@
 package nwt
 
 import (
+	"cmp"
 	"fmt"
+	"strings"
 
 	"github.com/nwt-go/nwt/internal/order"
 	"github.com/nwt-go/nwt/internal/permute"
@@ -207,3 +209,157 @@ func orderError(err error) error {
 }
 
 const endless = order.Endless
+
+// A State says how far an epoch has come. It is all that [Loader.Resume] needs.
+type State struct {
+	Epoch   int `json:"epoch"`
+	Samples int `json:"samples"`         // samples of the epoch delivered so far, over all ranks; −1 with WithUnordered
+	World   int `json:"world,omitempty"` // how many ranks have read a stream, and must resume it; −1: any number of ranks may resume it, because it is a CountedStream; 0: not checked
+
+	// Order identifies the order of the epoch: its length, seed and sampler, or a stream's shards and
+	// options. If Order is 0, Resume doesn't check the order.
+	Order uint64 `json:"order,omitempty,string"` // a string, because JSON numbers may lose the last digits
+}
+
+// anyWorld is State.World for a CountedStream: any number of ranks may resume.
+const anyWorld = -1
+
+// A beginning is where a run begins.
+type beginning struct {
+	epochOrder  *epochOrder // of the epoch
+	before      *epochOrder // what the loader had before
+	epoch       int
+	base        int  // the position in the epoch; with a BatchSampler, the number of a batch
+	nothingLeft bool // of the epoch, whatever has changed since
+}
+
+// beginning returns where a state begins, or why nothing can begin there: for an epoch, for Resume, and
+// for servers.
+func (l *engine) beginning(s State) (at beginning, err error) {
+	switch {
+	case s.Epoch < 0:
+		return at, optionError("State.Epoch", s.Epoch, "must be at least 0")
+	case s.Samples == -1:
+		return at, optionError("State.Samples", s.Samples, "the state was taken WithUnordered, and can't be resumed")
+	case s.Samples < 0:
+		return at, optionError("State.Samples", s.Samples, "must be at least 0")
+	case s.World < anyWorld:
+		return at, optionError("State.World", s.World, "must be at least −1")
+	}
+	at.epoch, at.base, at.before = s.Epoch, s.Samples, l.epochOrder.Load()
+	if at.epochOrder, err = l.setup.followDataset(at.before); err != nil {
+		return at, err
+	}
+	if at.nothingLeft, err = l.checkOrder(s, at.epochOrder); err != nil || at.nothingLeft {
+		return at, err
+	}
+	if l.setup.streams() {
+		at.base, err = l.baseOfStream(s)
+	}
+	n := l.setup.samplesOfEpoch(at.epochOrder)
+	switch {
+	case err != nil:
+	case at.base > n:
+		err = withCode(optionError("State.Samples", at.base, "an epoch has %d samples", n), codeBeyond)
+	case at.epochOrder.order.Batches > 0:
+		at.base, err = at.epochOrder.order.BatchAt(at.epoch, at.base)
+		err = orderError(err)
+	}
+	return at, err
+}
+
+// each calls f for the samples of a batch, which has this number from the beginning on, in the order of one
+// rank. It returns the position after those that all ranks get in this step.
+func (at *beginning) each(o *order.Order, number int, f func(position, index int)) (after int, err error) {
+	from, to, after, err := o.Positions(at.epoch, at.base, number)
+	if err != nil {
+		return after, orderError(err)
+	}
+	position := from
+	usercall.Call(func() error {
+		for ; position < to; position++ {
+			f(position, at.epochOrder.sampler.At(at.epoch, position))
+		}
+		return nil
+	}, func(stack []byte, cause error) {
+		err = &LoadError{Index: -1, Position: position, Epoch: at.epoch, Err: cause, Stack: stack}
+	})
+	return after, err
+}
+
+// baseOfStream returns at which position of a stream's epoch a state is.
+func (l *engine) baseOfStream(s State) (int, error) {
+	switch {
+	case l.setup.counted && s.Samples > 0 && s.World > 0:
+		return 0, optionError("State.World", s.World, "the state was taken before the stream was a CountedStream, which has another order: begin the next epoch, State{Epoch: %d}", s.Epoch+1)
+	case l.setup.counted || s.Samples == 0:
+	case s.World == anyWorld:
+		return 0, optionError("State.World", s.World, "the state was taken of a CountedStream, and this stream isn't one, so its order is another: begin the next epoch, State{Epoch: %d}", s.Epoch+1)
+	case l.isWhole(s, l.setup.first):
+		return l.setup.samplesOfEpoch(l.setup.first), nil // the end of that epoch, also for other numbers of ranks
+	case s.World != 0 && s.World != l.setup.opts.world:
+		return 0, optionError("State.World", s.World, "a stream's epoch can't go on with %d ranks, because each rank reads its own shards: "+
+			"resume with %d, or begin the next epoch, State{Epoch: %d}. A CountedStream outside of MixedStreams can go on with any number", l.setup.opts.world, s.World, s.Epoch+1)
+	case s.Samples%l.setup.opts.world != 0:
+		return 0, optionError("State.Samples", s.Samples, "in a stream it must be a multiple of the number of ranks, %d", l.setup.opts.world)
+	}
+	return s.Samples, nil
+}
+
+// followDataset asks the dataset for its length. If the length has changed, the loader's own order
+// follows it.
+func (s *setup) followDataset(known *epochOrder) (*epochOrder, error) {
+	if s.streams() {
+		return known, nil
+	}
+	n, err := lengthNow(s.ds)
+	switch {
+	case err != nil:
+		return nil, err
+	case n == known.n:
+		return known, nil
+	case known.own:
+		return s.epochOrderOf("Dataset.Len", nil, n)
+	}
+	return s.epochOrderOf("Dataset.Len", known.sampler, n)
+}
+
+// isWhole reports whether an epoch of an order ends with the samples of a state.
+func (l *engine) isWhole(s State, o *epochOrder) bool {
+	if l.setup.streams() && !l.setup.counted {
+		return l.setup.opts.isWholeEpoch(s.Samples, cmp.Or(s.World, l.setup.opts.world))
+	}
+	return s.Samples == o.order.N || o.order.Batches == 0 && o.order.Steps(s.Samples) == 0
+}
+
+// checkOrder returns an error if the state's positions now stand for other samples than before.
+// nothingLeft reports that nothing was left of the state's epoch, whatever has changed since.
+func (l *engine) checkOrder(s State, o *epochOrder) (nothingLeft bool, err error) {
+	if s.Order == 0 || s.Samples < 1 {
+		return false, nil
+	}
+	sampler := o.sampler
+	then, now := order.Identity(s.Order), l.setup.identity(sampler, o.order.N)
+	names := []string{order.Length: "another number of samples", order.Seed: "another seed", order.Sampler: "another sampler or other arguments of it", order.Data: "another fingerprint of the dataset"}
+	is := "the sampler is now " + nameOfSampler(sampler)
+	if l.setup.streams() {
+		names = []string{order.Length: "other shards", order.Seed: "another seed", order.Sampler: "another value of WithInterleave, WithShuffle, WithShuffleWindow or WithEpochSamples, or another mixture", order.Data: "another fingerprint of the stream"}
+		is = "the stream now has " + strings.ReplaceAll(strings.Trim(fmt.Sprint(l.setup.shards), "[]"), " ", " + ") + " shards"
+	}
+	var differ []string
+	code := ""
+	for kind, name := range names {
+		if now.Differs(then, kind) {
+			differ, code = append(differ, name), cmp.Or(code, codesOfOrder[kind])
+		}
+	}
+	was := order.Identify(fmt.Sprint(s.Samples), "", "", "") // an epoch of just these samples
+	switch {
+	case len(differ) > 0 && (!was.Differs(then, order.Length) || !now.Differs(then, order.Length) && l.isWhole(s, o)):
+		return true, nil
+	case len(differ) > 0:
+		return false, withCode(optionError("State.Order", nil, "the state was taken with %s (%s), so the rest of the epoch would be other samples: "+
+			"resume as it was taken, or begin the next epoch, State{Epoch: %d}", strings.Join(differ, " and "), is, s.Epoch+1), code)
+	}
+	return false, nil
+}
