@@ -71,6 +71,7 @@ func choice(ctx context.Context, args []string, stdout io.Writer) error {
 		if err != nil {
 			return err
 		}
+		fmt.Fprintf(stdout, "A sample %s:\n%v\n", c.name, result)
 		times, workers, err := inTurns(ctx, ds, c.step, *budget, opts, append(slices.Clone(opts), nwt.WithWorkers(result.Workers)))
 		if err != nil {
 			return err
