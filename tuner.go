@@ -90,6 +90,7 @@ func (t *tuneCall) search(ctx context.Context) (*Result, error) {
 	var used host.Use
 	m, done, err := t.train(ctx, t.space(), func(m *tuning) (search.Request, bool) {
 		used = busy.Used() // while those that load for the dataset run
+		t.bound(m)
 		if o.step == nil && o.tuningTime == 0 && m.sp.Time > 0 && m.sp.Time-m.sp.Left > soonOver && m.trials.quickest() < slowBatch {
 			return search.Request{}, false
 		}
@@ -159,15 +160,9 @@ func (t *tuneCall) train(ctx context.Context, sp search.Space, next func(*tuning
 	defer t.deadline.Stop()
 	defer m.release()
 	defer m.l.close()
-	m.tuner.Loop = func() { done = m.measure(next) }
-	m.looked = func() {
-		if m.tuner.Over() {
-			end(errOver)
-		} else if m.req != t.shown && m.req.Iterations > 0 {
-			t.shown = m.req
-			t.bound(m)
-			t.tell(m)
-		}
+	m.tuner.Loop = func() {
+		done = m.measure(next)
+		end(errOver)
 	}
 	m.tuner.Start(m.sp.Time)
 	delivers := false
@@ -186,6 +181,7 @@ func (t *tuneCall) train(ctx context.Context, sp search.Space, next func(*tuning
 				return false
 			}
 			delivers = true
+			t.tell(m) // here, because the program's functions run in its own goroutine
 			if err = t.step(ctx, m, b); err != nil {
 				return false
 			}
@@ -271,8 +267,12 @@ func (t *tuneCall) bound(m *tuning) {
 	}
 }
 
-// tell tells how far the search has come: the program, or the log from time to time.
+// tell tells how far the search has come, once for each request: the program, or the log from time to time.
 func (t *tuneCall) tell(m *tuning) {
+	if m.req == t.shown {
+		return
+	}
+	t.shown = m.req
 	// It isn't known how much will be measured: after an ordinary search, half of it counts as done.
 	searches := float64(m.trials.windows()) / usual
 	t.done = max(t.done, searches/(1+searches))

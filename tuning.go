@@ -22,11 +22,10 @@ type tuning struct {
 	l       *engine
 	sp      search.Space
 	limit   memlimit.Limit
-	live    bool   // what is measured is training, not a loop of Tune's
-	looked  func() // called after each look, by the goroutine that iterates; nil while training
-	inline  bool   // 0 workers may be tried
-	untuned int    // workers without tuning
-	held    bool   // the memory that these need is in use already, so they are never refused
+	live    bool // what is measured is training, not a loop of Tune's
+	inline  bool // 0 workers may be tried
+	untuned int  // workers without tuning
+	held    bool // the memory that these need is in use already, so they are never refused
 
 	// What was found out.
 	seen    []search.Series
@@ -347,9 +346,6 @@ func (t *tuning) awaits(since int64) {
 // which may take minutes.
 func (t *tuning) look(delivered bool) {
 	t.tuner.Look(delivered)
-	if t.looked != nil {
-		t.looked()
-	}
 	switch {
 	case delivered || t.tuner.Over():
 	case t.tuner.Measures():

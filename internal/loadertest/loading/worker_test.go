@@ -430,7 +430,7 @@ func TestWhatTuneCallsMayPanic(t *testing.T) {
 
 // Batches take 40 ms, so that most of what a search decides is decided while the loop waits; with 0
 // workers too.
-func TestWhatTuneCallsRunsInItsGoroutineWhileItWaitsToo(t *testing.T) {
+func TestWhatTuneCallsRunsInItsGoroutine(t *testing.T) {
 	shown, stepped := map[string]int{}, map[string]int{}
 	_, err := nwt.Tune(t.Context(), kit.Sleeping(100_000, 10*time.Millisecond), nwt.WithBatchSize(8), nwt.WithTuningTime(2*time.Second), kit.Silent,
 		nwt.WithProgress(func(nwt.Progress) { shown[kit.Goroutine()]++ }),
@@ -440,7 +440,7 @@ func TestWhatTuneCallsRunsInItsGoroutineWhileItWaitsToo(t *testing.T) {
 	require.Equal(t, []string{kit.Goroutine()}, slices.Collect(maps.Keys(stepped)))
 }
 
-func TestAFunctionThatShowsProgressMayPanicWhileTrainingWaits(t *testing.T) {
+func TestAFunctionThatShowsProgressMayPanicAtEachCall(t *testing.T) {
 	for last := range 8 {
 		calls := 0
 		require.PanicsWithValue(t, kit.ErrBoom, func() {
