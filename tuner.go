@@ -181,6 +181,9 @@ func (t *tuneCall) train(ctx context.Context, sp search.Space, next func(*tuning
 				return false
 			}
 			delivers = true
+			if b.Epoch() > at.Epoch {
+				m.reloads = true
+			}
 			t.tell(m) // here, because the program's functions run in its own goroutine
 			if err = t.step(ctx, m, b); err != nil {
 				return false

@@ -28,12 +28,14 @@ type tuning struct {
 	held    bool // the memory that these need is in use already, so they are never refused
 
 	// What was found out.
-	seen    []search.Series
-	req     search.Request // what is measured
-	trials  trials
-	last    *trial                  // the one that was measured last
-	refused map[int]report.RuledOut // worker counts that the search may not choose, and why
-	fewer   bool                    // workers have left, and what they have allocated may still be in the heap
+	seen      []search.Series
+	req       search.Request // what is measured
+	trials    trials
+	last      *trial                  // the one that was measured last
+	refused   map[int]report.RuledOut // worker counts that the search may not choose, and why
+	reloads   bool                    // samples are loaded a second time
+	firstPass []search.Series         // what seen was when the last window that began before that had ended
+	fewer     bool                    // workers have left, and what they have allocated may still be in the heap
 
 	// What a run shows, in addition to the loader's counters.
 	asked, delivered int
@@ -47,6 +49,7 @@ type tuning struct {
 
 	// The window that is being measured.
 	trial *trial // nil between windows
+	fresh bool   // it began before samples were loaded a second time
 	cpu   host.Meter
 	began time.Time
 	read  time.Duration // how long the stream had been read at its beginning
@@ -166,6 +169,7 @@ func (t *tuning) beginWindow() {
 	if t.trial = t.trials.at(t.req.Workers); t.trial == nil {
 		t.trial = &trial{told: Trial{Workers: t.req.Workers, PeakExact: !t.live, OtherCPU: -1}}
 	}
+	t.fresh = !t.live && !t.reloads
 	t.cpu, t.began, t.read = t.l.setup.helpers.Beside(t.l.setup.opts.machine.StartCPU()), time.Now(), t.l.counters.reading.Shown()
 }
 
@@ -209,7 +213,9 @@ func (t *tuning) endWindow(w tune.Window) {
 		t.trials = append(t.trials, tr)
 	}
 	t.last = tr
-	t.saw(w.Workers, b)
+	if t.saw(w.Workers, b); t.fresh {
+		t.firstPass = slices.Clone(t.seen)
+	}
 }
 
 // saw adds what was measured of a count.

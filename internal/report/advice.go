@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -39,6 +40,7 @@ type Circumstances struct {
 	Unseen  string  // why Others isn't known
 	Timeout bool    // WithTimeout is given
 	Late    bool    // the time for tuning was over before the search was
+	First   float64 // how many times as long batches took while the dataset was loaded for the first time, at the same counts; 0: not known
 	Drift   float64 // see [Drift]
 }
 
@@ -70,6 +72,9 @@ func (r *Result) Warn(c Circumstances) {
 	if c.Late && float64(chosen.Wait+chosen.Transfer) > hardly*float64(chosen.Mean) {
 		add("the time for tuning was over before the search was: counts that it measured once, or not at all, may be better (WithTuningTime)")
 	}
+	if c.First > muchDrift {
+		add("tuning went through the dataset more than once, and batches took %s longer the first time: the table shows the later times", human.Share(c.First-1))
+	}
 	switch why := r.unsure(); {
 	case len(r.Trials) < 2:
 	case why != "":
@@ -88,24 +93,42 @@ func (r *Result) Warn(c Circumstances) {
 // Drift returns the ratio of the times that iterations took late and early: the median over all worker
 // counts that have enough windows.
 func Drift(seen []search.Series) float64 {
+	return cmp.Or(ratio(seen, func(s search.Series) (late, early []search.Block) {
+		half := len(s.Blocks) / 2
+		if half < 2 {
+			return nil, nil
+		}
+		return s.Blocks[len(s.Blocks)-half:], s.Blocks[:half]
+	}), 1)
+}
+
+// FirstPass returns the ratio of the times in the windows of first and in those that came later.
+func FirstPass(first, seen []search.Series) float64 {
+	return ratio(first, func(f search.Series) (early, later []search.Block) {
+		i := slices.IndexFunc(seen, func(s search.Series) bool { return s.Workers == f.Workers })
+		return f.Blocks, seen[i].Blocks[len(f.Blocks):]
+	})
+}
+
+// ratio returns the median over all counts of the ratio of the median times of two parts of its windows, or 0.
+func ratio(seen []search.Series, parts func(search.Series) (a, b []search.Block)) float64 {
 	var ratios []float64
 	for _, s := range seen {
-		if half := len(s.Blocks) / 2; half >= 2 {
-			ratios = append(ratios, medianTime(s.Blocks[len(s.Blocks)-half:])/medianTime(s.Blocks[:half]))
+		a, b := parts(s)
+		var times [2][]float64
+		for i, blocks := range [][]search.Block{a, b} {
+			for _, one := range blocks {
+				times[i] = append(times[i], float64(max(one.Mean, 1)))
+			}
+		}
+		if len(a) > 0 && len(b) > 0 {
+			ratios = append(ratios, stat.Median(times[0])/stat.Median(times[1]))
 		}
 	}
 	if len(ratios) == 0 {
-		return 1
+		return 0
 	}
 	return stat.Median(ratios)
-}
-
-func medianTime(blocks []search.Block) float64 {
-	times := make([]float64, len(blocks))
-	for i, b := range blocks {
-		times[i] = float64(max(b.Mean, 1))
-	}
-	return stat.Median(times)
 }
 
 // Advise sets Advice: what to work on and what to change, the most useful first.

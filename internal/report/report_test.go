@@ -79,3 +79,16 @@ func TestAtMostThreeLinesOfAdviceStandInTheOrderOfTheirUse(t *testing.T) {
 	require.Contains(t, r.Advice[1], "storage, the network or a lock inside Load sets the pace")
 	require.Contains(t, r.Advice[2], "The garbage collector")
 }
+
+func TestTheFirstPassIsComparedAtTheSameCount(t *testing.T) {
+	blocks := func(means ...time.Duration) (bs []search.Block) {
+		for _, m := range means {
+			bs = append(bs, search.Block{Mean: m})
+		}
+		return bs
+	}
+	first := []search.Series{{Workers: 4, Blocks: blocks(30)}, {Workers: 8, Blocks: blocks(5)}}
+	require.Zero(t, FirstPass(first, first), "nothing came later")
+	seen := []search.Series{{Workers: 4, Blocks: blocks(30, 10, 10)}, {Workers: 8, Blocks: blocks(5)}, {Workers: 1, Blocks: blocks(1)}}
+	require.EqualValues(t, 3, FirstPass(first, seen))
+}
