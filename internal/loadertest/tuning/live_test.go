@@ -531,6 +531,6 @@ func TestALoaderWhoseSourceFlapsIsNotTunedWithoutEnd(t *testing.T) {
 		})
 		l := tuning(t, ds, 4, 64, log.Option())
 		runFor(t, l, 10*time.Minute, func() {})
-		require.LessOrEqual(t, strings.Count(log.String(), "tuning the worker count again"), 8, "%s", &log)
+		require.LessOrEqual(t, strings.Count(log.String(), "tuning the worker count again"), 12, "%s", &log)
 	})
 }
