@@ -146,7 +146,7 @@ func TestTestsNamedInDocumentsExist(t *testing.T) {
 var notRun = map[string]string{
 	"go test ./...":                                       "would run this test again",
 	"go run -C examples/gomlx-digits .":                   "is a module of its own, which has a test",
-	"go run ./examples/experiments choice -budget 10s": "measures for minutes",
+	"go run ./examples/experiments choice": "measures for minutes",
 }
 
 func TestTheCommandsOfTheReadmeRunForANewUser(t *testing.T) {
