@@ -144,8 +144,8 @@ func TestTestsNamedInDocumentsExist(t *testing.T) {
 
 // Commands of the pages that aren't run below, and why.
 var notRun = map[string]string{
-	"go test ./...":                                       "would run this test again",
-	"go run -C examples/gomlx-digits .":                   "is a module of its own, which has a test",
+	"go test ./...":                        "would run this test again",
+	"go run -C examples/gomlx-digits .":    "is a module of its own, which has a test",
 	"go run ./examples/experiments choice": "measures for minutes",
 }
 

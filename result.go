@@ -49,8 +49,8 @@ func (r *Result) trial(workers int) Trial {
 
 // A Result is what [Tune] found. In JSON, durations are whole nanoseconds.
 type Result struct {
-	Workers       int           `json:"workers"`       // the choice: the lowest count that took at most Alpha longer than the fastest
-	Fastest       int           `json:"fastest"`       // the fastest count that may be chosen. If possible, it was measured more than once, and to within ± 50 %
+	Workers       int           `json:"workers"`       // the choice: the lowest count whose time is at most Alpha above the shortest
+	Fastest       int           `json:"fastest"`       // the fastest count that may be chosen, of those measured more than once and to within ± 50 %, if there are any
 	Trials        []Trial       `json:"trials"`        // one per measured worker count, ascending. Counts that memory rules out have none
 	Alpha         time.Duration `json:"alpha_ns"`      // the difference in time that doesn't matter, over Iterations iterations
 	Iterations    int           `json:"iterations"`    // how many iterations Alpha and Trial.Total cover

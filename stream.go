@@ -163,7 +163,7 @@ func (s *Sample) unread() bool {
 type Mix struct {
 	Parts  []int   // number of samples of each part, in the order of Concat; nil for MixedStreams
 	Phases []Phase // the phases of training, in order; the last one never ends
-	Block  int     // number of positions in which each part has its share, rounded; 0 means 1000
+	Block  int     // length of a block in positions; in each block, every part has its share, rounded to whole samples; 0 means 1000
 }
 
 // A Phase is a stretch of training in which the shares of a [Mix] stay the same.
@@ -304,8 +304,8 @@ func (f *funcReader[R]) Close() error {
 // depend on the ranks. Ranks have equally many batches, and may outnumber the shards. [Loader.Resume] works
 // with any number of ranks. With [WithEpochSamples], an epoch begins where the last one ended, so every
 // record comes once before any comes again. If a shard has too few, each missing record is a bad sample, with
-// a *[ShardError]. If it has too many, the last counted one is bad. [WithInterleave] counts the shards of all
-// ranks. With [MixedStreams], the number of ranks can change only between epochs.
+// a *[ShardError]. If a shard has too many, its last record within the count is one. [WithInterleave] counts
+// the shards of all ranks. With [MixedStreams], the number of ranks can change only between epochs.
 type CountedStream interface {
 	Stream
 	Records(shard int) int // returns the number of records of a shard, 0 ≤ shard < Shards. If it returns −1 for any shard, the loader ignores all counts. A shard with 0 records isn't opened. A loader asks once

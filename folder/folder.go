@@ -79,8 +79,8 @@ func with(files *classfolder.Files, fields []nwt.Field, load func(ctx context.Co
 	return &Folder{files, append(slices.Clone(fields), nwt.Field{Name: "label", Type: nwt.Int64}), load}
 }
 
-// With returns a dataset of the same files with other fields and another load. For validation, pass a load
-// that makes no random changes. To make the fields as long as the longest file, ask Lengths.
+// With returns a dataset that has the same files, but loads other fields by another function. For
+// validation, pass a load that makes no random changes. To make the fields as long as the longest file, ask Lengths.
 func (f *Folder) With(fields []nwt.Field, load func(ctx context.Context, path string, dst *nwt.Sample) error) (*Folder, error) {
 	if load == nil {
 		return nil, &nwt.ArgumentError{Name: "folder.Folder.With", Reason: "load is nil"}

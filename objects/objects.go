@@ -24,9 +24,9 @@ type Decode func(ctx context.Context, key string, data []byte, dst *nwt.Sample) 
 // An Option changes how objects are read. If an option is repeated, the last one wins.
 type Option func(*store)
 
-// WithMaxBytes sets how many bytes a sample may have. The default is 1 GiB. A larger object is an error
-// before it is read. If the store doesn't know the object's size, the error comes once the data exceeds the
-// limit.
+// WithMaxBytes sets how many bytes a sample may have. The default is 1 GiB. If an object is larger, loading
+// fails before the object is read. If the store doesn't know the object's size, the error comes once the
+// data exceeds the limit.
 func WithMaxBytes(n int64) Option { return func(s *store) { s.maxBytes = n } }
 
 // New makes a dataset of whole objects: sample i is the object keys.At(i).

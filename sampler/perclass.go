@@ -32,7 +32,7 @@ type ClassBatch struct {
 //
 // The order of an epoch is computed as a whole. For ten million samples in classes of 4, this takes about 0.5
 // s. The first epoch waits for this. The next order is computed in the background once half of an epoch is
-// loaded. The orders of two successive epochs are kept. Each takes 8 bytes for each class in each batch.
+// loaded. The sampler keeps two orders in memory. An order takes 8 bytes for each class in each batch.
 func PerClass(labels []int, b ClassBatch, seed uint64) (nwt.BatchSampler, error) {
 	s := &perClass{classes: b.Classes, each: b.Samples, seed: seed, last: len(labels) - 1}
 	if err := errors.Join(s.group(labels), s.checkSize(len(labels))); err != nil {

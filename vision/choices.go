@@ -38,8 +38,8 @@ func (p *Pipeline) ChoosePixels(dst *nwt.Sample, field int, pixels []byte, heigh
 
 // Load loads another picture of the sample, or the pictures of another field. All pictures must have the size
 // of the first picture, which [Pipeline.Choose] loaded. The pipeline must be the one whose Choose was called,
-// or be made from it by [Pipeline.Companion] or [Pipeline.Masks]. If it is the one whose Choose was called,
-// the picture's colours are changed in the same way as the colours of the first picture.
+// or be made from it by [Pipeline.Companion] or [Pipeline.Masks]. With the
+// pipeline whose Choose was called, colours change in the same way as in the first picture.
 func (d Choices) Load(p *Pipeline, field int, files ...[]byte) error {
 	if d.p == nil {
 		return errNotChosen
@@ -47,9 +47,9 @@ func (d Choices) Load(p *Pipeline, field int, files ...[]byte) error {
 	return d.load(d.dst.Context(), p, field, files)
 }
 
-// LoadPixels does the same as Load for decoded pictures. A picture has height × width pixels of three bytes,
-// or of one byte if it is grey, in the order that the argument layout gives. If the field has several
-// pictures, the argument pixels has all of them, one after the other.
+// LoadPixels does what Load does, but takes decoded pictures. A picture has height × width pixels. A pixel has
+// three bytes, or one byte if the picture is grey. The argument layout says which dimension comes first. If
+// the field has several pictures, the argument pixels has all of them, one after the other.
 func (d Choices) LoadPixels(p *Pipeline, field int, pixels []byte, height, width int, layout Layout) error {
 	if d.p == nil {
 		return errNotChosen

@@ -58,8 +58,8 @@ func OpenFolder(ctx context.Context, dir string, p *Pipeline, opts ...folder.Opt
 	return &Folder{files, p, []nwt.Field{p.Field("image"), {Name: "label", Type: nwt.Int64}}}, nil
 }
 
-// With returns a dataset of the same files with another pipeline, for example one without random transforms
-// for validation.
+// With returns a dataset that loads the same files by another pipeline, for example by one without random
+// transforms for validation.
 func (f *Folder) With(p *Pipeline) (*Folder, error) {
 	if err := checkAlone("Folder.With", p); err != nil {
 		return nil, err

@@ -30,7 +30,7 @@ class Trial:
 class Result:
     """What tuning found. Printed, it is the table.
 
-    workers: the choice, which is the fewest workers that take at most alpha longer than the fastest.
+    workers: the choice. It is the lowest number of workers whose time is at most alpha above the shortest.
     trials: one for each number of workers that was measured.
     alpha: the difference, in seconds over `iterations` batches, that is too small to matter.
     repeatability: the share of repeated tunings that would choose the same number, 0 … 1; 0 if it isn't known.

@@ -1,5 +1,5 @@
-// Nwt-serve serves batches of pictures (from folders or tar shards), of other files or of tokens. Clients are
-// package serve's Open, nwt for Python, and any client of Arrow Flight.
+// Nwt-serve serves batches of pictures (from folders or tar shards), of other files or of tokens. A client
+// is a Go program that calls serve.Open, a Python program with nwt, or any client of Arrow Flight.
 package main
 
 import (
