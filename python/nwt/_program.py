@@ -35,17 +35,25 @@ def find() -> str:
     return found
 
 
-LAUNCHERS = ("RANK", "WORLD_SIZE", "OMPI_", "PMI_", "SLURM_STEP_", "JOB_COMPLETION_INDEX")  # how their variables begin
+# Each launcher sets one of these; WORLD_SIZE=1 is also set by images of containers.
+LAUNCHERS = ("RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "JOB_COMPLETION_INDEX")
 
 
 def _found(program: str | None) -> Any:
-    """What a launcher has set: the rank of this process, how many there are, how many of them on this host, and a text if a launcher was found."""
-    if not any(name.startswith(LAUNCHERS) for name in os.environ):
-        return {"rank": 0, "world": 1, "here": 1}
-    said = subprocess.run([program or find(), "-rank"], check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-    if not said.stdout:
-        raise ValueError(said.stderr.strip().removeprefix("nwt-serve: nwt: "))
-    return json.loads(said.stdout)
+    """What a launcher has set: the rank of this process, how many there are, and a text if a launcher was found."""
+    if not any(map(os.environ.get, LAUNCHERS)) and os.environ.get("WORLD_SIZE", "") in ("", "1"):
+        return {"rank": 0, "world": 1}
+    program = program or find()
+    try:
+        said = subprocess.run([program, "-rank"], check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=60)
+        if said.returncode == 0:
+            return json.loads(said.stdout)
+        error = said.stderr.strip()
+    except (OSError, subprocess.TimeoutExpired, ValueError) as failed:
+        raise Error(f"{program} -rank: {failed}") from None
+    if error.startswith("nwt-serve: nwt: "):
+        raise ValueError(error.removeprefix("nwt-serve: nwt: "))
+    raise Error(f"{program} -rank: {error or f'it ended with status {said.returncode}'}")
 
 
 def place(rank: int | None, world_size: int | None, program: str | None) -> tuple[int, int]:
@@ -64,12 +72,14 @@ def place(rank: int | None, world_size: int | None, program: str | None) -> tupl
     return found["rank"], found["world"]
 
 
-def _sharing(program: str) -> int:
+def _sharing() -> int:
     """How many ranks share the CPUs of this one: fewer than are on this host if the launcher has bound it to some of its parent's."""
-    try:
-        ranks = int(_found(program)["here"])
-    except ValueError:
-        return 1
+    told = [os.environ.get(name, "") for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")]
+    if "SLURM_STEP_NUM_TASKS" in os.environ and "SLURM_GTIDS" in os.environ:
+        told.append(str(os.environ["SLURM_GTIDS"].count(",") + 1))  # lists the ranks of this host
+    if "RANK" not in os.environ and os.environ.get("LOCAL_RANK"):
+        told.append(os.environ.get("WORLD_SIZE", ""))  # by Lightning, on one host
+    ranks = next((max(1, int(one)) for one in told if one.isdigit()), 1)
     try:
         own, parents = (len(os.sched_getaffinity(pid)) for pid in (0, os.getppid()))
     except (AttributeError, OSError):  # not on Linux
@@ -124,7 +134,7 @@ class Program:
             self._again = True
         self._starts, self._came = self._starts + 1, came
         said = Said()
-        sharing = str(_sharing(self._command[0]))
+        sharing = str(_sharing())
         # in torchrun's variables, so that the program takes its share of the CPUs
         environ = os.environ | {"RANK": "0", "WORLD_SIZE": sharing, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": sharing}
         ours: Any = None

@@ -240,6 +240,24 @@ class Arguments(unittest.TestCase):
             with self.assertRaisesRegex(nwt.Error, r"it is missing \(or give rank and world_size\)"):
                 fake.loader()
 
+    def test_a_program_that_cannot_find_the_rank_is_named(self):
+        says = program.folder() / "other"
+        for script, text in (
+            ("echo flag provided but not defined >&2; exit 2", "flag provided"),
+            ("kill -9 $$", "status -9"),
+            ("echo nonsense", "Expecting value"),
+        ):
+            says.write_text(f"#!/bin/sh\n{script}\n")
+            says.chmod(0o700)
+            with self.subTest(script), launched("RANK=0 WORLD_SIZE=2"), mock.patch("nwt._program.find", return_value=str(says)):
+                with self.assertRaisesRegex(nwt.Error, f"^{re.escape(str(says))} -rank: .*{text}"):
+                    fake.loader()
+
+    def test_without_a_launcher_no_program_is_needed(self):
+        for environ in ("", "WORLD_SIZE=1", "RANK=", "OMPI_MCA_btl=self RANKING_URL=x"):
+            with self.subTest(environ), launched(environ), mock.patch("nwt._program.find", side_effect=nwt.Error("it is missing")):
+                self.assertEqual(fake.loader().world_size, 1)
+
     def test_the_ranks_of_a_host_share_its_cpus(self):
         says = program.folder() / "says"  # how many share them
         says.write_text(f'#!/bin/sh\n[ "$1" = - ] || exec {program.program()} "$@"\necho "{{\\"error\\": \\"$LOCAL_WORLD_SIZE of $WORLD_SIZE\\"}}" >&2\n')
@@ -251,6 +269,9 @@ class Arguments(unittest.TestCase):
             ("RANK=3 WORLD_SIZE=16 LOCAL_RANK=3 LOCAL_WORLD_SIZE=8", 12, 96, 1),  # each has its own
             ("RANK=3 WORLD_SIZE=16 LOCAL_RANK=3 LOCAL_WORLD_SIZE=8", 48, 96, 4),  # four are bound to each socket
             ("RANK=x WORLD_SIZE=2", 96, 96, 1),
+            ("RANK=3 WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4", 96, 96, 4),  # a program that sets RANK under mpirun
+            ("RANK=8 WORLD_SIZE=16 SLURM_STEP_NUM_TASKS=16 SLURM_GTIDS=8,9,10,11", 96, 96, 4),
+            ("SLURM_GTIDS=0", 96, 96, 1),  # a batch script
         ):
             with self.subTest(environ), launched(environ):
                 with mock.patch("os.sched_getaffinity", lambda pid, own=own, parents=parents: range(parents if pid else own), create=True):

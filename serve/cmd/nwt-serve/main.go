@@ -222,7 +222,7 @@ func parentsRank(stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	found := map[string]any{"rank": r.Rank, "world": r.World, "here": r.LocalWorld}
+	found := map[string]any{"rank": r.Rank, "world": r.World}
 	if r.Vars != "" {
 		found["text"] = r.String()
 	}
