@@ -175,6 +175,7 @@ func (p *pool) hire() {
 // seat gives a worker its seat and starts its goroutine. The caller holds mu.
 func (p *pool) seat(w *worker) {
 	if p.watchdog != nil {
+		// A clock's lock is taken before mu. A new worker's clock is idle, so Watch takes it from nobody.
 		p.watchdog.Watch(&w.loop.call.clock, func() bool { return p.replace(w) })
 	}
 	p.seats[w.seat] = w

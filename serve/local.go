@@ -71,8 +71,7 @@ func readFrame(r io.Reader, most int) (f frame, err error) {
 
 // Own answers requests of the program that has started this one. The requests come through c, until c or
 // ctx ends. The first message is a document, from which open makes the server. If open fails, Own returns
-// its error. The context that is passed to open ends when Own
-// returns.
+// its error. The context that is passed to open ends when Own returns.
 func Own(ctx context.Context, c io.ReadWriteCloser, open func(ctx context.Context, document []byte) (*Server, error)) (err error) {
 	l := &local{c: c, queue: newQueue()}
 	l.open = func(ctx context.Context, document []byte) (s *Server, failed error) {

@@ -320,14 +320,16 @@ func TestCallsOfAConnectionAreBoundedAndNobodyWatches(t *testing.T) {
 	})
 }
 
-func TestSizesComeInPortions(t *testing.T) {
+func TestSizesComeInPortionsWithinTheSlots(t *testing.T) {
 	const n = 200_000
 	ds := nwt.Sized(nwt.NewDataset(n, drawing{longest: 9}.Fields(), nothing), func(index int, sizes []int) { sizes[0] = index % 7 })
-	inBubble(t, ds, nil, func(b *bubble) {
+	inBubble(t, ds, []serve.ServerOption{serve.WithSlots(1)}, func(b *bubble) {
 		client, conn := b.client()
 		defer conn.Close()
 		stream, err := client.DoAction(b.t.Context(), &flight.Action{Type: "sizes"})
 		require.NoError(t, err)
+		synctest.Wait()
+		require.Equal(t, 1, b.server.Loading())
 		total := 0
 		for {
 			portion, err := stream.Recv()

@@ -148,7 +148,7 @@ func TestTheDefaultIsPreferredToCountsOfAboutItsSize(t *testing.T) {
 	}
 }
 
-func TestConfidenceIsLowWhereAnotherRunMightChooseOtherwise(t *testing.T) {
+func TestRepeatabilityIsLowWhereAnotherRunMightChooseOtherwise(t *testing.T) {
 	clear := Choose(sixteen(), []Series{windows(1, 2000, 2010, 1990, 2005), windows(2, 1000, 1005, 995, 1000)})
 	require.Equal(t, 0.99, clear.Repeatability, "never quite sure")
 	close := Choose(tenth(sixteen()), []Series{windows(2, 1140, 1060, 1180, 1010), windows(3, 1000, 930, 1070, 1000)})

@@ -427,7 +427,7 @@ var (
 type outcome struct {
 	cost   []float64 // of the exhaustive search's, for 64 counts
 	regret []float64 // time at the choice over that of the fastest count, less one
-	sure   float64   // confidence claimed
+	sure   float64   // repeatability claimed
 	same   float64   // share of pairs of runs that choose the same
 	ranges float64   // share of the intervals that hold the truth
 }

@@ -73,12 +73,12 @@ type Config[R any] struct {
 	Pick func() func(from int64) (lanes.Pick, bool)
 }
 
-// A Group holds what the Sets of an epoch that are read side by side share.
+// A Group holds what the sets of an epoch share, which are read side by side.
 type Group struct {
 	Context  context.Context // reading ends when it ends
 	Log      *slog.Logger
 	Mixing   func(bytes int) // called when a shuffle window holds more bytes than before or, if bytes is negative, fewer
-	Ahead    bool            // goroutines read the shards; otherwise the caller of Next does. The fields below matter only if it is set
+	Ahead    bool            // goroutines read the shards; otherwise the caller of next does. The fields below matter only if it is set
 	Watchdog *watch.Watchdog // watches each call of Open and of a Reader; nil: none
 	Stop     func(err error) // called when a reader has ended its goroutine: reading must end
 }
