@@ -247,9 +247,9 @@ func (b *Batch) Shape(field int) []int {
 	return of.slot.places.Shapes[field]
 }
 
-// DevicePtr returns the address of a field on the device. The layout is that of Bytes. On the host, it returns 0.
-// Finish the device's work on a batch before the next iteration. If the batch is retained, finish it before
-// Release.
+// DevicePtr returns the address of a field on the device. The layout is that of Bytes. On the host, it
+// returns 0. Finish the device's work on a batch before the next iteration, or before Release if it is
+// retained.
 func (b *Batch) DevicePtr(field int) uintptr {
 	of := b.live()
 	of.column(field)

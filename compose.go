@@ -17,8 +17,8 @@ import (
 	"github.com/nwt-go/nwt/internal/permute"
 )
 
-// Subset returns the samples of ds at the indices, in the order of the indices. It copies the slice. If a
-// sample occurs twice, it is augmented differently each time.
+// Subset returns the samples of ds at the indices, in that order. It copies the slice. If a sample occurs
+// twice, each is augmented differently.
 func Subset(ds Dataset, indices []int) (Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {
@@ -368,8 +368,8 @@ func (p *parts) find(ds Dataset) (number int, err error) {
 // element up to the length. The loader then needn't clear a sample's place first. If Load breaks the promise,
 // elements that it leaves out hold an earlier sample's values. [FromSlices], [Cached], [Precompute] and
 // vision's Folder make this promise. [Subset], [Split], [Concat], [Zip] and [Sized] make it if all their
-// datasets do. A dataset of yours makes the promise by a method WritesAll(used Dataset) bool. Return whether
-// used is the receiver. If it isn't, another type embeds yours, and that type's Load may write less.
+// datasets do. A dataset of yours makes it by a method WritesAll(asked Dataset) bool. Return whether asked is
+// the receiver. If not, another type embeds yours, and its Load may write less.
 func WritesAll(ds Dataset) Dataset {
 	if ds == nil || overwrites(ds) {
 		return ds
@@ -406,9 +406,9 @@ func (d *promised) parts() []Dataset       { return []Dataset{d.Dataset} }
 func (d *promised) Fingerprint() string    { return fingerprint(d.Dataset) }
 
 // Split cuts a dataset into random parts, one per share. The shares must be above 0 and add up to 1. No part
-// may be empty. The same seed gives the same parts. If the dataset grows, the parts are entirely different,
-// so save which samples are in which part. Each part is a [SubsetDataset]. If ds is a [BatchDataset] or a
-// [SizedDataset], so is each part. Package split divides by classes, and into folds.
+// may be empty. The same seed gives the same parts. If the dataset grows, all parts change, so save which
+// samples are in which part. Each part is a [SubsetDataset], and a [BatchDataset] or [SizedDataset] if ds is.
+// Package split divides by classes, and into folds.
 func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 	n, _, err := checkIndexed(ds)
 	if err != nil {

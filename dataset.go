@@ -294,12 +294,12 @@ func sizesOfParts(ds []Dataset, layoutOf func(part int) *fieldSet) []func(index 
 
 // A Fingerprinter is a [Dataset], [Stream] or [Sampler] that can say what its samples or its order depend on,
 // such as the names, sizes and times of files. Equal fingerprints mean the same samples, in this run and
-// later. If a fingerprint isn't known, it is "". Fingerprint must be quick, or remember its result.
+// later. An unknown fingerprint is "". Fingerprint must be quick, or remember its result.
 //
 // If a dataset's fingerprint has changed, [Precompute] writes its file anew. If the fingerprint of a dataset
 // or sampler has changed, [Loader.Resume] in mid-epoch returns an error. A dataset that this module makes of
-// other datasets or of streams passes on their fingerprints. [Subset], [Split], [Concat] and package packing
-// add their own arguments. A fingerprint doesn't cover the function of a [Map].
+// others or of streams passes on their fingerprints. [Subset], [Split], [Concat] and package packing add
+// their own arguments. The function of a [Map] isn't covered.
 type Fingerprinter interface{ Fingerprint() string }
 
 // fingerprint returns the fingerprint of a dataset, stream or sampler, or "" if it has none.

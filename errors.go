@@ -30,13 +30,13 @@ const goneBack = "the batch had gone back to the loader: call Retain to keep it 
 // nilBatch says why a loop body got no batch, and what to do.
 const nilBatch = "nwt: the batch is nil, because the epoch ended with an error: check the error first"
 
-// A LoadError says which sample couldn't be loaded, and why. For a stream, Err names the record.
+// A LoadError says which sample couldn't be loaded, and why.
 type LoadError struct {
 	Index    int // index in the dataset; −1 if the sampler, WithWorkerInit or WithBatchTransform failed
 	Position int // position in the epoch over all ranks, as [Sample.Position] returns it; −1 if WithWorkerInit, WithBatchTransform or BatchSampler.Start failed
 	Epoch    int
 	Worker   int
-	Err      error  // the cause; for a panic, its value, file and line
+	Err      error  // the cause; for a panic, its value, file and line. For a stream, it names the record
 	Stack    []byte // stack of a panic; nil if there was none
 
 	origin string // names the sample in the datasets that its dataset was made of
@@ -54,8 +54,8 @@ func (e *LoadError) Error() string {
 
 func (e *LoadError) Unwrap() error { return e.Err }
 
-// A ShardError says at which record the reading of a shard failed. The rest of the shard is lost, and counts
-// as one bad sample. In a [CountedStream], each lost record counts.
+// A ShardError says at which record the reading of a shard failed. The rest of the shard is lost: one bad
+// sample, or in a [CountedStream] one per record.
 type ShardError struct {
 	Shard  int
 	Record int // number of the record in its shard, from 0

@@ -21,8 +21,8 @@ import (
 )
 
 // A Loader feeds the batches of a dataset to a training loop. Any goroutine may call its methods. Functions
-// that the loader calls, such as a dataset's Load or a log's handler, may call them too. Such functions must
-// not call Close or start an epoch.
+// that the loader calls, such as Load or a log's handler, may call all but Close and those that start an
+// epoch.
 type Loader struct {
 	_ [0]sync.Mutex // lets vet find copies, which wouldn't keep the engine alive
 	// Neither the engine nor its batches refer to the Loader, so a Loader that the program has lost can
@@ -84,8 +84,8 @@ func (l *engine) closeLost(made string) {
 	l.close()
 }
 
-// Close ends the running epoch, waits for its loads, and frees the memory. The memory of batches in use is
-// freed when they are released. A second call of Close waits for the first.
+// Close ends the running epoch, waits for its loads, and frees the memory. Batches in use are freed once
+// released. A second call waits for the first.
 func (l *Loader) Close() error {
 	l.lost.Stop()
 	l.engine.close()
@@ -246,7 +246,7 @@ func (l *engine) resume(ctx context.Context, s State, last int, yield func(*Batc
 	l.iterate(ctx, s, last, yield)
 }
 
-// ResumeEpochs yields the rest of an epoch, as [Loader.Resume] does, and then the epochs up to end−1.
+// ResumeEpochs does what [Loader.Resume] does, then yields epochs up to end−1.
 func (l *Loader) ResumeEpochs(ctx context.Context, s State, end int) iter.Seq2[*Batch, error] {
 	return l.sequence(func(yield func(*Batch, error) bool) {
 		switch {

@@ -229,8 +229,8 @@ func WithBatchSize(n int) Option {
 	return number("WithBatchSize", everywhere|inPrecompute, n, 1, ring.MaxPlaces, func(o *options) { o.batchSize = n })
 }
 
-// WithWorkers sets how many goroutines load samples, 0 … 1024. The default is GOMAXPROCS. With 0, the
-// goroutine of the loop loads them. [Tune] ignores this option.
+// WithWorkers sets how many goroutines load samples, 0 … 1024, by default GOMAXPROCS. With 0, the loop's
+// goroutine loads them. [Tune] ignores this option.
 func WithWorkers(n int) Option {
 	return number("WithWorkers", inLoader|inPrecompute, n, 0, maxWorkers, func(o *options) { o.workers = n })
 }
@@ -243,7 +243,7 @@ func WithPrefetch(batches int) Option {
 }
 
 // WithShuffle gives every epoch another order, computed from seed and epoch. It also seeds [Sample.Rand] and
-// [Batch.Rand]. By default, samples come in the dataset's order.
+// [Batch.Rand]. By default, nothing is shuffled.
 func WithShuffle(seed uint64) Option {
 	return option("WithShuffle", everywhere, nil, func(o *options) { o.shuffle, o.shuffled = true, seed })
 }
@@ -338,9 +338,9 @@ func WithInterleave(shards int) Option {
 
 const defaultWindow = 1024
 
-// WithShuffleWindow sets how many records of a stream [WithShuffle] mixes with each other, 1 … 2²⁴. The
-// default is 1024. The order depends on this number. The records are kept in memory: 1024 records of 4 MB
-// take 4 GB. If they take more than an eighth of the memory left, a warning is logged: see Stats.WindowBytes.
+// WithShuffleWindow sets how many records of a stream [WithShuffle] mixes, 1 … 2²⁴. The default is 1024. The
+// order depends on this number. The records are kept in memory: 1024 records of 4 MB take 4 GB. If they take
+// more than an eighth of the memory left, a log line warns: see Stats.WindowBytes.
 func WithShuffleWindow(samples int) Option {
 	return number("WithShuffleWindow", everywhere|ofStreams, samples, 1, 1<<24, func(o *options) { o.window = samples })
 }
@@ -460,8 +460,8 @@ func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	return option("WithStep", inTune, errorIf(f == nil, "WithStep", nil, "the function is nil"), func(o *options) { o.step = f }, true)
 }
 
-// WithProgress makes [Tune] and [Precompute] call f whenever there is something new to show. Without it, they
-// log a line every 10 s, and Tune also logs at its beginning and end.
+// WithProgress makes [Tune] and [Precompute] call f whenever there is something new. Otherwise they log a
+// line every 10 s, and Tune also its beginning and end.
 func WithProgress(f func(Progress)) Option {
 	return option("WithProgress", inTune|ofProgress, errorIf(f == nil, "WithProgress", nil, "the function is nil"), func(o *options) { o.progress = f })
 }
@@ -516,9 +516,7 @@ func (o *options) logUndivided() {
 // bounds each of these calls, but not the waits.
 //
 // An error is temporary if it has a method Temporary() bool that returns true. Timeouts have this method, and
-// [Retryable] adds it. If the method returns false, the error isn't temporary. Without the method, an error
-// is temporary if
-//
+// [Retryable] adds it. If it returns false, the error isn't temporary. Without it, an error is temporary if
 //   - a connection was reset or refused, or a host or network is unreachable
 //   - it is [io.ErrUnexpectedEOF], or ESTALE or EIO of a network file system
 //   - its method HTTPStatusCode() int returns 408, 429 or 5xx

@@ -20,8 +20,8 @@ import (
 
 // Precompute keeps the samples of ds in a file at path. The first run loads the samples and writes the file.
 // Later runs map the file into memory. Precompute writes the file anew if it is cut short, or if the fields,
-// the number of samples, the argument version or the fingerprint (see [Fingerprinter]) has changed. If the
-// samples depend on anything else, change the version whenever that changes.
+// the length, the version or the fingerprint (see [Fingerprinter]) has changed. If samples depend on anything
+// else, change the version with it.
 //
 // If the file exists, Precompute compares two of its samples with what [LoadSample] returns, and returns an
 // error if they differ. If ds can't load them, or loads them differently each time, Precompute only logs

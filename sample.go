@@ -88,8 +88,7 @@ func (c *common) column(field int) *layout.Column {
 // slice.
 func (s *Sample) Shape(field int) []int { return s.common.column(field).Dims }
 
-// Fields returns the layout of the sample: the fields of its dataset, with the shapes that [Sample.Shape]
-// returns.
+// Fields returns the dataset's fields, with the shapes of [Sample.Shape].
 func (s *Sample) Fields() (fields []Field) {
 	for _, c := range s.common.mem.Columns {
 		fields = append(fields, Field{Name: c.Name, Type: DType(c.Type), Shape: slices.Clone(c.Dims), RaggedDims: c.Free})
@@ -253,11 +252,11 @@ func (s *Sample) Epoch() int {
 	return s.common.span.epoch
 }
 
-// Context returns the context of the call of Load that loads the sample. It is for code that is given only
-// the sample. With [WithTimeout], the context ends when the call is given up.
+// Context returns the context of the Load that loads the sample. It is for code that is given only the
+// sample. [WithTimeout] ends it with the call.
 func (s *Sample) Context() context.Context { return s.common.scratch.ctx }
 
-// Worker returns the number of the worker, from 0. It returns 0 if no worker loads the sample.
+// Worker returns the worker's number, from 0; 0 if no worker loads the sample.
 func (s *Sample) Worker() int { return s.common.worker }
 
 // begin makes s another sample of its batch.

@@ -61,9 +61,8 @@ func AddField[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, "AddField", Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
 }
 
-// AddRagged adds a field whose size varies by sample. The argument dims says how many dimensions vary, from
-// the first on. The argument shape is the largest size. For example, AddRagged[int32](&s, "tokens", 1, 512)
-// adds a field of up to 512 tokens. See [Field].
+// AddRagged adds a field whose size varies by sample. The first dims dimensions vary, up to their size in
+// shape. For example, AddRagged[int32](&s, "tokens", 1, 512) adds a field of up to 512 tokens. See [Field].
 func AddRagged[T Element](s *Schema, name string, dims int, shape ...int) Column[T] {
 	if dims < 1 || dims > len(shape) {
 		panic(fmt.Sprintf("nwt: AddRagged: field %q: dims is %d: must be 1 … %d, the dimensions of shape %v, which comes after dims", name, dims, len(shape), slices.Clone(shape)))
@@ -142,9 +141,9 @@ func (c Column[T]) Of(v View) []T {
 	return elements[T](b)
 }
 
-// Set copies values to the column's place in a sample. If only the field's first dimension is ragged, Set
-// also sets its length. If the number of values doesn't fit the place, Set panics. The sample is then bad,
-// with a [LoadError] that names the field.
+// Set copies values to the column's place in a sample. If only the first dimension is ragged, Set also sets
+// its length. If the number of values is wrong, Set panics, and the sample is bad. Its [LoadError] names the
+// field.
 func (c Column[T]) Set(dst *Sample, values ...T) {
 	place, there := dst.bytesOf(c.index)
 	c.check(there)
@@ -281,8 +280,8 @@ func (t *DType) UnmarshalText(name []byte) error {
 	return fmt.Errorf("nwt: unknown type %q: must be one of Bool … Float64", name)
 }
 
-// Element constrains the Go types of field elements: the basic types and types defined from them. For
-// Float16, use [F16] or uint16. For BFloat16, use [BF16] or uint16.
+// Element constrains field elements to basic types and types defined from them. For Float16, use [F16] or
+// uint16; for BFloat16, [BF16] or uint16.
 type Element interface {
 	~bool | ~uint8 | ~int8 | ~uint16 | ~int16 | ~uint32 | ~int32 | ~int64 | ~float32 | ~float64
 }

@@ -43,8 +43,8 @@ type ShardReader interface {
 	Close() error // called at the end of the shard or earlier
 }
 
-// A Skipper passes over records fast. Without Skip, [Loader.Resume] reads and drops the records before the
-// state, and ranks that share a shard read and drop each other's records.
+// A Skipper passes over records fast. Without Skip, [Loader.Resume] reads the records before the state, and
+// ranks that share a shard read each other's.
 type Skipper interface {
 	ShardReader
 	// Skip passes over at most n records, n ≥ 1, and returns how many. If it returns 0 and no error, the
@@ -220,7 +220,7 @@ func MixedStreams(m Mix, seed uint64, streams ...Stream) (Dataset, error) {
 //
 // A []byte record is copied, so read may reuse it. Any other record must not change until load has seen it.
 // Resume reads the records that it passes over. If that is slow, let read yield only each record's place, and
-// fetch the record in load. A type that embeds the stream and has a method Records is a [CountedStream].
+// fetch it in load. A type that embeds the stream and adds Records is a [CountedStream].
 func NewStream[R any](fields []Field, shards int, read func(ctx context.Context, shard int) iter.Seq2[R, error], load func(ctx context.Context, r R, dst *Sample) error) Stream {
 	return &funcStream[R]{slices.Clone(fields), shards, read, load}
 }
@@ -300,12 +300,12 @@ func (f *funcReader[R]) Close() error {
 	return nil
 }
 
-// A CountedStream is a [Stream] that knows how many records its shards have. So the order of an epoch doesn't
-// depend on the ranks. Ranks have equally many batches, and may outnumber the shards. [Loader.Resume] works
-// with any number of ranks. With [WithEpochSamples], an epoch begins where the last one ended, so every
-// record comes once before any comes again. If a shard has too few, each missing record is a bad sample, with
-// a *[ShardError]. If a shard has too many, its last record within the count is one. [WithInterleave] counts
-// the shards of all ranks. With [MixedStreams], the number of ranks can change only between epochs.
+// A CountedStream knows how many records its shards have. So the order of an epoch doesn't depend on the
+// ranks. Ranks have equally many batches, and may outnumber the shards. [Loader.Resume] works with any number
+// of ranks. With [WithEpochSamples], an epoch begins where the last one ended, so every record comes once
+// before any comes again. If a shard has too few, each missing record is a bad sample, with a *[ShardError].
+// If it has too many, the last within the count is one. [WithInterleave] counts the shards of all ranks. With
+// [MixedStreams], the number of ranks can change only between epochs.
 type CountedStream interface {
 	Stream
 	Records(shard int) int // returns the number of records of a shard, 0 ≤ shard < Shards. If it returns −1 for any shard, the loader ignores all counts. A shard with 0 records isn't opened. A loader asks once

@@ -25,8 +25,8 @@ import (
 // of loading and of the step. If no count fits into memory, Tune returns an error. If ctx ends before the
 // result is complete, Tune returns the context's error.
 //
-// On Linux, Tune resets the process's peaks of memory: VmHWM, and the maximum resident set of getrusage.
-// Afterwards they count from Tune's last measurement.
+// On Linux, Tune resets the process's peaks of memory: VmHWM, and the maximum resident set of getrusage. They
+// then count from Tune's last measurement.
 func Tune(ctx context.Context, ds Dataset, opts ...Option) (*Result, error) {
 	src, err := newSetup(ds, opts)
 	if err != nil {
