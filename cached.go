@@ -8,11 +8,10 @@ import (
 	"github.com/nwt-go/nwt/internal/cache"
 )
 
-// Cached keeps the samples of ds in memory, outside the Go heap. They take at most maxBytes, plus 8 bytes per
-// sample. A sample that doesn't fit is loaded anew each time. A kept sample is what [LoadSample] returns, the
-// same in every epoch, so augment it in a [Map] over the cache. The cache calls Load of ds, not LoadMany.
-// [Stats] counts the memory. To let Stats find a cache in a dataset of yours, return it from a method
-// Unwrap() []Dataset.
+// Cached keeps the samples of ds in memory, outside the Go heap, in at most maxBytes plus 8 bytes per sample.
+// A sample that doesn't fit is loaded anew each time. A kept sample is what [LoadSample] returns, the same in
+// every epoch, so augment it in a [Map] over the cache. The cache calls Load of ds, not LoadMany. [Stats]
+// counts the memory, also in a dataset of yours with Unwrap.
 func Cached(ds Dataset, maxBytes int64) *Cache {
 	n, l, err := checkIndexed(ds)
 	switch {
@@ -111,7 +110,7 @@ func cacheBytes(ds Dataset) int64 {
 // processesOf returns the processes that load for ds, or for a dataset that it is made of.
 func processesOf(ds Dataset) (ids []int) {
 	visit(ds, func(ds Dataset) {
-		if d, ok := ds.(interface{ Processes() []int }); ok {
+		if d, ok := ds.(ProcessDataset); ok {
 			ids = append(ids, d.Processes()...)
 		}
 	})

@@ -15,8 +15,14 @@ import (
 
 // A Dataset loads samples by their index. Many goroutines call Load at once, even for samples of the same
 // batch. Load must not keep dst or slices of it. Load must not close the loader. Elements that Load doesn't
-// write are zero; see [WritesAll]. The loader also looks for optional methods, such as those of
-// [BatchDataset] and [SizedDataset]: docs/datasets.md lists them.
+// write are zero. A dataset may also be a [BatchDataset], [SizedDataset], [SubsetDataset], [ProcessDataset]
+// or [Fingerprinter], and have the methods below. A method with another name or signature is ignored. For
+// methods of errors, see [WithErrorBudget] and [WithRetry].
+//   - WritesAll(asked Dataset) bool: whether Load writes all, see [WritesAll]
+//   - Classes() []string: the names of the classes, which [Concat] compares
+//   - Path(index int) string: the file of a sample, for errors
+//   - Unwrap() []Dataset: the datasets that it is made of, for [Tune] and [Stats]
+//   - Remembers() (owner any, bytes int64): memory for [Stats], once per owner
 type Dataset interface {
 	// Len returns the number of samples, which must be the same on all ranks. The loader calls it at the
 	// beginning of each epoch. Until the epoch is over, neither Len nor the sample of an index may change.
@@ -34,6 +40,13 @@ type BatchDataset interface {
 	// temporary error, the loader calls LoadMany again, as [WithRetry] says. If it still fails, the loader
 	// logs that and loads by halves, down to single calls of Load, so that good samples aren't lost.
 	LoadMany(ctx context.Context, indices []int, dst []*Sample) error
+}
+
+// A ProcessDataset loads samples in other processes, such as decoders. [Tune] counts their CPU time and
+// memory, and [Stats] their memory.
+type ProcessDataset interface {
+	Dataset
+	Processes() []int // returns the ids of the processes that load for it now. Any goroutine may call it
 }
 
 // NewDataset makes a dataset of n samples. Its method Load calls load, which must follow the rules of

@@ -101,6 +101,8 @@ func (h *helper) Close() error {
 	return errorOr(h.ask.Close(), h.cmd.Wait())
 }
 
+var _ nwt.ProcessDataset = (*helped)(nil)
+
 func (d *helped) Processes() (ids []int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

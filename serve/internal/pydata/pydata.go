@@ -227,6 +227,8 @@ func (d *Dataset) Fingerprint() string {
 // Tree says how the program's samples are divided into fields.
 func (d *Dataset) Tree() string { return d.about.Tree }
 
+var _ nwt.ProcessDataset = (*Dataset)(nil)
+
 // Processes returns the processes that load for the dataset.
 func (d *Dataset) Processes() []int {
 	d.mu.Lock()
