@@ -18,6 +18,7 @@ import (
 // A View is a *[Sample] or a *[Batch], from which [Values] reads.
 type View interface {
 	Bytes(field int) []byte // returns the memory of a field
+	Shape(field int) []int  // returns the shape of a field in the sample or batch
 	bytesOf(field int) ([]byte, *layout.Column)
 }
 
@@ -121,8 +122,7 @@ func ColumnOf[T Element](of interface{ Fields() []Field }, name string) (Column[
 	return c, nil
 }
 
-// A Column is a field of a [Schema], with elements of type T. Its methods do the same as those of [Sample]
-// and [Batch], without a field number.
+// A Column is a [Schema]'s field of type T. Its methods need no field number.
 type Column[T Element] struct {
 	index int
 	name  string
@@ -166,12 +166,23 @@ func (c *Column[T]) panicLength(there *layout.Column, n int) {
 	panic(fmt.Sprintf("nwt: field %q: %d values for shape %v: must be %d", c.name, n, there.Dims, there.Size/c.dtype.Size()))
 }
 
-func (c Column[T]) SetLen(s *Sample, n int)         { s.SetLen(c.in(s), n) }
+// SetLen sets the column's length in a sample: see [Sample.SetLen].
+func (c Column[T]) SetLen(s *Sample, n int) { s.SetLen(c.in(s), n) }
+
+// SetShape sets all ragged dimensions in a sample: see [Sample.SetShape].
 func (c Column[T]) SetShape(s *Sample, dims ...int) { s.SetShape(c.in(s), dims...) }
-func (c Column[T]) Len(s *Sample, dim int) int      { return s.Len(c.in(s), dim) }
-func (c Column[T]) Lens(b *Batch, dim int) []int32  { return b.Lens(c.in(b), dim) }
-func (c Column[T]) Shape(b *Batch) []int            { return b.Shape(c.in(b)) }
-func (c Column[T]) DevicePtr(b *Batch) uintptr      { return b.DevicePtr(c.in(b)) }
+
+// Len returns the length that was set in a sample: see [Sample.Len].
+func (c Column[T]) Len(s *Sample, dim int) int { return s.Len(c.in(s), dim) }
+
+// Lens returns the length of each sample of a batch: see [Batch.Lens].
+func (c Column[T]) Lens(b *Batch, dim int) []int32 { return b.Lens(c.in(b), dim) }
+
+// Shape returns the shape that [Sample.Shape] or [Batch.Shape] returns.
+func (c Column[T]) Shape(v View) []int { return v.Shape(c.in(v)) }
+
+// DevicePtr returns the column's address on the device: see [Batch.DevicePtr].
+func (c Column[T]) DevicePtr(b *Batch) uintptr { return b.DevicePtr(c.in(b)) }
 
 // in returns the column's number in a view, which must be of this schema.
 func (c *Column[T]) in(v View) int {

@@ -190,7 +190,7 @@ func ExampleTokenBatches() {
 	var schema nwt.Schema
 	text := nwt.AddRagged[uint8](&schema, "text", 1, 100)
 	ds := nwt.Sized(nwt.NewDataset(len(texts), schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
-		dst.SetLen(text.Field(), copy(text.Of(dst), texts[i]))
+		text.SetLen(dst, copy(text.Of(dst), texts[i]))
 		return nil
 	}), func(i int, sizes []int) { sizes[0] = len(texts[i]) })
 	order, err := sampler.TokenBatches(len(texts), func(i int) int { return len(texts[i]) }, sampler.Tokens{Max: 12}, 1)
@@ -206,7 +206,7 @@ func ExampleTokenBatches() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Printf("%d %q\n", batch.Shape(text.Field()), text.Of(batch))
+		fmt.Printf("%d %q\n", text.Shape(batch), text.Of(batch))
 	}
 	// Output:
 	// [1 6] "longer"

@@ -32,11 +32,11 @@ func sceneSize(i int) (height, width, n int) { return 40 + i*7%25, 60 + i*11%37,
 func scenes(n int) (nwt.Dataset, []nwt.Option, error) {
 	ds := nwt.NewDataset(n, sceneSchema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
 		height, width, n := sceneSize(i)
-		dst.SetShape(scene.Field(), height, width)
+		scene.SetShape(dst, height, width)
 		boxes.SetLen(dst, n)
 		things.SetLen(dst, n)
 		flipped := dst.Rand().IntN(2) == 1
-		row := dst.Shape(scene.Field())[1] * 3 // of the batch, whose rows may be longer than the picture's
+		row := scene.Shape(dst)[1] * 3 // of the batch, whose rows may be longer than the picture's
 		for y := range height {
 			drawRow(scene.Of(dst)[y*row:][:width*3], i, y, flipped)
 		}

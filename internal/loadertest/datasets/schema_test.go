@@ -72,6 +72,8 @@ func TestAColumnDoesByItselfWhatSamplesAndBatchesDoByFieldNumber(t *testing.T) {
 	text := nwt.AddRagged[uint16](&s, "text", 1, 4, 2)
 	alien := nwt.AddRagged[uint16](&other, "alien", 1, 4, 2)
 	l := kit.NewLoader(t, nwt.NewDataset(3, s.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		require.Equal(t, []int{4, 2}, text.Shape(dst))
+		require.Panics(t, func() { alien.Shape(dst) })
 		text.SetLen(dst, i)
 		return nil
 	}))
