@@ -8,10 +8,10 @@ import (
 	"github.com/nwt-go/nwt/internal/cache"
 )
 
-// Cached keeps the samples of ds in memory, outside the Go heap, in at most maxBytes plus 8 bytes per sample.
-// A sample that doesn't fit is loaded anew each time. A kept sample is what [LoadSample] returns, the same in
-// every epoch, so augment it in a [Map] over the cache. The cache calls Load of ds, not LoadMany. [Stats]
-// counts the memory, also in a dataset of yours with Unwrap.
+// Cached keeps samples of ds in memory outside the Go heap, in at most maxBytes plus 8 bytes per sample. A
+// sample that doesn't fit is loaded anew each time. A kept sample is what [LoadSample] returns, the same in
+// every epoch, so augment it in a [Map] over the cache. The cache calls Load, not LoadMany. [Stats] counts
+// the memory. [NewLoader] checks the arguments.
 func Cached(ds Dataset, maxBytes int64) *Cache {
 	n, l, err := checkIndexed(ds)
 	switch {

@@ -251,7 +251,8 @@ func (d *concat) loadHere(ctx context.Context, ds Dataset, indices []int, dst []
 }
 
 // Map returns a dataset with the given fields. For each sample, it loads a sample of ds into src, and then
-// calls f, which writes dst. Function f may also write to src. Both samples have the same Rand.
+// calls f, which writes dst. f may also write to src. Both samples have the same Rand. [NewLoader] checks the
+// arguments.
 func Map(ds Dataset, fields []Field, f func(ctx context.Context, src, dst *Sample) error) Dataset {
 	_, src, err := checkIndexed(ds)
 	switch {

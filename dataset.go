@@ -50,7 +50,7 @@ type ProcessDataset interface {
 }
 
 // NewDataset makes a dataset of n samples. Its method Load calls load, which must follow the rules of
-// [Dataset].
+// [Dataset]. [NewLoader] checks the arguments.
 func NewDataset(n int, fields []Field, load func(ctx context.Context, index int, dst *Sample) error) Dataset {
 	return &funcDataset{n: n, fields: fields, load: load}
 }
@@ -261,7 +261,7 @@ type SizedDataset interface {
 	Sizes(index int, sizes []int)
 }
 
-// Sized makes a [SizedDataset] of ds. Its method Sizes calls sizes.
+// Sized makes a [SizedDataset] of ds and sizes. [NewLoader] checks the arguments.
 func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
 	_, _, err := checkIndexed(ds)
 	switch {

@@ -24,7 +24,6 @@
 //	}
 //
 // Tuning and training take options of the same type:
-//
 //   - What a batch contains: [WithBatchSize], [WithDropLast], [WithShuffle], [WithSampler], [WithSeed];
 //     for streams also [WithInterleave], [WithShuffleWindow], [WithEpochSamples].
 //   - How batches are loaded: [WithWorkers], [WithAutoWorkers], [WithPrefetch], [WithUnordered],
@@ -41,4 +40,7 @@
 // [Batch] takes 32 bytes of the heap. Its samples lie in memory that the loader reuses. If Load fails, panics
 // or exceeds [WithTimeout], the epoch ends with an error that names the sample. Before the error, the epoch
 // yields all earlier batches.
+//
+// A function that returns an error checks its arguments at once. [NewLoader] and [Tune] check those of options,
+// [NewDataset], [Map], [Sized], [Cached] and [Streamed].
 package nwt

@@ -32,8 +32,8 @@ type Loader struct {
 }
 
 // NewLoader makes a loader. The loader has workers and memory from its first epoch until [Loader.Close]. If
-// the program forgets to close the loader, the garbage collector closes it, with a warning. The error joins an
-// *[ArgumentError] for each bad argument, also of [NewDataset].
+// the program forgets to close the loader, the garbage collector closes it, with a warning. The error joins
+// an *[ArgumentError] for each bad argument, also of the options and of ds.
 func NewLoader(ds Dataset, opts ...Option) (*Loader, error) {
 	s, err := newSetup(ds, opts) // checked; nothing is loaded yet
 	if err != nil {

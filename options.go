@@ -229,8 +229,8 @@ func WithBatchSize(n int) Option {
 	return number("WithBatchSize", everywhere|inPrecompute, n, 1, ring.MaxPlaces, func(o *options) { o.batchSize = n })
 }
 
-// WithWorkers sets how many goroutines load samples, 0 … 1024, by default GOMAXPROCS. With 0, the loop's
-// goroutine loads them. [Tune] ignores this option.
+// WithWorkers sets how many goroutines load samples, 0 … 1024. The default is GOMAXPROCS. With 0, the loop's
+// goroutine does. [Tune] ignores WithWorkers.
 func WithWorkers(n int) Option {
 	return number("WithWorkers", inLoader|inPrecompute, n, 0, maxWorkers, func(o *options) { o.workers = n })
 }
@@ -438,9 +438,8 @@ func WithIterations(n int) Option {
 }
 
 // WithMaxWorkers sets how many workers [Tune] tries at most, 0 … 1024. By default, Tune tries up to two
-// workers per CPU that the process may use. It tries more as long as more workers are faster and CPUs are
-// idle. Without [WithStep], if a batch takes less than 10 ms, Tune stops once it has reached both 64 workers
-// and 4 per CPU.
+// workers per CPU that the process may use, and more while that is faster and CPUs are idle. Without
+// [WithStep], if a batch takes under 10 ms, it stops after both 64 workers and 4 per CPU.
 func WithMaxWorkers(n int) Option {
 	return number("WithMaxWorkers", inTune|inAuto, n, 0, maxWorkers, func(o *options) { o.most = n }, n)
 }
@@ -460,8 +459,8 @@ func WithStep(f func(ctx context.Context, b *Batch) error) Option {
 	return option("WithStep", inTune, errorIf(f == nil, "WithStep", nil, "the function is nil"), func(o *options) { o.step = f }, true)
 }
 
-// WithProgress makes [Tune] and [Precompute] call f whenever there is something new. Otherwise they log a
-// line every 10 s, and Tune also its beginning and end.
+// WithProgress makes [Tune] and [Precompute] call f whenever there is something new. Without it, they log
+// every 10 s, and Tune also its beginning and end.
 func WithProgress(f func(Progress)) Option {
 	return option("WithProgress", inTune|ofProgress, errorIf(f == nil, "WithProgress", nil, "the function is nil"), func(o *options) { o.progress = f })
 }

@@ -54,9 +54,9 @@ type Skipper interface {
 }
 
 // Streamed makes a dataset of a stream. Each rank reads several of its shards at once (see [WithInterleave]),
-// and takes one sample from each shard in turn. [WithShuffle] changes the order of the shards in each epoch,
-// and mixes samples within [WithShuffleWindow]. The order is the same at every worker count. Sample.Index is
-// the position in this order, over all ranks.
+// and takes a sample from each in turn. [WithShuffle] reorders the shards in each epoch, and mixes samples
+// within [WithShuffleWindow]. The order is the same at every worker count. Sample.Index is the position in
+// this order, over all ranks. [NewLoader] checks s.
 //
 // Each rank needs at least one shard. Without [WithEpochSamples], ranks may have different numbers of
 // batches. Neither is true of a [CountedStream]. Up to 256 records per shard are read ahead, but at most

@@ -85,9 +85,8 @@ type cudaDevice struct {
 
 func (d cudaDevice) String() string { return d.name }
 
-// A Device says where batches must end up: [Host], [CUDA], or one that the program makes with package driver.
-// Any goroutine may call its methods. The interface is experimental: it may change once it has run on a real
-// GPU.
+// Experimental: may change in v0. A Device says where batches must end up: [Host], [CUDA], or one made with
+// package driver. Any goroutine may call it.
 type Device interface {
 	String() string                     // returns a name for reports; devices of different speeds must have different names
 	AllocHost(size int) ([]byte, error) // returns memory from which the device copies at full speed, aligned for every type
