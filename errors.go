@@ -68,12 +68,17 @@ func (e *ShardError) Error() string {
 
 func (e *ShardError) Unwrap() error { return e.Err }
 
-// An ArgumentError says which argument can't be used, and why.
+// An ArgumentError says which argument can't be used, and why. Its Code is
+//   - "few-samples": an epoch has no batch
+//   - "state-length", "state-seed", "state-sampler" or "state-data": the state was saved with another length,
+//     seed, sampler or data
+//   - "state-beyond": the state counts more samples than its epoch has
+//   - "": any other error
 type ArgumentError struct {
 	Name   string // the argument: "WithBatchSize", "wds.New" in another package, or "Split: shares[0]" for a part of a value
 	Value  any    // the value, or the part of it that can't be used; nil if Reason contains the value
 	Reason string // what is wrong, and the bounds
-	Code   string // for programs with texts of their own. "few-samples": an epoch has no batch; "state-length", "state-seed", "state-sampler" or "state-data": the state was saved with a different length, seed, sampler or data; "state-beyond": the state counts more samples than its epoch has; "": any other error
+	Code   string // for programs with texts of their own
 }
 
 // Codes of an ArgumentError: an order without a batch; a state of another order, by what differs first; a

@@ -47,7 +47,8 @@ func (r *Result) trial(workers int) Trial {
 	return r.Trials[i]
 }
 
-// A Result is what [Tune] found. In JSON, durations are whole nanoseconds.
+// A Result is what [Tune] found. Its Strategy is "greedy", "exhaustive", or "live" if a loader tuned itself.
+// In JSON, durations are whole nanoseconds.
 type Result struct {
 	Workers       int           `json:"workers"`       // the choice: the lowest count whose time is at most Alpha above the shortest
 	Fastest       int           `json:"fastest"`       // the fastest count that may be chosen, of those measured more than once and to within ± 50 %, if there are any
@@ -59,7 +60,7 @@ type Result struct {
 	Floor    time.Duration `json:"floor_ns"`            // time of an iteration if training never waited, judging by counts at which it hardly waits; 0: not known
 	RuledOut []RuledOut    `json:"ruled_out,omitempty"` // counts that may not be chosen, ascending
 
-	Strategy   string `json:"strategy"` // "greedy", "exhaustive", or "live" if a loader tuned itself
+	Strategy   string `json:"strategy"`
 	Device     string `json:"device"`
 	BatchSize  int    `json:"batch_size"`
 	BatchBytes int64  `json:"batch_bytes"`
@@ -77,11 +78,14 @@ type Result struct {
 	waited time.Duration // the part of Elapsed in which another process tuned
 }
 
-// RuledOut is a worker count that may not be chosen.
+// RuledOut is a worker count that may not be chosen. Its Code is
+//   - "memory": it needs too much memory
+//   - "cpus": it is faster only by taking CPUs from other programs
+//   - "stream", "timeout": 0 workers aren't tried for a stream or WithTimeout
 type RuledOut struct {
 	Workers int    `json:"workers"`
-	Code    string `json:"code"`   // "memory": needs too much memory; "cpus": is faster only by taking CPUs from other programs; "stream" or "timeout": 0 workers aren't tried for a stream or with WithTimeout
-	Reason  string `json:"reason"` // Code in words, with figures
+	Code    string `json:"code"`   // for programs with texts of their own
+	Reason  string `json:"reason"` // what Code says, with figures
 }
 
 // Hardware describes the machine, and how much of it the process may use.
@@ -141,9 +145,9 @@ type Trial struct {
 	OtherCPU     float64 `json:"other_cpu"`     // used by other processes. If this trial was too short to tell, it is their share during all of Tune; −1: not known
 }
 
-// Progress says how far tuning or precomputing has come.
+// Progress says how far tuning or precomputing has come. Its Phase is "measuring", "precomputing" or "done".
 type Progress struct {
-	Phase   string        // "measuring", "precomputing" or "done"
+	Phase   string
 	Workers int           // number of workers that is being measured, or with which samples are precomputed
 	Done    float64       // share of the work that is done, 0 … 1. It never falls
 	Elapsed time.Duration // time since Tune was called, or since Precompute began to load
