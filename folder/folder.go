@@ -23,29 +23,31 @@ type Folder struct {
 }
 
 // An Option changes which files [Open] and vision.OpenFolder take.
-type Option func(*classfolder.Options)
+type Option func(*options)
+
+type options = classfolder.Options
 
 // WithEmptyClasses keeps a class whose folder has no file. Without this option, an empty folder is an error:
 // if its class were left out, all later classes would have other numbers.
-func WithEmptyClasses() Option { return func(o *classfolder.Options) { o.KeepEmpty = true } }
+func WithEmptyClasses() Option { return func(o *options) { o.KeepEmpty = true } }
 
 // WithClasses gives classes their numbers: names[0] is class 0. For validation, pass the Classes of the
 // training folder. Otherwise, if the validation folder lacks a class, all later classes have other numbers.
 // Each class's folder must have one of these names. A name may have no folder, or a folder without files.
 func WithClasses(names []string) Option {
-	return func(o *classfolder.Options) { o.Classes = append([]string{}, names...) }
+	return func(o *options) { o.Classes = append([]string{}, names...) }
 }
 
 // WithoutStrayFiles skips files that are in no class's folder, and broken links next to the folders of the
 // classes. A log line counts them. Without this option, both are errors, because a broken link may have been
 // the folder of a class.
-func WithoutStrayFiles() Option { return func(o *classfolder.Options) { o.SkipStray = true } }
+func WithoutStrayFiles() Option { return func(o *options) { o.SkipStray = true } }
 
 // WithContentFingerprint makes a folder's Fingerprint depend on the first and the last 4 kB of each file, not
 // on the file's time of modification. So a copy of a folder has the same fingerprint. The first call of
 // Fingerprint then opens and reads each file. If only the middle of a file changes and its size stays, the
 // fingerprint stays too.
-func WithContentFingerprint() Option { return func(o *classfolder.Options) { o.Content = true } }
+func WithContentFingerprint() Option { return func(o *options) { o.Content = true } }
 
 // Open lists the files of a folder that have one of the extensions, such as ".wav", in lower or upper case.
 // Without extensions, Open lists all files. It doesn't open the files. If ctx ends, the listing ends too. The

@@ -1,7 +1,7 @@
 // Package split divides a dataset by classes. [nwt.Split] divides it without regard to classes. [Stratified]
 // makes parts that each have their share of every class. [Fold] is for cross-validation. Both look at the
 // class of every sample once. While they run, they take about 40 bytes of memory per sample. Each part is a
-// [nwt.Subset].
+// [nwt.SubsetDataset].
 package split
 
 import (
