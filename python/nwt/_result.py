@@ -13,6 +13,7 @@ class Trial:
     """What was measured at one number of workers. Times are seconds per batch.
 
     low, high: the 95 % interval of mean.
+    p99: the 99th percentile.
     cpu: the share of this rank's CPUs that was in use, 0 … 1.
     memory: bytes, without file pages; 0 if it isn't known.
     """
@@ -21,9 +22,24 @@ class Trial:
     mean: float
     low: float
     high: float
+    p99: float
     wait: float
     cpu: float
     memory: int
+
+
+@dataclasses.dataclass(frozen=True)
+class RuledOut:
+    """A number of workers that may not be chosen.
+
+    code: "memory" if it needs too much memory, "cpus" if it is faster only by taking CPUs from other
+        programs.
+    reason: the code in words, with figures.
+    """
+
+    workers: int
+    code: str
+    reason: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +51,7 @@ class Result:
     alpha: the difference, in seconds over `iterations` batches, that is too small to matter.
     repeatability: the share of repeated tunings that would choose the same number, 0 … 1; 0 if it isn't known.
     floor: how many seconds a batch would take if nothing waited for data; 0 if it isn't known.
+    ruled_out: the numbers of workers that may not be chosen, and why.
     cached: whether the result comes from an earlier run.
     reason: why this is the choice.
     warnings: reasons to trust the choice less.
@@ -51,6 +68,7 @@ class Result:
     cached: bool
     reason: str
     table: str = dataclasses.field(repr=False)
+    ruled_out: list[RuledOut] = dataclasses.field(default_factory=list)
     warnings: list[str] = dataclasses.field(default_factory=list)
     advice: list[str] = dataclasses.field(default_factory=list)
 
@@ -62,7 +80,9 @@ def told(about: dict[str, Any]) -> Result | None:
     """The result in what a server tells of itself."""
     if not (figures := about.get("figures")):
         return None
-    return _of(Result, {**figures, "trials": [_of(Trial, one) for one in figures["trials"]], "table": about["result"]})
+    trials = [_of(Trial, one) for one in figures["trials"]]
+    out = [_of(RuledOut, one) for one in figures.get("ruled_out", [])]
+    return _of(Result, {**figures, "trials": trials, "ruled_out": out, "table": about["result"]})
 
 
 def _of(kind: type[T], figures: dict[str, Any]) -> T:

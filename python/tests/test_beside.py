@@ -25,6 +25,7 @@ from digests import digest, epoch
 
 import nwt
 from nwt import _beside as beside
+from nwt import _result
 
 
 def pictures(**kwargs):
@@ -271,12 +272,23 @@ class Programs(unittest.TestCase):
             self.assertIn(str(result), logged.output[-1])
             self.assertEqual(loader.num_workers, max(1, result.workers))
             (chosen,) = (one for one in result.trials if one.workers == result.workers)
-            self.assertTrue(0 <= chosen.low <= chosen.mean <= chosen.high < 60 and chosen.memory > 2**20, chosen)
+            self.assertTrue(0 <= chosen.low <= chosen.mean <= chosen.high < 60 and 0 < chosen.p99 < 60 and chosen.memory > 2**20, chosen)
             self.assertEqual([int(row) for row in re.findall(r"^ +(\d+) +[\d.]", str(result), re.MULTILINE)], [one.workers for one in result.trials])
             for text in result.warnings + result.advice:
                 self.assertIn(text, str(result))
             self.assertEqual(pickle.loads(pickle.dumps(result)), result)
         self.assertTrue(list(cache.rglob("workers.json")))
+
+    def test_a_result_says_which_numbers_may_not_be_chosen_and_why(self):
+        trial = {"workers": 2, "mean_ns": 3_000_000, "low_ns": 2_000_000, "high_ns": 4_000_000, "p99_ns": 9_000_000, "wait_ns": 0, "cpu": 0.5, "memory": 0}
+        figures = {
+            "workers": 2, "fastest": 2, "trials": [trial], "alpha_ns": 0, "iterations": 100, "repeatability": 0, "floor_ns": 0, "cached": False, "reason": "",
+        }  # fmt: skip
+        self.assertEqual(_result.told({"result": "", "figures": figures}).ruled_out, [])  # as Go leaves it out
+        figures["ruled_out"] = [{"workers": 8, "code": "memory", "reason": "needs 9 GB of 8 GB"}]
+        result = _result.told({"result": "", "figures": figures})
+        self.assertEqual(result.ruled_out, [nwt.RuledOut(8, "memory", "needs 9 GB of 8 GB")])
+        self.assertEqual(result.trials[0].p99, 0.009)
 
     def test_an_iteration_goes_on_across_killed_programs(self):
         with pictures(shuffle=True, batch_size=1, train=True) as loader, pictures(shuffle=True, batch_size=1, train=True, prefetch=2) as other:
