@@ -14,13 +14,16 @@ import importlib as _importlib
 import typing as _typing
 
 from ._beside import Files, ImageFolder, Images, Tokens, WebDataset
-from ._loader import Loader
+from ._loader import Loader, Stats
 from ._own import Dataset
 from ._result import Result, RuledOut, Trial
-from ._wire import Error, SampleError
+from ._wire import Error, SampleError, State
 
 __version__ = "0.1.0"
-__all__ = ["Dataset", "Error", "Files", "ImageFolder", "Images", "Loader", "Result", "RuledOut", "SampleError", "Tokens", "Trial", "WebDataset"]
+__all__ = [
+    "Dataset", "Error", "Files", "ImageFolder", "Images", "Loader", "Result", "RuledOut",
+    "SampleError", "State", "Stats", "Tokens", "Trial", "WebDataset",
+]  # fmt: skip
 
 for _name in __all__:
     globals()[_name].__module__ = "nwt"  # so errors and help() say nwt.Error, nwt.ImageFolder

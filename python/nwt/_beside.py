@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from . import _check as check
 from . import _children, _result
-from ._loader import Batch, Loader, State, _weakly
+from ._loader import Batch, Loader, _weakly
 from ._program import Program, find
 from ._shared import Shared
-from ._wire import Error
+from ._wire import Error, State
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

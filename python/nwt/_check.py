@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ._wire import State
+
 # What PyTorch's users write first, and what it is here.
 HINTS = {
     "world": "it is world_size",
@@ -151,11 +153,14 @@ def token(value: Any) -> str | None:
     return value
 
 
-def state(value: Any) -> dict[str, Any]:
+def state(value: Any) -> State:
     """A state of an epoch, as state_dict returns it."""
     if not isinstance(value, Mapping) or not {"epoch", "samples"} <= value.keys() or not isinstance(value.get("order", ""), str):
         raise ValueError(f"state={value!r:.200}: must be what state_dict returned, with epoch and samples")
     try:
-        return {key: value[key] if key == "order" else integer(f"state[{key!r}]", value[key], 0) for key in ("epoch", "samples", "order") if key in value}
+        place = State(epoch=integer("state['epoch']", value["epoch"], 0), samples=integer("state['samples']", value["samples"], 0))
     except TypeError as error:
         raise ValueError(str(error)) from None
+    if "order" in value:
+        place["order"] = value["order"]
+    return place

@@ -20,11 +20,10 @@ import numpy.typing as npt
 from . import _check as check
 from . import _children
 from ._program import place
-from ._wire import VERSION, Error, SampleError
+from ._wire import VERSION, Error, SampleError, State
 
 logger = logging.getLogger("nwt")
 
-State = dict[str, Any]
 Batch = dict[str, npt.NDArray[Any]]  # by the names of fields
 Take = Callable[[], Any]  # a batch, how many follow in its epoch, the state after it, and its bad samples
 
@@ -159,11 +158,11 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self._state, self._left = self._start, 1
 
     def state_dict(self) -> State:
-        """The state after the last batch, a small dict that JSON can hold.
+        """The state after the last batch: a small dict, which JSON can hold.
 
         If set_epoch or load_state_dict was called after that batch, the state is the one that this call set.
         """
-        state = dict(self._state)
+        state = self._state.copy()
         return state if self._left else {"epoch": state["epoch"] + 1, "samples": 0}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from . import _check as check
 from . import _children
 from ._beside import DEFAULTS, Flags, Local, More, Options, logger
-from ._loader import State
 from ._orders import Order, Written
+from ._wire import State
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypedDict
 
 import numpy as np
 
 VERSION = 3  # of what clients and servers say to each other, which servers check
+
+
+class _Place(TypedDict):
+    epoch: int
+    samples: int
+
+
+class State(_Place, total=False):
+    """Where training resumes: what state_dict returns. It is a plain dict, which JSON can hold.
+
+    epoch: the number of the epoch, from 0.
+    samples: how many samples of the epoch have come, over all ranks.
+    order, files, list: hashes, which tell a loader that the data or their order have changed since: of
+        the order, of the files' sizes and times, and (with the rank) of the indices that order= or a
+        sampler gave.
+    batches: how many batches of the epoch nwt.torch.DataLoader has given to this rank.
+    """
+
+    order: str
+    files: str
+    list: Sequence[int | str]
+    batches: int
 
 
 class Error(RuntimeError):

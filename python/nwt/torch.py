@@ -22,6 +22,7 @@ from ._loader import Apart, Batch, Loader
 from ._orders import Order
 from ._own import Dataset, Samples
 from ._program import place as place_of
+from ._wire import State
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -151,7 +152,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         elif self.loader.state_dict()["epoch"] != epoch:
             logger.warning("set_epoch(%d) after load_state_dict: going on in epoch %d, so begin the loop there", epoch, self.loader.state_dict()["epoch"])
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
+        """As in nwt.Loader, with `batches`."""
         return {**self.loader.state_dict(), "batches": self._count if self.loader._left else 0}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

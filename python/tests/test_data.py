@@ -137,6 +137,7 @@ class Replaced(unittest.TestCase):
             with self.subTest(file=file), make(batch_size=1, program=program.program()) as loader:
                 next(iter(loader))
                 state = json.loads(json.dumps(loader.state_dict()))
+                self.assertTrue(nwt.State.__required_keys__ < state.keys() <= nwt.State.__annotations__.keys(), state)
                 with make(batch_size=1, program=program.program()) as same:
                     same.load_state_dict(state)
                     self.assertEqual(same.state_dict(), state)
