@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
@@ -32,14 +32,28 @@ class State(_Place, total=False):
     batches: int
 
 
-class Error(RuntimeError):
-    """A server has answered with an error instead of a batch, or no server answers.
+Code = Literal["", "few-samples", "state-length", "state-seed", "state-sampler", "state-data", "state-beyond"]
 
-    code: what is wrong, for programs: "few-samples", "state-length", "state-seed", "state-sampler",
-        "state-data" or "state-beyond"; "" if it is something else.
+
+class Error(RuntimeError):
+    """A loader can't be made, or can't go on. The message says why.
+
+    With the loaders of files and of your own dataset, this means that the data can't be loaded with these
+    arguments, that a state doesn't fit them, or that nwt-serve has ended and can't be started again. With
+    nwt.Loader, it may also be that no server answers. If a single sample of a batch is to blame, the error
+    is a SampleError. A wrong argument is a TypeError or ValueError, and a missing file a FileNotFoundError.
+
+    code: what is wrong, for programs:
+        "few-samples": with drop_last, there are fewer samples than one batch on each rank.
+        "state-length": the state was saved with another number of samples.
+        "state-seed": it was saved with another seed.
+        "state-sampler": it was saved with another order, such as another value of shuffle or another sampler.
+        "state-data": it was saved with other files, with other arguments about them, or before files changed.
+        "state-beyond": it counts more samples than an epoch has.
+        "": anything else. Only the message says what.
     """
 
-    def __init__(self, text: str = "", code: str = "") -> None:
+    def __init__(self, text: str = "", code: Code = "") -> None:
         super().__init__(text)
         self.code = code
 
@@ -64,7 +78,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 _OTHER = "state: it was saved with {}, so the rest of its epoch would be other samples: resume with the arguments of then, or begin the next epoch (set_epoch)"
 
 # What is wrong, by the code that nwt.ArgumentError has in Go.
-TEXTS = {
+TEXTS: dict[Code, str] = {
     "few-samples": "drop_last=True: there are fewer samples than one batch on each rank, so there would be no batch: a smaller batch_size, or drop_last=False",
     "state-length": _OTHER.format("another number of samples"),
     "state-seed": _OTHER.format("another seed"),
