@@ -43,12 +43,25 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     """In place of torch's DataLoader: change the import, and keep the line.
 
     dataset: an object with __len__ and __getitem__, as for torch's DataLoader. A batch has the
-        structure of a sample. It has tensors, and lists for strings. The arguments and their defaults
-        are the same as in torch. After them come the arguments of nwt.Dataset, such as tune, ragged
+        structure of a sample. It has tensors, and lists for strings. The arguments have the order and
+        the defaults of torch's. After them come the arguments of nwt.Dataset, such as tune, ragged
         and errors. The dataset may also be a loader of nwt, which takes these arguments itself. A
         batch is then a dict of tensors.
-    num_workers=0: how many processes make samples. 0 means one process. In torch, 0 means that the
-        training process makes them.
+
+    These arguments mean something else than in torch:
+    num_workers=0: how many processes make samples. 0 means one. In torch, the training process makes them.
+    timeout: seconds for a sample; then its process is killed and the sample is bad. In torch, the wait
+        for a batch, which is patience here.
+    worker_init_fn: called once in each process, with its number. A process that replaces another has a
+        new number. In torch, each worker calls it in each epoch. Seeds that it sets have no effect,
+        because nwt seeds before each sample.
+    prefetch_factor: prefetch_factor × num_workers batches are asked for ahead, at most 64. By default, 4
+        are, at any number of workers. In torch, the default is 2 per worker.
+    persistent_workers: no effect. Workers live until the loader is closed.
+    in_order: no effect. Batches come in order.
+    multiprocessing_context, pin_memory_device: no effect.
+
+    These are as in torch, or nwt's own:
     sampler: torch's own samplers say how samples are ordered: RandomSampler, SequentialSampler,
         WeightedRandomSampler, SubsetRandomSampler and DistributedSampler. The order depends on seed,
         and the ranks divide it. Any other sampler gives this rank's own indices when an epoch begins.
