@@ -8,6 +8,8 @@ import (
 	"io"
 	"log"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nwt-go/nwt"
@@ -272,4 +274,164 @@ func ExampleWithRank() {
 	// rank 0 [6 8]
 	// rank 1 [3 1 5]
 	// rank 1 [9 2]
+}
+
+// Each batch of texts is as long as its longest text, here of at most 512 tokens. The rest
+// is padded with 0. Lens returns how long each text is.
+func ExampleSized() {
+	texts := [][]int32{{5, 2, 9}, {7}, {1, 1, 2, 3, 5}, {8, 6}}
+	var schema nwt.Schema
+	tokens := nwt.AddRagged[int32](&schema, "tokens", 1, 512)
+	ds := nwt.NewDataset(len(texts), schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		tokens.Set(dst, texts[i]...)
+		return nil
+	})
+	ds = nwt.Sized(ds, func(i int, sizes []int) { sizes[0] = len(texts[i]) }) // or from an index of the files
+	loader, err := nwt.NewLoader(ds, nwt.WithBatchSize(2))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epoch(context.Background(), 0) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(tokens.Shape(batch), tokens.Of(batch), tokens.Lens(batch, 0))
+	}
+	// Output:
+	// [2 3] [5 2 9 7 0 0] [3 1]
+	// [2 5] [1 1 2 3 5 8 6 0 0 0] [5 2]
+}
+
+// Each image is decoded once and kept in memory. The Map over the cache brightens pixels
+// at random, differently in each epoch. The kept image stays as it is.
+func ExampleCached() {
+	var decoded atomic.Int64
+	var schema nwt.Schema
+	image := nwt.AddField[uint8](&schema, "image", 3)
+	files := nwt.NewDataset(2, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		decoded.Add(1)
+		image.Set(dst, uint8(100*i), uint8(100*i+10), uint8(100*i+20)) // decoded from file i
+		return nil
+	})
+	cache := nwt.Cached(files, 1<<30)
+	defer cache.Close()
+	augmented := nwt.Map(cache, schema.Fields(), func(_ context.Context, src, dst *nwt.Sample) error {
+		for k, pixel := range image.Of(src) {
+			image.Of(dst)[k] = pixel + uint8(dst.Rand().IntN(5))
+		}
+		return nil
+	})
+	loader, err := nwt.NewLoader(augmented, nwt.WithSeed(42))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	for batch, err := range loader.Epochs(context.Background(), 0, 2) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(image.Of(batch))
+	}
+	fmt.Println(decoded.Load(), "images decoded")
+	// Output:
+	// [0 10 23 101 110 123]
+	// [2 12 21 102 111 122]
+	// 2 images decoded
+}
+
+// The loader finds its worker count while training goes on, without measuring beforehand.
+func ExampleWithAutoWorkers() {
+	var schema nwt.Schema
+	image := nwt.AddField[float32](&schema, "image", 3, 8, 8)
+	ds := nwt.NewDataset(10_000, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		return draw(i, image.Of(dst))
+	})
+	loader, err := nwt.NewLoader(ds, nwt.WithAutoWorkers(), nwt.WithBatchSize(64), nwt.WithShuffle(42))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	train, samples := func(images []float32) {}, 0
+	for batch, err := range loader.Epochs(context.Background(), 0, 3) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		train(image.Of(batch))
+		samples += batch.Len()
+	}
+	log.Println(loader.Workers(), "workers")
+	if found := loader.Result(); found != nil { // nil until tuning has ended
+		log.Println(found) // the table of what was measured
+	}
+	fmt.Println(samples, "samples")
+	// Output: 30000 samples
+}
+
+// Other goroutines use the batches while the loop goes on. The loop retains a batch before
+// it hands it over, and the goroutine releases it. Keep no more than 64 at a time.
+func ExampleBatch_Retain() {
+	var schema nwt.Schema
+	number := nwt.AddField[int64](&schema, "number")
+	ds := nwt.NewDataset(10, schema.Fields(), func(_ context.Context, i int, dst *nwt.Sample) error {
+		number.Set(dst, int64(i))
+		return nil
+	})
+	loader, err := nwt.NewLoader(ds, nwt.WithBatchSize(4))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	var sum atomic.Int64
+	var using sync.WaitGroup
+	for batch, err := range loader.Epoch(context.Background(), 0) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		batch.Retain()
+		using.Go(func() {
+			defer batch.Release() // then the loader reuses its memory
+			for _, n := range number.Of(batch) {
+				sum.Add(n)
+			}
+		})
+	}
+	using.Wait()
+	fmt.Println("sum", sum.Load())
+	// Output: sum 45
+}
+
+// The state of a batch is saved with the model's checkpoint. Resume then yields the batches
+// after it.
+func ExampleBatch_State() {
+	ds, err := nwt.FromSlices(nwt.SliceOf("number", []int64{0, 1, 2, 3, 4, 5, 6, 7}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	loader, err := nwt.NewLoader(ds, nwt.WithBatchSize(2), nwt.WithShuffle(42))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	var saved nwt.State // plain numbers, to save as JSON
+	for batch, err := range loader.Epoch(context.Background(), 5) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("trained on", batch.Indices())
+		if saved = batch.State(); batch.Number() == 1 {
+			break // the program is stopped
+		}
+	}
+	for batch, err := range loader.Resume(context.Background(), saved) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("resumed with", batch.Indices())
+	}
+	// Output:
+	// trained on [0 5]
+	// trained on [7 4]
+	// resumed with [2 1]
+	// resumed with [3 6]
 }
