@@ -93,7 +93,8 @@ func WithShared(path string) ServerOption {
 	})
 }
 
-// WithMore adds a text of up to 2 GB, which clients on this host may request by its name.
+// Experimental: for nwt-serve; may change. WithMore adds a text of up to 2 GB, such as the names of all
+// files. Clients of WithShared and Own may ask for it by its name. Each time, text returns it.
 func WithMore(name string, text func() []byte) ServerOption {
 	return serverOption(func(o *options) error {
 		if o.more == nil {
@@ -104,7 +105,8 @@ func WithMore(name string, text func() []byte) ServerOption {
 	})
 }
 
-// WithAbout adds facts, such as the names of classes, to the description that each client gets.
+// Experimental: for nwt-serve; may change. WithAbout adds facts, such as the names of classes, to the
+// description of the dataset that each client gets. JSON must be able to hold them.
 func WithAbout(about map[string]any) ServerOption {
 	return serverOption(func(o *options) (err error) {
 		if o.about, err = json.Marshal(about); err != nil {
