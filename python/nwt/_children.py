@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _check as check
+from ._wire import Error
 
 # Starts the template, or with a number a child that can't be forked; argv: the folder of nwt, and that number.
 PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from nwt import _children; _children.run(*map(int, sys.argv[1:]))"
@@ -59,7 +60,7 @@ def begin() -> None:
 def told(made: Mapping[str, Any], timeout: float | None, files: list[IO[bytes]]) -> dict[str, Any]:
     """What nwt-serve is told of what makes samples. It inherits the files, which live as long as the loader."""
     if not sys.executable:
-        raise RuntimeError("sys.executable is empty: samples are made by processes of this interpreter, and it isn't known")
+        raise Error("sys.executable is empty: samples are made by processes of this interpreter, and it isn't known")
     begin()
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return {

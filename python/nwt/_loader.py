@@ -204,7 +204,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         if iteration.left is None:
             self._begin(iteration)
         elif iteration.left and self._current is not iteration.own:
-            raise RuntimeError("the loader has begun another iteration: for two at a time make a second loader")
+            raise Error("the loader has begun another iteration: for two at a time make a second loader")
         while iteration.left:
             try:
                 self._fill()
@@ -225,7 +225,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
                 iteration.left = 0  # as a generator's
                 self._drop()
                 if self._closed == CLOSED and isinstance(error, Exception):  # by another thread
-                    raise RuntimeError(CLOSED) from None
+                    raise Error(CLOSED) from None
                 raise
             iteration.left = self._left = left
             self._state = after
@@ -331,9 +331,9 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
 
     def _check(self) -> None:
         if self._closed:
-            raise RuntimeError(self._closed)
+            raise Error(self._closed)
         if os.getpid() != self._pid:
-            raise RuntimeError(f"this loader is of process {self._pid} and doesn't survive a fork: make one in each process, or start them by spawn")
+            raise Error(f"this loader is of process {self._pid} and doesn't survive a fork: make one in each process, or start them by spawn")
 
     def _mapped(self, whole: npt.NDArray[Any]) -> Callable[[], None] | None:
         """Called with new memory of batches.

@@ -387,7 +387,7 @@ class Programs(unittest.TestCase):
         def take():
             try:
                 list(batches)
-            except RuntimeError as error:
+            except nwt.Error as error:
                 got.append(str(error))
 
         loader._program.process.send_signal(signal.SIGSTOP)

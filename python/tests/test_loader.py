@@ -106,7 +106,7 @@ class Iterating(unittest.TestCase):
         older = iter(loader)
         next(older)
         next(iter(loader))
-        with self.assertRaisesRegex(RuntimeError, "begun another iteration"):
+        with self.assertRaisesRegex(nwt.Error, "begun another iteration"):
             next(older)
 
     def test_a_short_epochs_end_is_no_gap(self):
@@ -303,7 +303,7 @@ class Ends(unittest.TestCase):
         self.assertTrue(loader._transport.closed)
         loader.close()
         for call in (lambda: iter(loader), lambda: next(batches)):
-            with self.assertRaisesRegex(RuntimeError, "the loader is closed"):
+            with self.assertRaisesRegex(nwt.Error, "the loader is closed"):
                 call()
         self.assertEqual((len(loader), loader.state_dict()["samples"]), (3, 4))
 
@@ -312,7 +312,7 @@ class Ends(unittest.TestCase):
         loader = fake.loader()
         with (
             mock.patch("os.getpid", return_value=-1),
-            self.assertRaisesRegex(RuntimeError, "doesn't survive a fork: make one in each process, or start them by spawn"),
+            self.assertRaisesRegex(nwt.Error, "doesn't survive a fork: make one in each process, or start them by spawn"),
         ):
             iter(loader)
 

@@ -139,7 +139,7 @@ class TestTransform(unittest.TestCase):
 
         self.assertTrue(files)
         loader._program.process.kill()
-        with mock.patch("subprocess.Popen", start), self.assertLogs("nwt"), self.assertRaisesRegex(RuntimeError, "the loader is closed"):
+        with mock.patch("subprocess.Popen", start), self.assertLogs("nwt"), self.assertRaisesRegex(nwt.Error, "the loader is closed"):
             list(loader)
         closing[0].join()
         self.assertEqual(set(got), {False})
