@@ -281,6 +281,8 @@ def _loader_of(dataset: Any, given: Mapping[str, Any], options: dict[str, Any]) 
         raise TypeError("batch_sampler: for batches of similar lengths give lengths=, a number per sample, with batch_size or batch_tokens")
     if idle := [name for name in _changed(given) if name in ("multiprocessing_context", "pin_memory_device", "in_order")]:
         logger.info("%s: without effect: workers are forks of one process without a GPU, and batches come in order", ", ".join(idle))
+    if given["timeout"]:
+        logger.info("timeout=%s bounds each sample here, and patience= the wait for a batch", given["timeout"])
     told = {name: given[name] for name in ("batch_size", "num_workers", "drop_last", "worker_init_fn")}
     told |= {"timeout": given["timeout"] or None, "shuffle": bool(given["shuffle"])}
     if given["collate_fn"] is not torch.utils.data.default_collate:

@@ -395,10 +395,11 @@ class OwnDatasets(unittest.TestCase):
         ):
             with self.subTest(error), self.assertRaisesRegex((TypeError, ValueError, nwt.Error), error):
                 own(dataset, **options)
-        idle = {"multiprocessing_context": "spawn", "persistent_workers": True}
-        with self.assertLogs("nwt", "INFO") as logged, closing(own(test_own.Birds(), num_workers=1, prefetch_factor=3, **idle)) as loader:
+        other = {"timeout": 60, "multiprocessing_context": "spawn", "persistent_workers": True}
+        with self.assertLogs("nwt", "INFO") as logged, closing(own(test_own.Birds(), num_workers=1, prefetch_factor=3, **other)) as loader:
             self.assertEqual(loader.loader._prefetch, 3)
         self.assertIn("multiprocessing_context: without effect", "".join(logged.output))
+        self.assertIn("timeout=60 bounds each sample here, and patience= the wait for a batch", "".join(logged.output))
 
 
 class Driver:
