@@ -31,6 +31,14 @@ CLOSED = "the loader is closed"
 REMEMBERED = 10_000  # bad samples
 
 
+TELLS = """
+    The loader tells:
+    num_samples, classes: how many samples the dataset has, and the names of its classes.
+    num_workers: how many samples are loaded at a time.
+    batch_size, drop_last, rank, world_size: what was given, or what the servers say.
+    bad, bad_samples: how many samples were left out, and the SampleErrors of the first 10 000."""  # help() shows it with each
+
+
 class Stats(TypedDict):
     """What a loader has delivered."""
 
@@ -62,6 +70,16 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
     A batch is a dict of arrays. The first dimension of each array is the number of samples. You may
     keep an array and write to it. A ragged field NAME has its lengths in NAME.len0, NAME.len1 …
     """
+
+    num_samples: int
+    classes: list[str]
+    num_workers: int
+    batch_size: int
+    drop_last: bool
+    rank: int
+    world_size: int
+    bad: int
+    bad_samples: list[SampleError]
 
     _across = True  # whether batches are asked for ahead across the end of an epoch
     _executable: str | None = None  # the path of nwt-serve, if it is known
@@ -95,8 +113,7 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         self._token = check.token(token)
         self._tls = tls if isinstance(tls, bool) or tls is None else check.path("tls", tls)
         self._lock = threading.Lock()  # of next(), which several threads may call
-        self.bad = 0  # samples that were left out
-        self.bad_samples: list[SampleError] = []  # the first REMEMBERED of them
+        self.bad, self.bad_samples = 0, []
         self._bad_of_epoch = 0
         self._start: State = {"epoch": 0, "samples": 0}  # of the next iteration
         self._state: State = self._start  # what state_dict tells
@@ -126,12 +143,10 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         about = self._transport.describe(rank, world_size)
         self._drop()
         self.rank, self.world_size, self._batches = rank, world_size, int(about["batches"])
-        self.num_samples: int = about["samples"]
-        self.batch_size: int = about["batch"]
-        self.num_workers: int = about["workers"]  # how many samples are loaded at a time
+        self.num_samples, self.batch_size, self.num_workers = about["samples"], about["batch"], about["workers"]
         more = about.get("about") or {}
-        self.classes: list[str] = more.get("classes") or []
-        self.drop_last: bool = more.get("drop_last", False)
+        self.classes = more.get("classes") or []
+        self.drop_last = more.get("drop_last", False)
         self._bits = {field["Name"] for field in about.get("fields") or [] if field["Type"].lower() == "bfloat16"}  # fields that NumPy has no type for
 
     @property
@@ -358,6 +373,9 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (type(self), *self._args, self.state_dict())
+
+
+Loader.__doc__ = (Loader.__doc__ or "") + TELLS
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -76,7 +76,10 @@ class Dataset(Local):
     retryable=(): exceptions after which a sample is made again. ConnectionError and TimeoutError
         are always among them.
     worker_init_fn: called in each process, with the number of the process.
+    The loader's `source` is the dataset.
     """
+
+    source: Any
 
     _options = Own
 
