@@ -18,11 +18,12 @@ import torch.utils.data
 from . import _check as check
 from . import _children
 from ._beside import signature
-from ._loader import Apart, Batch, Loader
+from ._loader import Apart, Batch, Loader, Stats
 from ._orders import Order
 from ._own import Dataset, Samples
 from ._program import place as place_of
-from ._wire import State
+from ._result import Result
+from ._wire import SampleError, State
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -74,11 +75,23 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         non_blocking=True, use the current stream of the current device. With another stream, wait for
         the copy before you take the next batch.
 
-    The DataLoader also has what its loader has, such as bad, stats and close. `source` is your own
+    The DataLoader also has what its loader has: num_samples, classes, class_to_idx, files, rank,
+    world_size, bad, bad_samples, result, stats, indices, batch and close. `source` is your own
     dataset. A tensor that stays on the host shares the memory of the batch. If it was copied to be
     pinned, it has memory of its own. If torch.distributed is initialized and the loader was given no
     rank, torch.distributed sets the rank.
     """
+
+    num_samples: int
+    classes: list[str]
+    class_to_idx: dict[str, int]
+    files: list[str]
+    rank: int
+    world_size: int
+    bad: int
+    bad_samples: list[SampleError]
+    result: Result | None
+    source: Any
 
     _is_accelerate_prepared = True  # Accelerate would divide the batches among the ranks again
 
@@ -130,11 +143,19 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._length: int | None = None  # of a resumed epoch
         self._told: int | None = None  # that length, which a trainer may take for all epochs'
 
-    def __getattr__(self, name: str) -> Any:
-        """What the loader has: bad, result, indices, batch, source, close …"""
-        if name.startswith("_") or "loader" not in self.__dict__:
-            raise AttributeError(f"nwt.torch.DataLoader has no {name!r}")
-        return getattr(self.loader, name)
+    if TYPE_CHECKING:  # what __getattr__ passes on, as the attributes above
+
+        def stats(self) -> Stats: ...
+        def indices(self, epoch: int, number: int) -> list[int]: ...
+        def batch(self, epoch: int, number: int) -> Batch: ...
+        def close(self) -> None: ...
+
+    else:
+
+        def __getattr__(self, name: str) -> Any:  # what the loader has
+            if name.startswith("_") or "loader" not in self.__dict__:
+                raise AttributeError(f"nwt.torch.DataLoader has no {name!r}")
+            return getattr(self.loader, name)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *(name for name in dir(self.loader) if not name.startswith("_"))]

@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import os
 import pickle
+import re
 import subprocess
 import sys
 import typing
@@ -103,6 +104,14 @@ class Package(unittest.TestCase):
         own, both = (set(inspect.signature(kind).parameters) for kind in (nwt.Dataset, nwt.torch.DataLoader))
         self.assertTrue(own < both, own - both)
         self.assertEqual(nwt.torch.__all__, ["DataLoader"])
+
+    def test_editors_and_help_know_what_a_loader_has(self):
+        with closing(own(test_own.Birds(4))) as both:
+            has = {name for name in vars(both.loader) if not name.startswith("_")}
+            for kind, names in (nwt.Dataset, has), (nwt.torch.DataLoader, has - vars(both).keys()):
+                declared = {name for one in kind.__mro__ for name in inspect.get_annotations(one)}
+                self.assertEqual({name for name in names if name not in declared or not re.search(rf"\b{name}\b", kind.__doc__)}, set())
+            self.assertIn("num_samples", nwt.Loader.__doc__)
 
 
 class States(unittest.TestCase):
