@@ -146,8 +146,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     if TYPE_CHECKING:  # what __getattr__ passes on, as the attributes above
 
         def stats(self) -> Stats: ...
-        def indices(self, epoch: int, number: int) -> list[int]: ...
-        def batch(self, epoch: int, number: int) -> Batch: ...
         def close(self) -> None: ...
 
     else:
@@ -177,6 +175,20 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         state, epochs = self.state_dict(), check.integer("epochs", epochs, 0)
         left = epochs - int(state["epoch"])
         return len(self) - int(state["batches"]) + (left - 1) * len(self.loader) if left > 0 else 0
+
+    def batch(self, epoch: int, number: int) -> Any:
+        """Loads one batch of this rank, as an iteration gives it. `number` counts the batches of the epoch from 0.
+
+        The iteration goes on unchanged.
+        """
+        self._join()
+        (batch,) = self._sent(iter([self.loader.batch(epoch, number)]), self._memory(), 0)
+        return batch
+
+    def indices(self, epoch: int, number: int) -> list[int]:
+        """As in nwt.Loader."""
+        self._join()
+        return self.loader.indices(epoch, number)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the next epoch. After load_state_dict it does nothing: the state's epoch is next."""
@@ -233,15 +245,23 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         elif self._length is None:
             len(self)
         self._resumed = False
-        memory = _Registered(loader, self.device) if self.pin_memory and torch.cuda.is_available() else None
+        memory = self._memory()
+        if memory:
+            memory.begin(loader)
+        yield from self._sent(batches, memory, 1)
+        self._length = None
+
+    def _memory(self) -> _Registered | None:
+        return _Registered(self.loader, self.device) if self.pin_memory and torch.cuda.is_available() else None
+
+    def _sent(self, batches: Iterator[Batch], memory: _Registered | None, count: int) -> Generator[Any, None, None]:
         try:
             for batch in batches:
-                self._count += 1
+                self._count += count
                 yield self._of(batch, memory)
                 if memory:
                     memory.hold(batch)
                 del batch
-            self._length = None
         finally:
             if memory:
                 memory.close()
@@ -432,6 +452,9 @@ class _Registered:
         self._device = device if device is not None and torch.device(device).type == "cuda" else None  # None: the current one
         self._held: collections.deque[tuple[Any, Batch]] = collections.deque()
         self._known = loader.__dict__.setdefault("_registered", {})  # end by address
+
+    def begin(self, loader: Loader) -> None:
+        """From now on, memory is registered as it is mapped."""
         if loader._pin is None:
             loader._pin = self._register
             loader._drop()  # what was mapped before isn't registered

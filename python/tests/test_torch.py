@@ -58,6 +58,15 @@ class Tensors(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "a batch has image, label, index"):
                 next(iter(nwt.torch.DataLoader(loader, fields=("class",))))
 
+    def test_one_batch_comes_as_those_of_an_iteration(self):
+        for options in {}, {"fields": ("index", "label")}, {"fields": {"i": "index"}, "device": "meta"}:
+            loader = nwt.torch.DataLoader(fake.loader(rank=1, world_size=2), **options)
+            batches = iter(loader)
+            next(batches)
+            one, state = loader.batch(0, 1), loader.state_dict()
+            self.assertEqual(str(one), str(next(batches)))
+            self.assertEqual(state["batches"], 1, "the iteration goes on unchanged")
+
     def test_bits_of_bfloat16_are_tensors_of_it(self):
         with pictures(dtype="bfloat16") as bits, pictures(dtype="float32") as floats:
             image, want = (next(iter(nwt.torch.DataLoader(loader)))["image"] for loader in (bits, floats))
@@ -185,6 +194,7 @@ class Processes(unittest.TestCase):
         ):
             loader = nwt.torch.DataLoader(fake.loader())
             self.assertEqual((len(loader), indices(loader)), (2, [[4, 5, 6, 7], [9]]))
+            self.assertEqual(nwt.torch.DataLoader(fake.loader()).batch(0, 0)["index"].tolist(), [4, 5, 6, 7])
             self.assertEqual(indices(nwt.torch.DataLoader(fake.loader(rank=0, world_size=1))), [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]])
 
     def test_a_worker_of_torch_has_a_loader_of_its_own(self):
@@ -283,6 +293,7 @@ class OwnDatasets(unittest.TestCase):
         with closing(own(*args)) as loader:
             for ours, theirs in zip(loader, torch.utils.data.DataLoader(*args), strict=True):
                 self.alike(ours, theirs)
+            self.alike(loader.batch(0, 1), ours)
         with closing(own(Varying(), 4, ragged={"0": 3})) as loader:
             arrays, lengths, numbers = next(iter(loader))
         self.assertEqual((arrays[1].tolist(), lengths.tolist(), numbers.tolist()), ([0, 1, 0], [1, 2, 3, 1], [0, 1, 2, 3]))
@@ -470,6 +481,9 @@ class Pinned(unittest.TestCase):
             batches = iter(loader)
             next(batches)
             self.assertEqual(driver.registered, {memory.ctypes.data: 1 << 16})
+            loader.batch(0, 5)
+            self.assertEqual(driver.waited, 1, "one batch is there when it is returned")
+            driver.waited = 0
             next(batches), next(batches), next(batches)
             self.assertEqual(driver.waited, 1, "three batches are on their way: the oldest is waited for")
             self.assertEqual(len(list(batches)), 6)
