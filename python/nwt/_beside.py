@@ -250,7 +250,7 @@ def _transform(kind: str, options: dict[str, Any], files: list[IO[bytes]]) -> Fl
         raise ValueError(f"{kind}: normalize and transform: what transform returns stays as it is: write (image / 255 - mean) / std in it, or on the GPU")
     if options.get("dtype") is not None:
         raise ValueError(f"{kind}: dtype and transform: the type is that of what transform returns: write image.astype(…) in it")
-    return {"transform": _children.told({"transform": transform}, timeout, files)}
+    return {"transform": _children.told({"transform": transform, "workers": _children.known(options)}, timeout, files)}
 
 
 def _numbers_of_pixels(options: dict[str, Any]) -> Flags:

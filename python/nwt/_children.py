@@ -71,6 +71,12 @@ def told(made: Mapping[str, Any], timeout: float | None, files: list[IO[bytes]])
     }
 
 
+def known(options: Mapping[str, Any]) -> int | None:
+    """How many processes will make samples. None if nwt-serve decides it, which it does later."""
+    workers: int | None = options.get("num_workers")
+    return None if workers is None or options.get("tune") else workers or 1
+
+
 def held(data: bytes, files: list[IO[bytes]]) -> int:
     """Adds a file with data."""
     file = tempfile.TemporaryFile()
@@ -93,10 +99,11 @@ def setup(made: Mapping[str, Any]) -> bytes:
     main = {key: found[key] for key in ("init_main_from_name", "init_main_from_path") if key in found}
     if not os.path.exists(main.get("init_main_from_path", "/")) or main.get("init_main_from_name", "").endswith("__main__"):
         main = {}
-    header = json.dumps(
-        {"path": found["sys_path"], "argv": found["sys_argv"], "dir": os.getcwd(), "ranks": {name: os.environ.get(name) for name in RANKS}, **main}
-    ).encode()
-    return b"".join(struct.pack("<Q", len(part)) + part for part in (header, _pickled(dict(made), not main)))
+    made = dict(made)
+    workers = made.pop("workers", None)  # not in what samples depend on, of which nwt-serve takes a hash
+    ranks = {name: os.environ.get(name) for name in RANKS}
+    header = json.dumps({"path": found["sys_path"], "argv": found["sys_argv"], "dir": os.getcwd(), "ranks": ranks, "workers": workers, **main}).encode()
+    return b"".join(struct.pack("<Q", len(part)) + part for part in (header, _pickled(made, not main)))
 
 
 def _pickled(made: dict[str, Any], inside: bool) -> bytes:
@@ -178,7 +185,7 @@ def _read_setup(read: Callable[[int], bytes], serve: Callable[[dict[str, Any]], 
     def rest() -> NoReturn:
         global _rest
         _rest = None
-        _end_after(lambda: serve(_unpickled(payload)), tell)
+        _end_after(lambda: serve({**_unpickled(payload), "workers": told["workers"]}), tell)
 
     _rest = rest
     _read_main(told.get("init_main_from_name"), told.get("init_main_from_path"))

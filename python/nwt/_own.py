@@ -75,7 +75,8 @@ class Dataset(Local):
     timeout: how many seconds a sample may take. After that, its process is killed and the sample is bad.
     retryable=(): exceptions after which a sample is made again. ConnectionError and TimeoutError
         are always among them.
-    worker_init_fn: called in each process, with the number of the process.
+    worker_init_fn: called in each process, with the number of the process. In a process,
+        torch's get_worker_info().num_workers is None where nwt chooses how many there are.
     The loader's `source` is the dataset.
     """
 
@@ -110,7 +111,7 @@ class Dataset(Local):
             "objects": check.integer("object_bytes", own["object_bytes"], 1, 2**30),
             "retryable": retryable,
             "init": own["worker_init_fn"],
-            "workers": own["num_workers"] or 1,
+            "workers": _children.known(own),
         }
         try:
             told: Flags = {

@@ -253,6 +253,17 @@ def number_of_process(number):
     torch.utils.data.get_worker_info().dataset.process = number  # a copy of it
 
 
+class Worker(test_own.Labelled):
+    """Samples that say how many workers there are."""
+
+    def __getitem__(self, i):
+        return torch.utils.data.get_worker_info().num_workers or -1
+
+
+def worker(picture):
+    return np.array([torch.utils.data.get_worker_info().num_workers or -1])
+
+
 def no_process(number):
     raise ValueError("no database")
 
@@ -329,6 +340,13 @@ class OwnDatasets(unittest.TestCase):
             self.assertGreaterEqual(next(iter(loader))[2].item(), 0, "worker_init_fn was called")
             with self.assertRaisesRegex(AttributeError, "nothing"):
                 _ = loader.dataset.nothing
+
+    def test_a_process_knows_how_many_there_are_unless_nwt_chooses(self):
+        for want, options in (3, {"num_workers": 3}), (1, {}), (-1, {"num_workers": None}), (-1, {"num_workers": 2, "tune": True}):
+            with self.subTest(options), mock.patch.dict(os.environ, XDG_CACHE_HOME=str(program.folder())), closing(own(Worker(8), 8, **options)) as loader:
+                self.assertEqual(loader.batch(0, 0).tolist(), [want] * 8)
+        with pictures(transform=worker) as loader:
+            self.assertEqual(next(iter(loader))["image"].tolist(), [[2]] * 4)
 
     def test_samplers_of_torch_become_orders(self):
         data, birds, generator = torch.utils.data, test_own.Labelled(40), torch.Generator().manual_seed(5)
