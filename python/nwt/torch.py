@@ -48,6 +48,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         the defaults of torch's. After them come the arguments of nwt.Dataset, such as tune, ragged
         and errors. The dataset may also be a loader of nwt, which takes these arguments itself. A
         batch is then a dict of tensors.
+    batch_sampler, batch_size=None and an IterableDataset are errors.
 
     These arguments mean something else than in torch:
     num_workers=0: how many processes make samples. 0 means one. In torch, the training process makes them.
@@ -320,8 +321,12 @@ def _loader_of(dataset: Any, given: Mapping[str, Any], options: dict[str, Any]) 
     """The loader of a dataset that DataLoader was given, with torch's arguments and options of nwt.Dataset."""
     if given["batch_sampler"] is not None:
         raise TypeError("batch_sampler: for batches of similar lengths give lengths=, a number per sample, with batch_size or batch_tokens")
+    if given["batch_size"] is None:
+        raise TypeError(
+            "batch_size=None: let __getitem__ return one sample; if your samples are batches already, give batch_size=1 and collate_fn=lambda samples: samples[0]"
+        )
     if idle := [name for name in _changed(given) if name in ("multiprocessing_context", "pin_memory_device", "in_order")]:
-        logger.info("%s: without effect: workers are forks of one process without a GPU, and batches come in order", ", ".join(idle))
+        logger.info("%s: without effect: workers are processes that nwt makes, without a GPU, and batches come in order", ", ".join(idle))
     if given["timeout"]:
         logger.info("timeout=%s bounds each sample here, and patience= the wait for a batch", given["timeout"])
     told = {name: given[name] for name in ("batch_size", "num_workers", "drop_last", "worker_init_fn")}

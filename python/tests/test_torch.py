@@ -426,6 +426,7 @@ class OwnDatasets(unittest.TestCase):
             ("make __getitem__ open or read its part number i", Endless(), {}),
             ("no database", test_own.Birds(), {"worker_init_fn": no_process}),
             ("lengths=", test_own.Birds(), {"batch_sampler": [[0]]}),
+            ("batch_size=1 and collate_fn", test_own.Birds(), {"batch_size": None}),
             ("sampler: it decides the order alone", test_own.Birds(), {"sampler": [0], "shuffle": True}),
             ("must have __len__", test_own.Birds(), {"sampler": iter([0])}),
             ("gives no index", test_own.Birds(), {"sampler": torch.utils.data.SubsetRandomSampler([])}),
