@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import inspect
 import json
 import logging
 import os
@@ -376,6 +377,10 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
 
 
 Loader.__doc__ = (Loader.__doc__ or "") + TELLS
+_whole = inspect.signature(Loader.__init__)
+Loader.__init__.__signature__ = _whole.replace(  # type: ignore[attr-defined]  # for help() and editors
+    parameters=[one for one in _whole.parameters.values() if one.kind is not one.VAR_KEYWORD]
+)
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import os
 import pickle
+import pydoc
 import re
 import subprocess
 import sys
@@ -121,6 +122,7 @@ class Package(unittest.TestCase):
                 declared = {name for one in kind.__mro__ for name in inspect.get_annotations(one)}
                 self.assertEqual({name for name in names if name not in declared or not re.search(rf"\b{name}\b", kind.__doc__)}, set())
             self.assertIn("num_samples", nwt.Loader.__doc__)
+            self.assertNotIn("unknown", pydoc.render_doc(nwt.Loader))
 
 
 class States(unittest.TestCase):
