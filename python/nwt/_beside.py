@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _check as check
-from . import _children, _result
-from ._loader import TELLS, Batch, Loader, _weakly
+from . import _children, _loader, _result
+from ._loader import Batch, Loader, _weakly
 from ._program import Program, find
 from ._shared import Shared
 from ._wire import Error, State
@@ -110,6 +110,11 @@ def signature(init: Callable[..., None], options: type) -> inspect.Signature:
     return inspect.Signature([*own, *more])
 
 
+TELLS = f"""{_loader.TELLS}
+    files: the file of each sample, if samples are files.
+    result: what tuning found, or None without tune."""
+
+
 class Local(Loader):
     """A loader with a server of its own: the program nwt-serve. The server ends with close, or with this process."""
 
@@ -118,7 +123,7 @@ class Local(Loader):
     _labels: npt.NDArray[Any] | None = None  # by index, if they were given
 
     def __init_subclass__(cls) -> None:
-        cls.__doc__ = (cls.__doc__ or "") + COMMON + TELLS + "\n    result: what tuning found, or None without tune."  # help() shows it with each
+        cls.__doc__ = (cls.__doc__ or "") + COMMON + TELLS  # help() shows it with each
         cls.__signature__ = signature(cls.__init__, cls._options)  # type: ignore[attr-defined]
 
     def __init__(self, given: tuple[Any, ...], flags: Flags, options: Mapping[str, Any], files: Sequence[IO[bytes]] = ()) -> None:

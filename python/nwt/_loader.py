@@ -35,6 +35,7 @@ REMEMBERED = 10_000  # bad samples
 TELLS = """
     The loader tells:
     num_samples, classes: how many samples the dataset has, and the names of its classes.
+    class_to_idx: the label of each class, by its name.
     num_workers: how many samples are loaded at a time.
     batch_size, drop_last, rank, world_size: what was given, or what the servers say.
     bad, bad_samples: how many samples were left out, and the SampleErrors of the first 10 000."""  # help() shows it with each

@@ -12,8 +12,10 @@ T = TypeVar("T")
 class Trial:
     """What was measured at one number of workers. Times are seconds per batch.
 
+    mean: the mean time of a batch.
     low, high: the 95 % interval of mean.
     p99: the 99th percentile.
+    wait: the part of mean in which the loop waited for the batch.
     cpu: the share of this rank's CPUs that was in use, 0 … 1.
     memory: bytes, without file pages; 0 if it isn't known.
     """
@@ -46,14 +48,18 @@ class RuledOut:
 class Result:
     """What tuning found. Printed, it is the table.
 
-    workers: the choice. It is the lowest number of workers whose time is at most alpha above the shortest.
+    workers: the choice. It is the lowest number of workers whose time is at most alpha above the shortest,
+        or the default, one per CPU, if the measurements don't tell whether that is as good.
+    fastest: the fastest number of workers that may be chosen.
     trials: one for each number of workers that was measured.
     alpha: the difference, in seconds over `iterations` batches, that is too small to matter.
+    iterations: how many batches alpha is for.
     repeatability: the share of repeated tunings that would choose the same number, 0 … 1; 0 if it isn't known.
     floor: how many seconds a batch would take if nothing waited for data; 0 if it isn't known.
     ruled_out: the numbers of workers that may not be chosen, and why.
     cached: whether the result comes from an earlier run.
     reason: why this is the choice.
+    table: what print shows.
     warnings: reasons to trust the choice less.
     advice: what to change.
     """
