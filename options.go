@@ -308,11 +308,10 @@ func (r Rank) String() string {
 	return found
 }
 
-// RankFromEnv reads rank and world from environment variables. It uses the variables of one launcher, the
-// first of these that has set any: torchrun, Open MPI, MPICH, Intel MPI, Slurm's srun, or a Kubernetes indexed
-// Job with WORLD_SIZE. Without a launcher it returns rank 0 of 1. Variables that are malformed, out of range,
-// missing or contradictory are an error. An empty variable counts as missing. If lookup is nil, RankFromEnv
-// uses [os.LookupEnv].
+// RankFromEnv reads rank and world from the environment variables of the first launcher that has set any:
+// torchrun, Open MPI, MPICH or Intel MPI, Slurm's srun, a Kubernetes indexed Job with WORLD_SIZE, Lightning.
+// Without a launcher it returns rank 0 of 1. Variables that are malformed, out of range, missing or
+// contradictory are an error. An empty variable counts as missing. A nil lookup means [os.LookupEnv].
 func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
 	if lookup == nil {
 		lookup = os.LookupEnv

@@ -50,7 +50,7 @@ func (r *Result) trial(workers int) Trial {
 // A Result is what [Tune] found. Its Strategy is "greedy", "exhaustive", or "live" if a loader tuned itself.
 // In JSON, durations are whole nanoseconds.
 type Result struct {
-	Workers       int           `json:"workers"`       // the choice: the lowest count whose time is at most Alpha above the shortest
+	Workers       int           `json:"workers"`       // the choice: the lowest count whose time is at most Alpha above the shortest, or the default count if the measurements don't show that it is worse
 	Fastest       int           `json:"fastest"`       // the fastest count that may be chosen, of those measured more than once and to within ± 50 %, if there are any
 	Trials        []Trial       `json:"trials"`        // one per measured worker count, ascending. Counts that memory rules out have none
 	Alpha         time.Duration `json:"alpha_ns"`      // the difference in time that doesn't matter, over Iterations iterations

@@ -252,8 +252,8 @@ func (s *Sample) Epoch() int {
 	return s.common.span.epoch
 }
 
-// Context returns the context of the Load that loads the sample. It is for code that is given only the
-// sample. [WithTimeout] ends it with the call.
+// Context returns the context of the Load that loads the sample, for code that is given only the sample.
+// With workers, [WithTimeout] ends it.
 func (s *Sample) Context() context.Context { return s.common.scratch.ctx }
 
 // Worker returns the worker's number, from 0; 0 if no worker loads the sample.

@@ -67,7 +67,7 @@ func (b staged) Failed(err error) {
 	b.l.ring.Staged(b.seq)
 }
 
-// CUDA returns the NVIDIA GPU of this number, from 0. If there is none, the error is [ErrNoDevice]. CUDA
+// CUDA returns the NVIDIA GPU of this number, from 0. If there is none, the error wraps [ErrNoDevice]. CUDA
 // needs NVIDIA's driver. Without cgo, it needs the build tag nwt_purego: without the tag, another error says
 // so. With the build tag cuda, it needs the toolkit.
 func CUDA(ordinal int) (Device, error) {
