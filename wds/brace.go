@@ -84,12 +84,12 @@ func alternatives(s string) (items []string, end int) {
 // sequence returns the numbers of "000..127". It returns nil if item isn't a sequence.
 func sequence(item string, most int) (all []string, err error) {
 	first, last, _ := strings.Cut(item, "..")
-	from, notFrom := strconv.Atoi(first)
-	to, notTo := strconv.Atoi(last)
+	from, notFrom := strconv.ParseInt(first, 10, 64)
+	to, notTo := strconv.ParseInt(last, 10, 64)
 	if notFrom != nil || notTo != nil || from < 0 || to < 0 {
 		return nil, nil
 	}
-	if max(from, to)-min(from, to) >= most {
+	if max(from, to)-min(from, to) >= int64(most) {
 		return nil, errMany
 	}
 	width := 0
@@ -98,7 +98,7 @@ func sequence(item string, most int) (all []string, err error) {
 			width = max(len(first), len(last))
 		}
 	}
-	step := 1
+	step := int64(1)
 	if to < from {
 		step = -1
 	}

@@ -174,8 +174,9 @@ func (f File) Store(ctx context.Context, key Key, value any) {
 	}
 }
 
-// patience is how long storing may take: other processes take milliseconds for it.
-const patience = 2 * time.Second
+// patience is how long storing may take. Other processes take milliseconds for it, but on a busy machine
+// many of them may come first.
+const patience = 5 * time.Second
 
 func (f File) tryStore(ctx context.Context, key Key, value any) error {
 	encoded, err := json.Marshal(value)
