@@ -323,8 +323,8 @@ func RankFromEnv(lookup func(key string) (string, bool)) (Rank, error) {
 	return Rank(r), nil
 }
 
-// WithUnordered delivers each batch as soon as it is loaded. The order may then differ from run to run, but
-// not on a GPU. Such epochs can't be resumed.
+// WithUnordered delivers each batch as soon as it is loaded, in an order that may vary. Batches for a GPU keep
+// their order. Such epochs can't be resumed.
 func WithUnordered() Option {
 	return option("WithUnordered", everywhere, nil, func(o *options) { o.unordered = true }, true)
 }
@@ -367,9 +367,9 @@ func WithErrorBudget(maxBad int) Option {
 }
 
 // WithTimeout gives up a call of Load that takes longer than perSample, which must be at least 1 ms. The
-// sample is then bad, with [context.DeadlineExceeded]. LoadMany gets perSample times the number of its
+// sample is then bad, with [context.DeadlineExceeded]. LoadMany may take perSample times the number of its
 // samples. If LoadMany is given up, its samples are loaded one by one. The time includes the repetitions of
-// [WithRetry]. Each Open, Next, Skip and Close of a shard gets perSample. By default, there is no bound.
+// [WithRetry]. Each Open, Next, Skip and Close of a shard may take perSample. By default, there is no bound.
 //
 // A call that was given up keeps its goroutine and memory until it returns. Once 1024 such calls are
 // outstanding, the epoch ends with an error. With 0 workers, the loader waits for every call, so tuning

@@ -83,7 +83,7 @@ func (c *common) column(field int) *layout.Column {
 	return &c.mem.Columns[field]
 }
 
-// Shape returns the shape of a field's place, which fits the longest sample allowed. With a [SizedDataset],
+// Shape returns the shape of a field's memory, which fits the longest sample allowed. With a [SizedDataset],
 // it fits the batch's longest sample. A smaller sample begins at index 0 of each dimension. Don't change the
 // slice.
 func (s *Sample) Shape(field int) []int { return s.common.column(field).Dims }

@@ -214,7 +214,7 @@ const endless = order.Endless
 type State struct {
 	Epoch   int `json:"epoch"`
 	Samples int `json:"samples"`         // samples of the epoch delivered so far, over all ranks; −1 with WithUnordered
-	World   int `json:"world,omitempty"` // how many ranks have read a stream, and must resume it; −1: any number of ranks may resume it, because it is a CountedStream; 0: not checked
+	World   int `json:"world,omitempty"` // how many ranks have read a stream: as many must resume it; −1: a CountedStream, which any number of ranks may resume; 0: not checked
 
 	// Order identifies the order of the epoch: its length, seed and sampler, or a stream's shards and
 	// options. If Order is 0, Resume doesn't check the order.

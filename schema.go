@@ -62,8 +62,8 @@ func AddField[T Element](s *Schema, name string, shape ...int) Column[T] {
 	return addColumn[T](s, "AddField", Field{Name: name, Type: dtypeOf[T](), Shape: slices.Clone(shape)})
 }
 
-// AddRagged adds a field whose size varies by sample. The first dims dimensions vary, up to their size in
-// shape. For example, AddRagged[int32](&s, "tokens", 1, 512) adds up to 512 tokens. See [Field].
+// AddRagged adds a field whose leading dimensions vary by sample, as many as dims says. The sizes in shape are
+// the largest allowed. For example, AddRagged[int32](&s, "tokens", 1, 512) adds up to 512 tokens. See [Field].
 func AddRagged[T Element](s *Schema, name string, dims int, shape ...int) Column[T] {
 	if dims < 1 || dims > len(shape) {
 		panic(fmt.Sprintf("nwt: AddRagged: field %q: dims is %d: must be 1 … %d, the dimensions of shape %v, which comes after dims", name, dims, len(shape), slices.Clone(shape)))

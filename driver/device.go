@@ -7,8 +7,8 @@
 // of package nwt. For each batch that a client asks for, the server asks the Source which samples the batch
 // has. Then the server lets the Source load them, and sends the result.
 //
-// A dataset that reads from a store, as the datasets of module objects do, asks [Temporary] which errors are
-// temporary. It asks [TimeoutOf] how long its requests may take.
+// A dataset that reads from a store asks [Temporary] which errors are temporary. It asks [TimeoutOf] how long
+// its requests may take. Module objects has such datasets.
 //
 // [nwt.Device]: https://pkg.go.dev/github.com/nwt-go/nwt#Device
 package driver

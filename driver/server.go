@@ -25,9 +25,9 @@ type Source interface {
 	// BatchSize returns the largest number of samples in a batch, which WithBatchSize has set.
 	BatchSize() int
 
-	// Places appends the places of one batch to dst. The batch is one of those that Loader.Resume would yield
-	// from state s, on a rank of a world. Number 0 is the first of these batches. If s is the end of an
-	// epoch, the batches are those of the next epoch. Places also returns the state after the batch, and how
+	// Places appends a Place for each sample of one batch to dst. The batch is one of those that Loader.Resume
+	// would yield from state s, on a rank of a world. Number 0 is the first of these batches. If s is the end
+	// of an epoch, the batches are those of the next epoch. Places also returns the state after the batch, and how
 	// many batches of the same epoch are then left on each rank. The errors are those of Resume. If rank,
 	// world or number is out of range, Places returns an error too.
 	Places(dst []Place, rank, world int, s State, number int) (places []Place, after State, left int, err error)

@@ -9,8 +9,8 @@ import (
 )
 
 // TimeoutOf returns how long a call of Load, or of a ShardReader, may take, as nwt.WithTimeout set it. 0
-// means no bound. Pass the context of the call. A store with a limit of its own for requests needs
-// TimeoutOf, because a request must take only a part of the time of the call.
+// means no bound. Pass the context of the call. A store that bounds the time of each request needs TimeoutOf:
+// the bound must be only a part of the call's time.
 func TimeoutOf(ctx context.Context) time.Duration { return callctx.Timeout(ctx) }
 
 // Temporary reports whether an error is temporary, as nwt.WithRetry judges it. If err doesn't show whether it

@@ -32,9 +32,8 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // Temporary reports whether another attempt may succeed. The loader then makes further attempts: see
-// nwt.WithRetry, which lists temporary errors. For a store, every error that isn't known to be permanent is
-// temporary too. A missing object, denied access, an impossible range and data that can't be decoded are
-// permanent.
+// nwt.WithRetry, which lists temporary errors. An unknown error of a store is temporary too. A missing
+// object, denied access, an impossible range and data that can't be decoded are permanent.
 func (e *Error) Temporary() bool { return e.temporary }
 
 // temporary reports whether a read that failed with err may succeed later.

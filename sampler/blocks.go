@@ -11,9 +11,9 @@ import (
 )
 
 // LocallyShuffled visits each sample once per epoch. Its order suits files whose blocks are read or decoded
-// whole, such as row groups of Parquet or chunks of HDF5. The blocks come in random order. Then the samples of
-// successive blocks are mixed, as many blocks at a time as the argument window says. A wider window mixes
-// better, and costs more memory.
+// whole, such as row groups of Parquet or chunks of HDF5. The blocks come in random order. The
+// argument window says how many successive blocks form a window; the samples of each window are mixed. A wider
+// window mixes better, and costs more memory.
 //
 // The argument sizes has the number of samples of each block, in the order of the dataset: the first block is
 // samples 0 … sizes[0]−1, and so on.

@@ -94,7 +94,8 @@ func WithShared(path string) ServerOption {
 }
 
 // Experimental: for nwt-serve; may change. WithMore adds a text of up to 2 GB, such as the names of all
-// files. Clients of WithShared and Own may ask for it by its name. Each time, text returns it.
+// files. A client that is connected by WithShared or Own may ask for the text by its name. The function text
+// is called for each request.
 func WithMore(name string, text func() []byte) ServerOption {
 	return serverOption(func(o *options) error {
 		if o.more == nil {

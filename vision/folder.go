@@ -107,8 +107,8 @@ func (f *Folder) Fingerprint() string {
 	return "vision.Folder: " + f.files.Tell() + " " + f.pipeline.Fingerprint()
 }
 
-// Remembers returns how many bytes of memory the folder's pipeline takes to remember places in JPEG files.
-// All folders of that pipeline have the same owner. [nwt.Stats] counts these bytes in DatasetBytes.
+// Remembers returns how many bytes of memory the folder's pipeline takes to remember where rows begin in
+// JPEG files. All folders of that pipeline have the same owner. [nwt.Stats] counts these bytes in DatasetBytes.
 func (f *Folder) Remembers() (owner any, bytes int64) {
 	return f.pipeline.drawer(), f.pipeline.rows.size()
 }

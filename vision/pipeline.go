@@ -31,8 +31,8 @@ type Option func(*settings) error
 type settings Pipeline
 
 // WithType sets the element type of the result: Float32 (the default), Float16, BFloat16, Uint8 or Uint16.
-// Uint8 is 0 … 255 and Uint16 is 0 … 65535; these two can't be normalized. The floating-point types are 0 …
-// 1 before [Normalize].
+// Uint8 values are 0 … 255 and Uint16 values 0 … 65535; these two types can't be normalized. Before [Normalize],
+// floating-point values are 0 … 1.
 func WithType(t nwt.DType) Option {
 	return func(s *settings) error {
 		switch t {
