@@ -159,6 +159,7 @@ func newOptions(opts []Option) (*options, error) {
 	}
 	o.logRank()
 	o.logUndivided()
+	o.logMixedLengths()
 	if !o.has("WithWorkers") {
 		o.workers = o.defaultWorkers()
 	}
@@ -504,6 +505,15 @@ func (o *options) logUndivided() {
 	if o.world > 1 && o.launcher == nil && !o.has("WithWorkers") && o.log != nil && o.logged.First("undivided") {
 		o.log.Info("nwt: WithRank doesn't tell how many ranks share this host, so CPUs aren't divided among them: WithRankFromEnv divides them, or set WithWorkers or GOMAXPROCS",
 			"rank", o.rank, "world", o.world, "CPUs", o.cpus())
+	}
+}
+
+// logMixedLengths logs, once per process, that a step of the loader doesn't divide a step of the sampler.
+func (o *options) logMixedLengths() {
+	buckets, ok := o.sampler.(interface{ StepSize() int }) // of package sampler
+	if step := o.batchSize * o.world; ok && step > 0 && buckets.StepSize()%step != 0 && o.log != nil && o.logged.First(nameOfSampler(o.sampler)) {
+		o.log.Warn("nwt: batches mix lengths, because a step of the sampler isn't a whole number of the loader's steps: set Buckets.BatchSize and Buckets.World to those of the loader, if no epoch is resumed that began with others",
+			"sampler", nameOfSampler(o.sampler), "samples per step", step)
 	}
 }
 

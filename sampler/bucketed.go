@@ -15,7 +15,7 @@ import (
 // Buckets says how many samples of similar lengths [Bucketed] brings together. These samples make up a step:
 // one batch on each rank. The order depends on Buckets and on the seed. So to resume an epoch, use the
 // Buckets with which it began, even with another batch size or number of ranks. If a step of Buckets isn't a
-// whole number of the loader's steps, batches mix lengths.
+// whole number of the loader's steps, batches mix lengths, and a log line says so.
 type Buckets struct {
 	BatchSize int // samples per batch
 	World     int // number of ranks; 0 means 1
@@ -90,6 +90,7 @@ type bucketed struct {
 
 func (s *bucketed) Len() int       { return s.n }
 func (s *bucketed) LastIndex() int { return s.n - 1 }
+func (s *bucketed) StepSize() int  { return s.step } // a loader looks whether its steps divide it
 func (s *bucketed) String() string {
 	return fmt.Sprintf("Bucketed(%d, steps of %d, windows of %d, seed %d)", s.n, s.step, s.window, s.seed)
 }

@@ -1,10 +1,13 @@
 package sampler_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -52,6 +55,30 @@ func TestABucketedEpochVisitsEverySampleOnce(t *testing.T) {
 				require.Equal(t, orderOf(nwt.Sequential(n), 0), indices, "n = %d, %+v, epoch %d", n, b, epoch)
 			}
 		}
+	}
+}
+
+func TestALoaderLogsThatItsStepsMixTheLengthsOfBuckets(t *testing.T) {
+	ds := nwt.NewDataset(96, []nwt.Field{{Name: "x", Type: nwt.Uint8}}, func(context.Context, int, *nwt.Sample) error { return nil })
+	for _, c := range []struct {
+		buckets      sampler.Buckets
+		batch, world int
+		mixes        bool
+	}{
+		{sampler.Buckets{BatchSize: 8}, 8, 1, false},
+		{sampler.Buckets{BatchSize: 8, World: 2}, 8, 2, false},
+		{sampler.Buckets{BatchSize: 8, World: 2}, 4, 1, false},
+		{sampler.Buckets{BatchSize: 8}, 8, 3, true},
+		{sampler.Buckets{BatchSize: 12}, 8, 1, true},
+	} {
+		s, err := sampler.Bucketed(96, lengthOf, c.buckets, rand.Uint64()) // a process logs once for each sampler
+		require.NoError(t, err)
+		var log strings.Builder
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		l, err := nwt.NewLoader(ds, nwt.WithSampler(s), nwt.WithBatchSize(c.batch), nwt.WithRank(0, c.world), nwt.WithWorkers(1), nwt.WithLogger(logger))
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+		require.Equal(t, c.mixes, strings.Contains(log.String(), "batches mix lengths"), "%+v: %s", c, &log)
 	}
 }
 
