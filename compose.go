@@ -447,8 +447,8 @@ func Split(ds Dataset, seed uint64, shares ...float64) ([]Dataset, error) {
 }
 
 // Zip puts datasets of the same length side by side. Sample i of the result has the fields of sample i of
-// each dataset. No two fields may have the same name. All datasets draw from one [Sample.Rand]. To read the
-// result, add all its fields to a [Schema], in order.
+// each dataset. No two fields may have the same name. All datasets draw from one [Sample.Rand].
+// [ColumnOf] returns the columns of the result.
 func Zip(ds ...Dataset) (Dataset, error) {
 	if len(ds) == 0 {
 		return nil, optionError("Zip", nil, "needs at least one dataset")

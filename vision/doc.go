@@ -86,7 +86,7 @@
 // are skipped, as in Pillow and torchvision. If the end of a file is missing, every crop of the file is an
 // error.
 //
-// PNG, GIF, WebP, BMP and TIFF are decoded in Go. Other formats are decoded if the program has registered
+// PNG, PPM, PGM, GIF, WebP, BMP and TIFF are decoded in Go. Other formats are decoded if the program has registered
 // them with [image.RegisterFormat]. If a PNG file isn't interlaced, only the rows down to the crop's last
 // row are unpacked. But the end of the file and the checksums of all its chunks are always checked. So if a
 // PNG file is damaged or incomplete, every crop is an error. TIFF files are turned as their orientation

@@ -33,7 +33,7 @@ var strategies = map[string]nwt.Strategy{"greedy": nwt.Greedy, "exhaustive": nwt
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("imagefolder", flag.ExitOnError)
-	dir := flags.String("dir", "", "`folder` of JPEG, PNG, GIF, WebP, BMP and TIFF files, in one folder per class (default: the images that come with Go)")
+	dir := flags.String("dir", "", "`folder` of JPEG, PNG, PPM, PGM, GIF, WebP, BMP and TIFF files, in one folder per class (default: the images that come with Go)")
 	size := flags.Int("size", 128, "width and height that images are brought to, in `pixels`")
 	batch := flags.Int("batch", 32, "`images` per batch")
 	repeat := flags.Int("repeat", 0, "`times` that an epoch goes over the files (default: until it has 1000 images)")
