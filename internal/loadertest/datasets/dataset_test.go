@@ -286,6 +286,7 @@ func TestRandomnessDependsOnSeedEpochAndPositionAlone(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, seen[key{0, 0, i}], [2]int64(nwt.Values[int64](s, 0)))
 	}
+	require.Equal(t, [2]int64{305374877734074388, 6328558112754417227}, seen[key{1, 2, 3}], "a resumed run must draw what it would have drawn: these may never change")
 }
 
 func TestTheRestOfARaggedFieldIsZeroHoweverTheSlotWasUsed(t *testing.T) {
