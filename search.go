@@ -18,7 +18,10 @@ const (
 	Exhaustive
 )
 
-var strategies = [...]search.Strategy{Greedy: search.Greedy{}, Exhaustive: search.Exhaustive{}}
+var strategies = [...]struct {
+	name string
+	next search.Strategy
+}{Greedy: {"greedy", search.Greedy}, Exhaustive: {"exhaustive", search.Exhaustive}}
 
 func (s Strategy) known() bool { return s >= 0 && int(s) < len(strategies) }
 
@@ -26,7 +29,7 @@ func (s Strategy) String() string {
 	if !s.known() {
 		return fmt.Sprintf("Strategy(%d)", int(s))
 	}
-	return strategies[s].String()
+	return strategies[s].name
 }
 
 // WithStrategy sets how [Tune] searches. The default is [Greedy].

@@ -94,7 +94,7 @@ func (t *tuneCall) search(ctx context.Context) (*Result, error) {
 		if o.step == nil && o.tuningTime == 0 && m.sp.Time > 0 && m.sp.Time-m.sp.Left > soonOver && m.trials.quickest() < slowBatch {
 			return search.Request{}, false
 		}
-		return strategies[o.strategy].Next(m.sp, m.seen)
+		return strategies[o.strategy].next(m.sp, m.seen)
 	})
 	if err != nil {
 		return nil, err

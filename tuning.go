@@ -445,7 +445,7 @@ func (a *auto) run() {
 			if t.trials.windows()-before >= mostWindows {
 				return search.Request{}, false
 			}
-			return search.Greedy{}.Next(t.sp, t.seen)
+			return search.Greedy(t.sp, t.seen)
 		}
 		if !t.measure(next) {
 			return

@@ -14,12 +14,7 @@ import (
 // within alpha of the fastest. Then it measures the counts still in the race, round by round, until the
 // choice is sure or each of them has its iterations. It tries counts that are closer together than a step
 // only where they promise to be faster, see stepAt and finer.
-type Greedy struct{}
-
-func (Greedy) String() string { return "greedy" }
-
-// Next implements Strategy.
-func (Greedy) Next(sp Space, seen []Series) (Request, bool) {
+func Greedy(sp Space, seen []Series) (Request, bool) {
 	seen = even(seen)
 	s := stateOf(sp, seen)
 	if s.left <= 0 {
@@ -484,12 +479,7 @@ func (e evidence) finer() (w int, found bool) {
 
 // Exhaustive measures every count in ascending order, 0 … CPUs−1 as in the paper, in a few interleaved
 // rounds. With a time limit it first measures training's own count.
-type Exhaustive struct{}
-
-func (Exhaustive) String() string { return "exhaustive" }
-
-// Next implements Strategy.
-func (Exhaustive) Next(sp Space, seen []Series) (Request, bool) {
+func Exhaustive(sp Space, seen []Series) (Request, bool) {
 	s := stateOf(sp, seen)
 	rounds := min(sweepRounds, sp.Iterations)
 	top := s.ceiling(max(s.sp.CPUs-1, 0))

@@ -1,23 +1,18 @@
 // Package search decides which worker counts to measure and which to choose. It works only on figures:
 // it knows neither loaders nor clocks.
 //
-//	Strategy.Next ──► a Request ──► the caller measures a Block ──► Strategy.Next …
-//	                                                            └──► Choose
+//	a Strategy ──► a Request ──► the caller measures a Block ──► the Strategy …
+//	                                                         └──► Choose
 package search
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/stat"
 )
 
-// A Strategy decides which worker counts to measure, and for how long.
-type Strategy interface {
-	fmt.Stringer
-	// Next returns what to measure next, given everything that was measured; false means nothing more.
-	Next(sp Space, seen []Series) (Request, bool)
-}
+// A Strategy returns what to measure next, given everything that was measured; false means nothing more.
+type Strategy func(sp Space, seen []Series) (Request, bool)
 
 // A Space says which counts a search may measure, and within which limits.
 type Space struct {

@@ -69,6 +69,8 @@ func iterationsAt(seen []Series, workers int) (sum int) {
 	return sum
 }
 
+var strategies = map[string]Strategy{"greedy": Greedy, "exhaustive": Exhaustive}
+
 // windowsOf has a window of ten iterations in each of so many rounds, all with a mean of so many
 // milliseconds.
 func windowsOf(workers int, mean float64, rounds int) Series {
@@ -95,13 +97,13 @@ func TestTheLadder(t *testing.T) {
 		{2, 0, []int{0}},
 	} {
 		sp := Space{CPUs: 16, Start: tt.start, Max: tt.top, Alpha: DefaultAlpha, Iterations: 100}
-		_, requests := drive(Greedy{}, sp, steady(flat))
+		_, requests := drive(Greedy, sp, steady(flat))
 		require.Equal(t, slices.Concat(tt.want, tt.want), counts(requests)[:2*len(tt.want)], "from %d to %d", tt.start, tt.top)
 		for i, q := range requests[:2*len(tt.want)] {
 			require.Equal(t, i/len(tt.want), q.Round)
 		}
 		sp.Time, sp.Left = 60*time.Second, 60*time.Second
-		q, more := Greedy{}.Next(sp, nil)
+		q, more := Greedy(sp, nil)
 		require.True(t, more)
 		require.Equal(t, min(sp.Start, sp.Max), q.Workers)
 		require.GreaterOrEqual(t, q.Limit, sp.Left/time.Duration(len(tt.want)+1), "time is left for each rung")
@@ -121,7 +123,7 @@ func TestWhereTheWayUpEnds(t *testing.T) {
 		{"CPUs are always in use", 99, 0, []int{2, 4, 8, 16, 32, 50, 1, 0}},
 	} {
 		sp := Space{CPUs: 4, Start: 2, Max: 50, Alpha: DefaultAlpha, Iterations: 100}
-		_, requests := drive(Greedy{}, sp, func(q Request) Block {
+		_, requests := drive(Greedy, sp, func(q Request) Block {
 			b := Block{Round: q.Round, Iterations: q.Iterations, Bodies: q.Iterations, Mean: ms + ms/2, Wait: ms / 2, CPU: 0.91}
 			if q.Workers > tt.waits {
 				b.Mean, b.Wait = ms+ms/200, ms/200
@@ -149,7 +151,7 @@ func TestWhereTheWayDownEnds(t *testing.T) {
 		{"training's own count is no good", map[int]float64{15: 10}, []int{15, 8, 4, 2, 1, 0}, []int{8, 4, 2, 1, 0}},
 		{"more workers than the fastest, and far slower", map[int]float64{15: 40, 8: 10}, []int{15, 8, 4, 2, 1, 0}, []int{4, 2, 1, 0}},
 	} {
-		_, requests := drive(Greedy{}, sixteen(), func(q Request) Block {
+		_, requests := drive(Greedy, sixteen(), func(q Request) Block {
 			b := waiting(q.Round, q.Iterations, time.Duration(max(tt.took[q.Workers], 1)*1e6))
 			b.CPU = 1
 			return b
@@ -160,7 +162,7 @@ func TestWhereTheWayDownEnds(t *testing.T) {
 }
 
 func TestGreedyBisectsToTheFewestWithinAlpha(t *testing.T) {
-	seen, requests := drive(Greedy{}, sixteen(), steady(upTo(10)))
+	seen, requests := drive(Greedy, sixteen(), steady(upTo(10)))
 	require.Equal(t, []int{15, 8, 4, 2}, counts(requests)[:4])
 	require.Contains(t, counts(requests), 12)
 	require.NotContains(t, counts(requests), 10, "closer to 8 and 12 than a step")
@@ -171,7 +173,7 @@ func TestGreedyBisectsToTheFewestWithinAlpha(t *testing.T) {
 func TestACountWithinAStepIsTriedOnlyIfItsNeighboursPromiseThatItIsFaster(t *testing.T) {
 	for power, tried := range map[float64]bool{1: true, 0.04: false} {
 		sp := Space{CPUs: 16, Start: 12, Max: 16, Alpha: DefaultAlpha, Iterations: 100}
-		seen, requests := drive(Greedy{}, sp, steady(func(w int) time.Duration {
+		seen, requests := drive(Greedy, sp, steady(func(w int) time.Duration {
 			mean := 4e6 * math.Pow(12/float64(max(1, w)), power)
 			if w > 14 {
 				mean *= 1.5
@@ -195,7 +197,7 @@ func TestTheChoiceHasAtMostHalfMoreWorkersThanWouldJustDo(t *testing.T) {
 		for 10*mean(fewest) > 11*mean(64) {
 			fewest++
 		}
-		seen, _ := drive(Greedy{}, sp, steady(mean))
+		seen, _ := drive(Greedy, sp, steady(mean))
 		chosen := Choose(sp, seen).Workers
 		require.GreaterOrEqual(t, chosen, fewest)
 		require.LessOrEqual(t, 2*chosen, 3*fewest, "%d would just do", fewest)
@@ -223,7 +225,7 @@ func TestWhereverTheBestCountLiesItIsFound(t *testing.T) {
 		for w := range sp.Max + 1 {
 			best = min(best, valley(w))
 		}
-		seen, _ := drive(Greedy{}, sp, steady(func(w int) time.Duration { return time.Duration(1e7 * valley(w)) }))
+		seen, _ := drive(Greedy, sp, steady(func(w int) time.Duration { return time.Duration(1e7 * valley(w)) }))
 		c := Choose(sp, seen)
 		require.LessOrEqual(t, valley(c.Workers)/best, 1.17, "%d CPUs from %d, a valley of slopes %.2f and %.2f from %.1f to %.1f: %d workers", sp.CPUs, sp.Start, fall, rise, left, right, c.Workers)
 	}
@@ -247,12 +249,12 @@ func TestTheSpaceGrowsWhileMoreWorkersWinAndCPUsIdle(t *testing.T) {
 		{"one CPU", 1, -1, flat, steady, 2, 0},
 	} {
 		sp := Space{CPUs: tt.cpus, Start: min(tt.cpus, max(tt.most, tt.cpus)), Max: tt.most, Alpha: DefaultAlpha, Iterations: 8}
-		for s, top := range map[Strategy]int{Greedy{}: tt.greedy, Exhaustive{}: tt.sweep} {
+		for name, top := range map[string]int{"greedy": tt.greedy, "exhaustive": tt.sweep} {
 			if top == MaxWorkers {
 				sp.Fixed, sp.Iterations = true, 1
 			}
-			_, requests := drive(s, sp, tt.measure(tt.mean))
-			require.Equal(t, top, slices.Max(counts(requests)), "%s, %s", tt.name, s)
+			_, requests := drive(strategies[name], sp, tt.measure(tt.mean))
+			require.Equal(t, top, slices.Max(counts(requests)), "%s, %s", tt.name, name)
 		}
 	}
 }
@@ -261,7 +263,7 @@ func TestTheSpaceGrowsWhileMoreWorkersWinAndCPUsIdle(t *testing.T) {
 func TestTheSpaceGrowsAlthoughTheFirstLooksHadBadLuck(t *testing.T) {
 	sp := Space{CPUs: 64, Start: 64, Max: -1, Alpha: DefaultAlpha, Iterations: 100}
 	lucky := 0
-	seen, requests := drive(Greedy{}, sp, func(q Request) Block {
+	seen, requests := drive(Greedy, sp, func(q Request) Block {
 		b := idle(func(w int) time.Duration { return time.Second / time.Duration(max(1, min(w, 256))) })(q)
 		if q.Workers == 64 && lucky == 0 {
 			b.Mean /= 2
@@ -275,15 +277,15 @@ func TestTheSpaceGrowsAlthoughTheFirstLooksHadBadLuck(t *testing.T) {
 }
 
 func TestCountsThatNeedTooMuchMemoryAreNeitherMeasuredNorChosen(t *testing.T) {
-	for _, s := range []Strategy{Greedy{}, Exhaustive{}} {
-		for name, allowed := range map[string]func(int) bool{
+	for name, s := range strategies {
+		for which, allowed := range map[string]func(int) bool{
 			"up to 5": func(w int) bool { return w <= 5 }, "not 8": func(w int) bool { return w != 8 }, "not 12": func(w int) bool { return w != 12 },
 		} {
 			sp := sixteen()
 			sp.Admit = allowed
 			seen, requests := drive(s, sp, steady(upTo(10)))
 			for _, w := range counts(requests) {
-				require.True(t, allowed(w), "%s, %s: %d workers", s, name, w)
+				require.True(t, allowed(w), "%s, %s: %d workers", name, which, w)
 			}
 			require.True(t, allowed(Choose(sp, seen).Workers))
 		}
@@ -292,7 +294,7 @@ func TestCountsThatNeedTooMuchMemoryAreNeitherMeasuredNorChosen(t *testing.T) {
 		sp.Admit = func(workers int) bool { return workers <= 2 } // what was measured showed it
 		require.LessOrEqual(t, Choose(sp, seen).Workers, 2)
 		sp.Admit = func(int) bool { return false }
-		_, more := s.Next(sp, seen)
+		_, more := s(sp, seen)
 		require.False(t, more)
 		require.Equal(t, Choice{Workers: -1, Fastest: -1}, Choose(sp, seen))
 	}
@@ -301,12 +303,12 @@ func TestCountsThatNeedTooMuchMemoryAreNeitherMeasuredNorChosen(t *testing.T) {
 // With steps of doubling alone, memory for seven workers would be used for four.
 func TestBelowACountThatMemoryRefusesMoreWorkersAreTried(t *testing.T) {
 	sp := Space{CPUs: 2, Start: 2, Max: -1, Alpha: DefaultAlpha, Iterations: 100, Admit: func(w int) bool { return w <= 7 }}
-	seen, _ := drive(Greedy{}, sp, idle(func(w int) time.Duration { return time.Second / time.Duration(max(1, w)) }))
+	seen, _ := drive(Greedy, sp, idle(func(w int) time.Duration { return time.Second / time.Duration(max(1, w)) }))
 	require.GreaterOrEqual(t, Choose(sp, seen).Workers, 6)
 }
 
 func TestMeasuringEndsWithItsTime(t *testing.T) {
-	for _, s := range []Strategy{Greedy{}, Exhaustive{}} {
+	for name, s := range strategies {
 		sp := sixteen()
 		sp.Time = time.Second
 		seen, requests := drive(s, sp, steady(halving))
@@ -317,7 +319,7 @@ func TestMeasuringEndsWithItsTime(t *testing.T) {
 				longest = max(longest, b.Mean)
 			}
 		}
-		require.Less(t, spent, sp.Time+longest, s.String())
+		require.Less(t, spent, sp.Time+longest, name)
 		for _, q := range requests {
 			require.LessOrEqual(t, q.Limit, sp.Time)
 		}
@@ -326,13 +328,13 @@ func TestMeasuringEndsWithItsTime(t *testing.T) {
 }
 
 func TestOneCountIsMeasuredWhateverTheTime(t *testing.T) {
-	for _, s := range []Strategy{Greedy{}, Exhaustive{}} {
+	for _, s := range strategies {
 		sp := sixteen()
 		sp.Start, sp.Time = 5, 1
-		q, more := s.Next(sp, nil)
+		q, more := s(sp, nil)
 		require.True(t, more)
 		require.Equal(t, 5, q.Workers, "training's own")
-		_, more = s.Next(sp, []Series{windowsOf(5, 1, 1)})
+		_, more = s(sp, []Series{windowsOf(5, 1, 1)})
 		require.False(t, more, "one is enough then")
 	}
 }
@@ -341,11 +343,11 @@ func TestIterationsThatTheUserSetAreKeptTo(t *testing.T) {
 	for _, n := range []int{1, 3, 7, 100} {
 		sp := sixteen()
 		sp.Iterations, sp.Fixed = n, true
-		for _, s := range []Strategy{Greedy{}, Exhaustive{}} {
+		for name, s := range strategies {
 			seen, requests := drive(s, sp, steady(flat))
-			require.Equal(t, n, iterationsAt(seen, Choose(sp, seen).Workers), "%v, %d", s, n)
+			require.Equal(t, n, iterationsAt(seen, Choose(sp, seen).Workers), "%s, %d", name, n)
 			for _, q := range requests {
-				require.LessOrEqual(t, iterationsAt(seen, q.Workers), n, "%v, %d", s, n)
+				require.LessOrEqual(t, iterationsAt(seen, q.Workers), n, "%s, %d", name, n)
 			}
 		}
 	}
@@ -358,7 +360,7 @@ func TestAFirstWindowThatWasTooQuickCutsOthersShortOnlyAtFirst(t *testing.T) {
 			sp := sixteen()
 			sp.Fixed, sp.Iterations = fixed, 1000
 			windows := 0
-			seen, requests := drive(Greedy{}, sp, func(q Request) Block {
+			seen, requests := drive(Greedy, sp, func(q Request) Block {
 				if q.Workers == sp.Start {
 					if windows++; windows <= quick {
 						return steady(func(w int) time.Duration { return upTo(10)(w) / 100 })(q)
@@ -373,17 +375,17 @@ func TestAFirstWindowThatWasTooQuickCutsOthersShortOnlyAtFirst(t *testing.T) {
 }
 
 func TestACountThatCannotWinIsLeftEarly(t *testing.T) {
-	seen, _ := drive(Greedy{}, sixteen(), steady(halving))
+	seen, _ := drive(Greedy, sixteen(), steady(halving))
 	require.LessOrEqual(t, iterationsAt(seen, 0), 6)
 	require.LessOrEqual(t, iterationsAt(seen, 1), 6)
 	require.GreaterOrEqual(t, iterationsAt(seen, 15), 40)
-	q, _ := Greedy{}.Next(tenth(sixteen()), []Series{windowsOf(15, 10, 1)})
+	q, _ := Greedy(tenth(sixteen()), []Series{windowsOf(15, 10, 1)})
 	require.Equal(t, 8, q.Workers)
 	require.Equal(t, time.Duration(q.Iterations)*22*ms, q.Limit, "twice as long as the fastest, alpha included")
 }
 
 func TestExhaustiveSweepsEveryCountUpwardsAndMeasuresAllAlike(t *testing.T) {
-	seen, requests := drive(Exhaustive{}, sixteen(), steady(halving))
+	seen, requests := drive(Exhaustive, sixteen(), steady(halving))
 	require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, counts(requests)[:16])
 	for w := range 16 {
 		require.Equal(t, 100, iterationsAt(seen, w))
@@ -391,7 +393,7 @@ func TestExhaustiveSweepsEveryCountUpwardsAndMeasuresAllAlike(t *testing.T) {
 	require.Equal(t, 15, Choose(sixteen(), seen).Workers, "14 take 7 %% longer")
 
 	sp := Space{CPUs: 6, Start: 3, Max: -1, Alpha: DefaultAlpha, Iterations: 102, Time: time.Hour, Left: time.Hour}
-	_, requests = drive(Exhaustive{}, sp, func(q Request) Block {
+	_, requests = drive(Exhaustive, sp, func(q Request) Block {
 		require.Equal(t, []int{25, 26, 25, 26}[q.Round], q.Iterations, "102 in all")
 		return steady(flat)(q)
 	})
@@ -401,7 +403,7 @@ func TestExhaustiveSweepsEveryCountUpwardsAndMeasuresAllAlike(t *testing.T) {
 // What disturbs may last as long as a shorter search.
 func TestASearchIsNotOverInAMoment(t *testing.T) {
 	spent := time.Duration(0)
-	drive(Greedy{}, Space{CPUs: 2, Start: 2, Max: 2, Alpha: DefaultAlpha, Iterations: 100, MinTime: MinTime}, func(q Request) Block {
+	drive(Greedy, Space{CPUs: 2, Start: 2, Max: 2, Alpha: DefaultAlpha, Iterations: 100, MinTime: MinTime}, func(q Request) Block {
 		b := steady(func(int) time.Duration { return 50 * time.Microsecond })(q)
 		spent += time.Duration(b.Iterations) * b.Mean
 		return b
@@ -413,7 +415,7 @@ func TestASearchIsNotOverInAMoment(t *testing.T) {
 func TestASearchIsShortWhereTrainingDoesNotWait(t *testing.T) {
 	for _, inline := range []time.Duration{300 * ms, 302 * ms} {
 		sp := Space{CPUs: 8, Start: 8, Max: -1, Alpha: DefaultAlpha, Iterations: 100, Time: DefaultTime}
-		seen, requests := drive(Greedy{}, sp, func(q Request) Block {
+		seen, requests := drive(Greedy, sp, func(q Request) Block {
 			b := steady(func(w int) time.Duration { return 300 * ms })(q)
 			if b.Wait = 0; q.Workers == 0 {
 				b.Mean, b.Wait = inline, inline-300*ms
@@ -437,16 +439,16 @@ func TestWhatIsUndecidedAfterManyRoundsStaysSo(t *testing.T) {
 		}
 	}
 	sp := Space{CPUs: 8, Start: 8, Max: 8, Alpha: DefaultAlpha, Iterations: 100, Admit: func(w int) bool { return w == 4 || w == 8 }}
-	_, more := Greedy{}.Next(sp, unsure)
+	_, more := Greedy(sp, unsure)
 	require.False(t, more)
 	sp.Fixed = true
-	_, more = Greedy{}.Next(sp, unsure)
+	_, more = Greedy(sp, unsure)
 	require.True(t, more, "the user set iterations")
 }
 
 func TestTheSameFiguresGiveTheSameAnswer(t *testing.T) {
 	for _, c := range curves(1)[:8] {
-		require.Equal(t, c.run(Greedy{}, 1), c.run(Greedy{}, 1))
+		require.Equal(t, c.greedy(1), c.greedy(1))
 	}
 }
 
@@ -459,7 +461,7 @@ func FuzzASearchEnds(f *testing.F) {
 			CPUs: 1 + int(uint(cpus)%64), Max: max(-1, most%64), Alpha: DefaultAlpha,
 			Iterations: 1 + int(uint(iterations)%200), Time: time.Duration(max(0, budget)), Fixed: fixed,
 		}
-		for _, s := range []Strategy{Greedy{}, Exhaustive{}} {
+		for _, s := range strategies {
 			rng := rand.New(rand.NewPCG(seed, 0))
 			seen, requests := drive(s, sp, func(q Request) Block {
 				require.Positive(t, q.Iterations)

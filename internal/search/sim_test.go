@@ -340,15 +340,15 @@ func (c *clock) iteration(w int) float64 {
 	return t
 }
 
-func (c curve) run(s Strategy, again uint64) tuning {
+func (c curve) greedy(again uint64) tuning { return c.run(Greedy, c.space(), again) }
+
+func (c curve) exhaustive(again uint64) tuning {
 	sp := c.space()
-	if s == (Exhaustive{}) {
-		sp.Time = 0 // as Tune has it
-	}
-	return c.runWith(s, sp, again)
+	sp.Time = 0 // as Tune has it
+	return c.run(Exhaustive, sp, again)
 }
 
-func (c curve) runWith(s Strategy, sp Space, again uint64) tuning {
+func (c curve) run(s Strategy, sp Space, again uint64) tuning {
 	m := clock{curve: c, rng: rand.New(rand.NewPCG(c.seed, 1000+again)), unit: c.time(c.truth()), loaded: make([]float64, MaxWorkers)}
 	warm := 0
 	seen, requests := driveIn(s, sp, func(q Request) Block {
@@ -401,7 +401,7 @@ func drive(s Strategy, sp Space, measure func(Request) Block) (seen []Series, re
 func driveIn(s Strategy, sp Space, measure func(Request) Block, spent func() time.Duration) (seen []Series, requests []Request) {
 	for {
 		sp.Left = max(0, sp.Time-spent())
-		q, more := s.Next(sp, seen)
+		q, more := s(sp, seen)
 		if !more {
 			return seen, requests
 		}
@@ -439,7 +439,7 @@ func (c curve) search(times int) outcome {
 	choices := make([]int, times)
 	ranges, intervals := 0, 0
 	for i := range choices {
-		r := c.run(Greedy{}, uint64(i))
+		r := c.greedy(uint64(i))
 		choices[i] = r.Workers
 		if slower := c.time(r.Workers) - best; slower > float64(Unnoticed) {
 			o.regret = append(o.regret, slower/best)
@@ -462,7 +462,7 @@ func (c curve) search(times int) outcome {
 			}
 		}
 		if c.cpus == 64 && !c.grows && i < 4 {
-			o.cost = append(o.cost, r.cost/c.run(Exhaustive{}, uint64(i)).cost)
+			o.cost = append(o.cost, r.cost/c.exhaustive(uint64(i)).cost)
 		}
 	}
 	pairs := 0

@@ -146,7 +146,7 @@ func (l *loader) greedy(t *testing.T, sp search.Space) (c search.Choice, took ti
 	l.start = sp.Start
 	l.asking = func(seen []search.Series) (search.Request, bool) {
 		sp.Left = l.Left()
-		return search.Greedy{}.Next(sp, seen)
+		return search.Greedy(sp, seen)
 	}
 	took = l.train(t, sp.Time)
 	return search.Choose(sp, l.seen), took
