@@ -131,7 +131,6 @@ func (t *tuneCall) space() search.Space {
 	if sp.Max >= 0 {
 		sp.Start = min(sp.Start, sp.Max)
 	}
-	sp.Spares = o.step == nil // then the highest counts are tried only if batches are slow
 	sp.Fixed, sp.MinTime, sp.Time = o.iterations > 0, search.MinTime, o.tuningTime
 	if sp.Time == 0 && !sp.Fixed && o.strategy == Greedy {
 		sp.Time = search.DefaultTime

@@ -259,7 +259,7 @@ func (s state) wins(top int, of func(workers int) float64) bool {
 	switch {
 	case len(s.seen[top]) == 0,
 		cpu+queued >= busyCPU && s.users.limit(mean),
-		s.sp.Spares && top >= max(Sparing, 4*s.sp.CPUs) && mean < float64(ShortBatch):
+		!s.sp.Step && top >= max(Sparing, 4*s.sp.CPUs) && mean < float64(ShortBatch):
 		return false
 	}
 	for w := range s.seen {

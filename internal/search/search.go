@@ -19,8 +19,7 @@ type Space struct {
 	CPUs       int                    // how many CPUs workers may use at a time
 	Shared     bool                   // other ranks have CPUs too, which may be idle as long as one rank tunes
 	Start      int                    // training's own count: the one that it would have without tuning; it is measured first
-	Step       bool                   // a step follows each batch; without workers, it waits for all loading
-	Spares     bool                   // the space grows no further than a source is spared: see Sparing
+	Step       bool                   // a step follows each batch; without workers, it waits for all loading. Without a step, sources are spared: see Sparing
 	Max        int                    // highest count; −1: the strategy's own limit, and more as long as more workers win and CPUs are idle
 	Alpha      Alpha                  // the difference that the choice ignores
 	Iterations int                    // per count; alpha is accumulated over these
@@ -102,7 +101,7 @@ const (
 // connections, open files and fill caches.
 const WarmSamples = 12
 
-// A space that spares sources doesn't grow beyond Sparing workers, or four for each CPU, once a batch takes less than
+// A space without a step doesn't grow beyond Sparing workers, or four for each CPU, once a batch takes less than
 // ShortBatch: few steps are shorter, and each worker may keep a connection of its own.
 const (
 	Sparing    = 64

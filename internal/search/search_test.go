@@ -235,20 +235,22 @@ func TestWhereverTheBestCountLiesItIsFound(t *testing.T) {
 func TestTheSpaceGrowsWhileMoreWorkersWinAndCPUsIdle(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
+		step          bool
 		cpus, most    int
 		mean          func(int) time.Duration
 		measure       func(func(int) time.Duration) func(Request) Block
 		greedy, sweep int // the highest count measured
 	}{
-		{"waiting for storage", 2, -1, upTo(40), idle, 128, 128},
-		{"all CPUs busy with samples: twice as many", 2, -1, upTo(2), steady, 4, 1},
-		{"all CPUs busy with something else", 2, -1, upTo(40), steady, 128, 1},
-		{"more workers don't help", 8, -1, flat, idle, 16, 7},
-		{"the user set a bound", 2, 5, upTo(40), idle, 5, 5},
-		{"ever faster", 2, -1, func(w int) time.Duration { return 4 * time.Second / time.Duration(max(1, w)) }, idle, MaxWorkers, MaxWorkers},
-		{"one CPU", 1, -1, flat, steady, 2, 0},
+		{"waiting for storage", true, 2, -1, upTo(40), idle, 128, 128},
+		{"waiting for storage without a step", false, 2, -1, upTo(40), idle, 64, 64},
+		{"all CPUs busy with samples: twice as many", true, 2, -1, upTo(2), steady, 4, 1},
+		{"all CPUs busy with something else", true, 2, -1, upTo(40), steady, 128, 1},
+		{"more workers don't help", true, 8, -1, flat, idle, 16, 7},
+		{"the user set a bound", true, 2, 5, upTo(40), idle, 5, 5},
+		{"ever faster", true, 2, -1, func(w int) time.Duration { return 4 * time.Second / time.Duration(max(1, w)) }, idle, MaxWorkers, MaxWorkers},
+		{"one CPU", true, 1, -1, flat, steady, 2, 0},
 	} {
-		sp := Space{CPUs: tt.cpus, Start: min(tt.cpus, max(tt.most, tt.cpus)), Max: tt.most, Alpha: DefaultAlpha, Iterations: 8}
+		sp := Space{CPUs: tt.cpus, Start: min(tt.cpus, max(tt.most, tt.cpus)), Step: tt.step, Max: tt.most, Alpha: DefaultAlpha, Iterations: 8}
 		for name, top := range map[string]int{"greedy": tt.greedy, "exhaustive": tt.sweep} {
 			if top == MaxWorkers {
 				sp.Fixed, sp.Iterations = true, 1

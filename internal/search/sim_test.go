@@ -38,7 +38,7 @@ func (c curve) String() string {
 }
 
 func (c curve) space() Space {
-	sp := Space{CPUs: c.cpus, Shared: c.shared, Start: c.cpus - 1, Max: c.cpus - 1, Alpha: DefaultAlpha, Iterations: 100, Step: c.body > 0, MinTime: MinTime, Time: DefaultTime, Left: DefaultTime}
+	sp := Space{CPUs: c.cpus, Shared: c.shared, Start: c.cpus - 1, Max: c.cpus - 1, Alpha: DefaultAlpha, Iterations: 100, Step: true, MinTime: MinTime, Time: DefaultTime, Left: DefaultTime}
 	if c.grows {
 		sp.Start, sp.Max = c.cpus, -1
 	}
