@@ -296,7 +296,7 @@ func WithRankFromEnv() Option {
 // Rank is the place of this process among those that train together.
 type Rank struct {
 	Rank, World           int    // number of this process, from 0, and number of processes
-	LocalRank, LocalWorld int    // the rank among the processes of this host, and their number; 0 and 1 if the launcher doesn't set them
+	LocalRank, LocalWorld int    // the rank among the processes of this host, and their number; 0 and 1 if no launcher tells them
 	Source                string // the launcher: "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes", "Lightning" or "none"
 	Vars                  string // the variables that were read, such as "WORLD_SIZE=8 RANK=3 …", with up to 200 characters of each value
 }

@@ -20,20 +20,25 @@ type Rank struct {
 const MaxWorld = 1 << 20
 
 // Find returns the rank of the process pid, whose environment lookup reads. If variables of several
-// launchers are set, the first one in launchers counts. If none are set, Find returns rank 0 of 1.
+// launchers are set, the first one in launchers counts. If it doesn't say where on its host the process is, an
+// outer one of the same rank and world does. If none are set, Find returns rank 0 of 1.
 func Find(lookup func(key string) (string, bool), pid int) (Rank, error) {
-	for _, l := range launchers {
-		env := &environment{lookup: lookup, pid: pid}
-		if _, ok := env.value(l.started); !ok || l.unless != nil && l.unless(env) {
-			continue
-		}
-		r, err := env.rank(l)
-		if err == nil && l.check != nil {
-			err = l.check(env, r)
-		}
+	for i, l := range launchers {
+		r, err := (&environment{lookup: lookup, pid: pid}).rank(l)
 		if err != nil {
 			return Rank{}, fmt.Errorf("rank and world from %s: %w", l.source, err)
 		}
+		if r.World == 0 {
+			continue
+		}
+		for _, outer := range launchers[i+1:] {
+			o, err := (&environment{lookup: lookup, pid: pid}).rank(outer)
+			manyHosts := outer.rank != outer.localRank // Lightning's variables don't tell whether there is one
+			if err == nil && manyHosts && o.Rank == r.Rank && o.World == r.World && o.LocalWorld > 0 && r.LocalWorld == 0 {
+				r.LocalRank, r.LocalWorld, r.Vars = o.LocalRank, o.LocalWorld, r.Vars+" "+o.Vars
+			}
+		}
+		r.LocalWorld = max(1, r.LocalWorld)
 		return r, nil
 	}
 	env := &environment{lookup: lookup, pid: pid}
@@ -102,8 +107,13 @@ func (e *environment) value(name string) (string, bool) {
 	return value, ok && value != ""
 }
 
+// rank returns the rank that l has set. World is 0 if l hasn't started this process, and LocalWorld is 0 if l
+// doesn't say where on its host the process is.
 func (e *environment) rank(l launcher) (r Rank, err error) {
-	r = Rank{LocalWorld: 1, Source: l.source}
+	if _, ok := e.value(l.started); !ok || l.unless != nil && l.unless(e) {
+		return r, nil
+	}
+	r.Source = l.source
 	if r.World, err = e.number(l.world, 1, MaxWorld); err != nil {
 		return r, err
 	}
@@ -124,7 +134,10 @@ func (e *environment) rank(l launcher) (r Rank, err error) {
 		}
 	}
 	r.Vars = strings.Join(e.used, " ")
-	return r, nil
+	if l.check != nil {
+		err = l.check(e, r)
+	}
+	return r, err
 }
 
 // taskOfSlurm reports whether srun itself started this process: then the variables of mpirun come from
@@ -178,8 +191,7 @@ func (e *environment) ownStep(r Rank) error {
 	}
 	// SLURM_GTIDS lists the ranks on this node; for a batch script it lists rank 0 alone.
 	ids, ok := e.value("SLURM_GTIDS")
-	_, local := e.value("SLURM_LOCALID")
-	if n := strings.Count(ids, ",") + 1; ok && local && n != r.LocalWorld {
+	if n := strings.Count(ids, ",") + 1; ok && r.LocalWorld > 0 && n != r.LocalWorld {
 		return fmt.Errorf("SLURM_STEP_TASKS_PER_NODE gives this node %d tasks, but SLURM_GTIDS lists %d: %s", r.LocalWorld, n, inherited)
 	}
 	return nil

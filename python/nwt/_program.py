@@ -35,12 +35,12 @@ def find() -> str:
     return found
 
 
-# Each launcher sets one of these; WORLD_SIZE=1 is also set by images of containers.
+# Each launcher sets one of these, or WORLD_SIZE, which images of containers set to 1. The list only avoids starting nwt-serve, which reads them.
 LAUNCHERS = ("RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "JOB_COMPLETION_INDEX")
 
 
 def _found(program: str | None) -> Any:
-    """What a launcher has set: the rank of this process, how many there are, and a text if a launcher was found."""
+    """What a launcher has set: the rank of this process, how many there are and how many on this host, and a text if a launcher was found."""
     if not any(map(os.environ.get, LAUNCHERS)) and os.environ.get("WORLD_SIZE", "") in ("", "1"):
         return {"rank": 0, "world": 1}
     program = program or find()
@@ -72,14 +72,12 @@ def place(rank: int | None, world_size: int | None, program: str | None) -> tupl
     return found["rank"], found["world"]
 
 
-def _sharing() -> int:
+def _sharing(program: str) -> int:
     """How many ranks share the CPUs of this one: fewer than are on this host if the launcher has bound it to some of its parent's."""
-    told = [os.environ.get(name, "") for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")]
-    if "SLURM_STEP_NUM_TASKS" in os.environ and "SLURM_GTIDS" in os.environ:
-        told.append(str(os.environ["SLURM_GTIDS"].count(",") + 1))  # lists the ranks of this host
-    if "RANK" not in os.environ and os.environ.get("LOCAL_RANK"):
-        told.append(os.environ.get("WORLD_SIZE", ""))  # by Lightning, on one host
-    ranks = next((max(1, int(one)) for one in told if one.isdigit()), 1)
+    try:
+        ranks: int = _found(program).get("local_world", 1)
+    except (ValueError, Error):  # rank and world_size were given
+        ranks = 1
     try:
         own, parents = (len(os.sched_getaffinity(pid)) for pid in (0, os.getppid()))
     except (AttributeError, OSError):  # not on Linux
@@ -134,7 +132,7 @@ class Program:
             self._again = True
         self._starts, self._came = self._starts + 1, came
         said = Said()
-        sharing = str(_sharing())
+        sharing = str(_sharing(self._command[0]))
         # in torchrun's variables, so that the program takes its share of the CPUs
         environ = os.environ | {"RANK": "0", "WORLD_SIZE": sharing, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": sharing}
         ours: Any = None

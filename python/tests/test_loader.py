@@ -262,6 +262,8 @@ class Arguments(unittest.TestCase):
         says = program.folder() / "says"  # how many share them
         says.write_text(f'#!/bin/sh\n[ "$1" = - ] || exec {program.program()} "$@"\necho "{{\\"error\\": \\"$LOCAL_WORLD_SIZE of $WORLD_SIZE\\"}}" >&2\n')
         says.chmod(0o700)
+        openmpi = "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=3 OMPI_COMM_WORLD_LOCAL_SIZE=4"
+        srun = "SLURM_PROCID=8 SLURM_STEP_NUM_TASKS=16 SLURM_LOCALID=0 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=4(x4) SLURM_GTIDS=8,9,10,11"
         for environ, own, parents, want in (
             ("", 8, 8, 1),
             ("RANK=3 WORLD_SIZE=16 LOCAL_RANK=3 LOCAL_WORLD_SIZE=8", 96, 96, 8),
@@ -269,8 +271,10 @@ class Arguments(unittest.TestCase):
             ("RANK=3 WORLD_SIZE=16 LOCAL_RANK=3 LOCAL_WORLD_SIZE=8", 12, 96, 1),  # each has its own
             ("RANK=3 WORLD_SIZE=16 LOCAL_RANK=3 LOCAL_WORLD_SIZE=8", 48, 96, 4),  # four are bound to each socket
             ("RANK=x WORLD_SIZE=2", 96, 96, 1),
-            ("RANK=3 WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4", 96, 96, 4),  # a program that sets RANK under mpirun
-            ("RANK=8 WORLD_SIZE=16 SLURM_STEP_NUM_TASKS=16 SLURM_GTIDS=8,9,10,11", 96, 96, 4),
+            (f"RANK=3 WORLD_SIZE=4 {openmpi}", 96, 96, 4),  # a program that sets RANK under mpirun
+            (f"RANK=3 WORLD_SIZE=8 {openmpi}", 96, 96, 1),  # of another world
+            (f"RANK=8 WORLD_SIZE=16 LOCAL_RANK=0 {srun}", 96, 96, 4),
+            (f"OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=6 {srun} SLURM_TASK_PID={os.getpid()}", 96, 96, 4),  # srun within mpirun
             ("SLURM_GTIDS=0", 96, 96, 1),  # a batch script
         ):
             with self.subTest(environ), launched(environ):

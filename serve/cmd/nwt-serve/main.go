@@ -222,7 +222,7 @@ func parentsRank(stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	found := map[string]any{"rank": r.Rank, "world": r.World}
+	found := map[string]any{"rank": r.Rank, "world": r.World, "local_world": r.LocalWorld}
 	if r.Vars != "" {
 		found["text"] = r.String()
 	}
