@@ -142,11 +142,15 @@ func (t *tuneCall) space() search.Space {
 func (o *options) space(start int, step bool) search.Space {
 	return search.Space{
 		CPUs: int(math.Ceil(o.machine.CPUs().Mine(o.ranks(), o.cpus()))), Shared: o.ranks() > 1, Start: start, Step: step, Max: o.most, Alpha: o.alpha,
-		Iterations: cmp.Or(o.iterations, 100), MinWindow: clockSteps * o.machine.ClockStep(),
+		Iterations: cmp.Or(o.iterations, 100), MinWindow: max(minWindow, clockSteps*o.machine.ClockStep()),
 	}
 }
 
-const clockSteps = 20 // a window takes at least this many steps of a coarse clock
+// A window takes at least minWindow and clockSteps steps of a coarse clock.
+const (
+	minWindow  = 5 * time.Millisecond
+	clockSteps = 20
+)
 
 // train takes batches from a loader as training does, and runs the step, until next asks for nothing more to
 // measure: then it is done. It ends before that if the time is over.

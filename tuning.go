@@ -75,12 +75,10 @@ func (s *setup) newTuning(sp search.Space, limit memlimit.Limit) *tuning {
 func (t *tuning) attach(l *engine) {
 	t.l, l.tuning = l, t
 	t.tuner.Target = t
-	t.tuner.MinWindow = max(minWindow, t.sp.MinWindow)
+	t.tuner.MinWindow = t.sp.MinWindow
 	t.wake = time.AfterFunc(time.Hour, l.ring.Interrupt)
 	t.wake.Stop()
 }
-
-const minWindow = 5 * time.Millisecond // because a thread may wait some milliseconds for a CPU
 
 // measure measures what next asks for, until it asks for nothing more. It returns false if it must end before:
 // the program has set the count, or closed the loader.

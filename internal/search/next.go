@@ -196,7 +196,7 @@ func (s state) window(workers, parts, round, sharers int) Request {
 	}
 	if s.sp.Fixed {
 		r.Iterations = max(1, min(r.Iterations, want-s.done(workers)))
-	} else if fewest := float64(max(minWindow, s.sp.MinWindow)) / s.best; fewest > float64(r.Iterations) {
+	} else if fewest := float64(max(minRequest, s.sp.MinWindow)) / s.best; fewest > float64(r.Iterations) {
 		r.Iterations = int(min(fewest, float64(want)))
 	}
 	if !math.IsInf(s.pace, 1) {
@@ -214,7 +214,7 @@ const (
 	maxMeasure = 5 * time.Second
 	partOfTime = 24
 	fewestEver = 4
-	minWindow  = 10 * time.Millisecond // of each window, because a thread may wait some milliseconds for a CPU
+	minRequest = 10 * time.Millisecond // a request is for as many iterations as the fastest count makes in this time, or for more
 )
 
 // enough returns how many iterations a count needs if an iteration takes mean.

@@ -27,7 +27,7 @@ type Space struct {
 	Time       time.Duration          // for the whole search; 0: no limit
 	Left       time.Duration          // what is left of Time
 	MinTime    time.Duration          // the shortest time of a search: a disturbance may last as long as a shorter one
-	MinWindow  time.Duration          // shorter windows are meaningless, because the clock moves in steps
+	MinWindow  time.Duration          // shorter windows are meaningless: the clock moves in steps, and a thread may wait some milliseconds for a CPU
 	Admit      func(workers int) bool // called for each count that the search would measure or choose; false: it may not, because of its memory, for example; nil: all may
 }
 
