@@ -208,7 +208,7 @@ func (t *tuning) result(c search.Choice, others float64, unseen string) *Result 
 	about := report.Circumstances{
 		CPUs: cpus, Mine: cpus.Mine(o.ranks(), o.cpus()), Limit: t.limit, Most: o.most, Timeout: o.timeout > 0,
 		Others: others, Queued: chosen.queued.sum / chosen.queued.weight, Unseen: unseen, Late: t.sp.Time > 0 && t.sp.Left == 0,
-		First: report.FirstPass(t.firstPass, t.seen), Drift: report.Drift(t.seen),
+		First: report.FirstPass(t.seen), Drift: report.Drift(t.seen),
 	}
 	if t.l.setup.streams() {
 		about.Shards, about.AtOnce = t.l.setup.shardsOfRank(), o.shardsAtOnce()

@@ -28,14 +28,13 @@ type tuning struct {
 	held    bool // the memory that these need is in use already, so they are never refused
 
 	// What was found out.
-	seen      []search.Series
-	req       search.Request // what is measured
-	trials    trials
-	last      *trial                  // the one that was measured last
-	refused   map[int]report.RuledOut // worker counts that the search may not choose, and why
-	reloads   bool                    // samples are loaded a second time
-	firstPass []search.Series         // what seen was when the last window that began before that had ended
-	fewer     bool                    // workers have left, and what they have allocated may still be in the heap
+	seen    []search.Series
+	req     search.Request // what is measured
+	trials  trials
+	last    *trial                  // the one that was measured last
+	refused map[int]report.RuledOut // worker counts that the search may not choose, and why
+	reloads bool                    // samples are loaded a second time
+	fewer   bool                    // workers have left, and what they have allocated may still be in the heap
 
 	// What a run shows, in addition to the loader's counters.
 	asked, delivered int
@@ -49,7 +48,7 @@ type tuning struct {
 
 	// The window that is being measured.
 	trial *trial // nil between windows
-	fresh bool   // it began before samples were loaded a second time
+	first bool   // it began before any sample was loaded a second time
 	cpu   host.Meter
 	began time.Time
 	read  time.Duration // how long the stream had been read at its beginning
@@ -167,7 +166,7 @@ func (t *tuning) beginWindow() {
 	if t.trial = t.trials.at(t.req.Workers); t.trial == nil {
 		t.trial = &trial{told: Trial{Workers: t.req.Workers, PeakExact: !t.live, OtherCPU: -1}}
 	}
-	t.fresh = !t.live && !t.reloads
+	t.first = !t.live && !t.reloads
 	t.cpu, t.began, t.read = t.l.setup.helpers.Beside(t.l.setup.opts.machine.StartCPU()), time.Now(), t.l.counters.reading.Shown()
 }
 
@@ -211,18 +210,19 @@ func (t *tuning) endWindow(w tune.Window) {
 		t.trials = append(t.trials, tr)
 	}
 	t.last = tr
-	if t.saw(w.Workers, b); t.fresh {
-		t.firstPass = slices.Clone(t.seen)
+	if s := t.saw(w.Workers, b); t.first {
+		s.First++
 	}
 }
 
-// saw adds what was measured of a count.
-func (t *tuning) saw(workers int, b search.Block) {
+// saw adds what was measured of a count, and returns all that was measured of it.
+func (t *tuning) saw(workers int, b search.Block) *search.Series {
 	i := slices.IndexFunc(t.seen, func(s search.Series) bool { return s.Workers == workers })
 	if i < 0 {
 		i, t.seen = len(t.seen), append(t.seen, search.Series{Workers: workers})
 	}
 	t.seen[i].Blocks = append(t.seen[i].Blocks, b)
+	return &t.seen[i]
 }
 
 // A trial holds what was measured at one worker count.

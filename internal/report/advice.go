@@ -102,12 +102,9 @@ func Drift(seen []search.Series) float64 {
 	}), 1)
 }
 
-// FirstPass returns the ratio of the times in the windows of first and in those that came later.
-func FirstPass(first, seen []search.Series) float64 {
-	return ratio(first, func(f search.Series) (early, later []search.Block) {
-		i := slices.IndexFunc(seen, func(s search.Series) bool { return s.Workers == f.Workers })
-		return f.Blocks, seen[i].Blocks[len(f.Blocks):]
-	})
+// FirstPass returns the ratio of the times while the dataset was loaded for the first time, and later.
+func FirstPass(seen []search.Series) float64 {
+	return ratio(seen, func(s search.Series) (first, later []search.Block) { return s.Blocks[:s.First], s.Blocks[s.First:] })
 }
 
 // ratio returns the median over all counts of the ratio of the median times of two parts of its windows, or 0.

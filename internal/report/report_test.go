@@ -87,8 +87,8 @@ func TestTheFirstPassIsComparedAtTheSameCount(t *testing.T) {
 		}
 		return bs
 	}
-	first := []search.Series{{Workers: 4, Blocks: blocks(30)}, {Workers: 8, Blocks: blocks(5)}}
-	require.Zero(t, FirstPass(first, first), "nothing came later")
-	seen := []search.Series{{Workers: 4, Blocks: blocks(30, 10, 10)}, {Workers: 8, Blocks: blocks(5)}, {Workers: 1, Blocks: blocks(1)}}
-	require.EqualValues(t, 3, FirstPass(first, seen))
+	first := []search.Series{{Workers: 4, Blocks: blocks(30), First: 1}, {Workers: 8, Blocks: blocks(5), First: 1}}
+	require.Zero(t, FirstPass(first), "nothing came later")
+	seen := []search.Series{{Workers: 4, Blocks: blocks(30, 10, 10), First: 1}, {Workers: 8, Blocks: blocks(5), First: 1}, {Workers: 1, Blocks: blocks(1)}}
+	require.EqualValues(t, 3, FirstPass(seen))
 }

@@ -29,7 +29,7 @@ func waiting(round, iterations int, mean time.Duration) Block {
 
 func measured(means map[int]float64) (seen []Series) {
 	for w, seconds := range means {
-		seen = append(seen, Series{w, []Block{waiting(0, 100, time.Duration(seconds/100*float64(time.Second)))}})
+		seen = append(seen, Series{Workers: w, Blocks: []Block{waiting(0, 100, time.Duration(seconds/100*float64(time.Second)))}})
 	}
 	return seen
 }
@@ -240,7 +240,7 @@ func TestWhichBlocksCountAsTheyAre(t *testing.T) {
 	require.Greater(t, of8(fixed), 1300*time.Microsecond, "counts that have their iterations leave others alone")
 	c := Choose(sixteen(), []Series{windows(4, 2000), windows(8, 0, 1000)})
 	require.Equal(t, ms, c.Estimates[1].Mean, "always alone")
-	c = Choose(sixteen(), []Series{{8, []Block{waiting(-1, 1, 900*time.Microsecond), waiting(-1, 3, 1020*time.Microsecond)}}})
+	c = Choose(sixteen(), []Series{{Workers: 8, Blocks: []Block{waiting(-1, 1, 900*time.Microsecond), waiting(-1, 3, 1020*time.Microsecond)}}})
 	require.InDelta(t, 990e3, float64(c.Estimates[0].Mean), 1, "an iteration counts as much as another")
 }
 
@@ -358,7 +358,7 @@ func TestTheFastestIsTheShortestTimeThatIsKnown(t *testing.T) {
 	}{
 		{"the errors overlap", []Series{windows(1, 18_800, 18_700, 18_600, 18_900), windows(2, 9540, 9500, 9600, 9520), windows(4, 9260, 9700, 8800, 9280)}, 4},
 		{"seen once", []Series{windows(1, 1800, 1790, 1810, 1800), windows(2, 900, 880, 860, 870), windows(4, 36)}, 2},
-		{"hardly measured", []Series{windows(1, 1800, 1790, 1810, 1800), windows(2, 900, 880, 860, 870, 880, 860), {4, []Block{waiting(0, 1, 36*time.Microsecond), waiting(1, 1, 800*time.Microsecond)}}}, 2},
+		{"hardly measured", []Series{windows(1, 1800, 1790, 1810, 1800), windows(2, 900, 880, 860, 870, 880, 860), {Workers: 4, Blocks: []Block{waiting(0, 1, 36*time.Microsecond), waiting(1, 1, 800*time.Microsecond)}}}, 2},
 		{"none was seen twice", []Series{windows(2, 900), windows(4, 850)}, 4},
 	} {
 		sp := Space{CPUs: 2, Start: 2, Max: 4, Alpha: DefaultAlpha, Iterations: 100}

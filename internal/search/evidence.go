@@ -140,7 +140,7 @@ func even(seen []Series) []Series {
 		if sum, bodies := s.bodies(); bodies > 0 {
 			body = sum / float64(bodies)
 		}
-		out[i] = Series{s.Workers, slices.Clone(s.Blocks)}
+		out[i] = Series{Workers: s.Workers, Blocks: slices.Clone(s.Blocks)}
 		for k := range s.Blocks {
 			b := &out[i].Blocks[k]
 			if b.Wait == 0 {

@@ -57,6 +57,7 @@ func (a Alpha) Of(mean float64, iterations int) float64 {
 type Series struct {
 	Workers int
 	Blocks  []Block
+	First   int // how many of Blocks began before any sample was loaded a second time
 }
 
 // A Block holds the figures of one window at a worker count.

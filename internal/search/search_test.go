@@ -434,7 +434,7 @@ func TestASearchIsShortWhereTrainingDoesNotWait(t *testing.T) {
 }
 
 func TestWhatIsUndecidedAfterManyRoundsStaysSo(t *testing.T) {
-	unsure := []Series{{4, nil}, {8, nil}}
+	unsure := []Series{{Workers: 4}, {Workers: 8}}
 	for i := range unsure {
 		for round := range lastRound + 1 {
 			unsure[i].Blocks = append(unsure[i].Blocks, Block{Round: round, Iterations: 1, Bodies: 1, Mean: ms * time.Duration(1+(i+round)%3), Wait: ms})
