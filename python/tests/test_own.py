@@ -292,6 +292,17 @@ class TestOwn(unittest.TestCase):
         self.assertIn("define it above the first loader", said.stderr)
         self.assertTrue(no_more_children())
 
+    def test_what_a_script_guards_runs_once_whatever_loaders_it_makes(self):
+        said = self.run_script(
+            "import nwt\nclass Birds:\n    def __len__(self): return 4\n    def __getitem__(self, i): return {'i': i, 'of': __name__}\n"
+            "print('above', __name__)\nif __name__ == '__main__':\n    print('guarded')\n"
+            f"    train, val = (nwt.Dataset(Birds(), batch_size=4, num_workers=2, program={program.program()!r}) for _ in range(2))\n"
+            "    print([(batch['i'].tolist(), set(batch['of'])) for loader in (train, val) for batch in loader])\n"
+        )
+        self.assertEqual(said.stdout.count("guarded"), 1, said.stderr)
+        self.assertEqual((said.stdout.count("above __main__"), said.stdout.count("above __mp_main__")), (1, 2))
+        self.assertIn("[([0, 1, 2, 3], {'__mp_main__'}), ([0, 1, 2, 3], {'__mp_main__'})]", said.stdout, said.stderr)
+
     def test_what_a_program_does_at_its_end_isnt_done_when_it_is_executed_once_more(self):
         text = (
             "import nwt\nclass Birds:\n    def __len__(self): return 4\n    def __getitem__(self, i): return i\n"
