@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import inspect
 import json
 import logging
@@ -22,6 +21,9 @@ from . import _check as check
 from . import _children
 from ._program import place
 from ._wire import VERSION, Error, SampleError, State
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 logger = logging.getLogger("nwt")
 
@@ -51,7 +53,7 @@ class Stats(TypedDict):
     workers: int  # how many samples are loaded at a time
 
 
-class Loader(contextlib.AbstractContextManager["Loader"]):
+class Loader:
     """The batches of one rank, loaded by servers (nwt-serve).
 
     addresses: an address (host:port) or a list of addresses. If a host name stands for several hosts,
@@ -360,11 +362,17 @@ class Loader(contextlib.AbstractContextManager["Loader"]):
         return self._pin(whole) if self._pin else None
 
     def close(self) -> None:
-        """Ends the connections. The batches that came before stay valid."""
+        """Ends the connections, and workers that are the loader's own. The batches that came before stay valid.
+
+        At its end, a with statement closes its loader. A loader that nothing refers to is closed as well.
+        """
         if self._closed is None and os.getpid() == self._pid:
             self._closed = CLOSED
             self._drop()
             self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

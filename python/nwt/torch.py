@@ -26,7 +26,7 @@ from ._result import Result
 from ._wire import SampleError, State
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
 __all__ = ["DataLoader"]
 
@@ -144,17 +144,26 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._length: int | None = None  # of a resumed epoch
         self._told: int | None = None  # that length, which a trainer may take for all epochs'
 
-    if TYPE_CHECKING:  # what __getattr__ passes on, as the attributes above
-
-        def stats(self) -> Stats: ...
-        def close(self) -> None: ...
-
-    else:
+    if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:  # what the loader has
             if name.startswith("_") or "loader" not in self.__dict__:
                 raise AttributeError(f"nwt.torch.DataLoader has no {name!r}")
             return getattr(self.loader, name)
+
+    def stats(self) -> Stats:
+        """As in nwt.Loader."""
+        return self.loader.stats()
+
+    def close(self) -> None:
+        """Closes its loader, also one that it was given."""
+        self.loader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *(name for name in dir(self.loader) if not name.startswith("_"))]

@@ -1,6 +1,5 @@
 """What holds with PyTorch, where that is installed. .ci/run -all installs it."""
 
-import contextlib
 import importlib.util
 import inspect
 import os
@@ -85,6 +84,14 @@ class Tensors(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "iterate over the nwt.torch.DataLoader"):
             iter(loader.dataset)
 
+    def test_with_closes_the_loader_that_it_was_given(self):
+        train = fake.loader()
+        with nwt.torch.DataLoader(train) as loader:
+            self.assertEqual((type(loader), len(list(loader))), (nwt.torch.DataLoader, 3))
+        for closed in loader, train:
+            with self.assertRaisesRegex(nwt.Error, "closed"):
+                next(iter(closed))
+
     def test_what_is_decided_elsewhere_says_where(self):
         for text, kwargs in (
             ("no argument 'sampler': shuffle and seed decide the order", {"sampler": [0]}),
@@ -116,7 +123,7 @@ class Package(unittest.TestCase):
         self.assertEqual(nwt.torch.__all__, ["DataLoader"])
 
     def test_editors_and_help_know_what_a_loader_has(self):
-        with closing(own(test_own.Birds(4))) as both:
+        with own(test_own.Birds(4)) as both:
             has = {name for name in vars(both.loader) if not name.startswith("_")}
             for kind, names in (nwt.Dataset, has), (nwt.torch.DataLoader, has - vars(both).keys()):
                 declared = {name for one in kind.__mro__ for name in inspect.get_annotations(one)}
@@ -282,12 +289,6 @@ def seconds(samples):
     return [sample[1] for sample in samples], torch.tensor([sample[0].sum() for sample in samples])
 
 
-@contextlib.contextmanager
-def closing(loader):
-    with loader.loader:
-        yield loader
-
-
 class OwnDatasets(unittest.TestCase):
     def alike(self, one, other):
         self.assertIs(type(one), type(other))
@@ -303,23 +304,23 @@ class OwnDatasets(unittest.TestCase):
 
     def test_a_batch_is_what_torchs_dataloader_gives(self):
         args = Nested(), 4, False, None, None, 0
-        with closing(own(*args)) as loader:
+        with own(*args) as loader:
             for ours, theirs in zip(loader, torch.utils.data.DataLoader(*args), strict=True):
                 self.alike(ours, theirs)
             self.alike(loader.batch(0, 1), ours)
-        with closing(own(Varying(), 4, ragged={"0": 3})) as loader:
+        with own(Varying(), 4, ragged={"0": 3}) as loader:
             arrays, lengths, numbers = next(iter(loader))
         self.assertEqual((arrays[1].tolist(), lengths.tolist(), numbers.tolist()), ([0, 1, 0], [1, 2, 3, 1], [0, 1, 2, 3]))
 
     def test_each_epoch_is_another_shuffle_and_a_state_goes_on_in_it(self):
-        with closing(own(test_own.Labelled(40), batch_size=8, shuffle=True)) as loader:
+        with own(test_own.Labelled(40), batch_size=8, shuffle=True) as loader:
             first, batches = numbers(loader), iter(loader)
             seen = next(batches)[1].tolist()
             again = pickle.loads(pickle.dumps(loader))
-            with closing(again):
+            with again:
                 self.assertEqual(next(iter(again))[1].tolist(), next(batches)[1].tolist())
             state = loader.state_dict()
-        with closing(own(test_own.Labelled(40), batch_size=4, shuffle=True, num_workers=2)) as other:
+        with own(test_own.Labelled(40), batch_size=4, shuffle=True, num_workers=2) as other:
             other.load_state_dict({**state, "samples": 8})
             rest = numbers(other)
         self.assertEqual((sorted(first), sorted(seen + rest)), (list(range(40)),) * 2)
@@ -328,7 +329,7 @@ class OwnDatasets(unittest.TestCase):
     def test_parts_and_chains_of_datasets_are_datasets(self):
         data, birds = torch.utils.data, test_own.Labelled()
         dataset = data.ConcatDataset([*data.random_split(birds, [90, 10], torch.Generator().manual_seed(0)), data.Subset(birds, range(5, 20))])
-        with closing(own(dataset, batch_size=32)) as loader:
+        with own(dataset, batch_size=32) as loader:
             self.assertEqual(numbers(loader), [dataset[i][1] for i in range(len(dataset))])
             self.assertIs(loader.source, dataset)
             self.assertEqual((loader.bad, loader.indices(0, 1)[:3]), (0, [32, 33, 34]))
@@ -336,7 +337,7 @@ class OwnDatasets(unittest.TestCase):
                 _ = loader.sources
 
     def test_the_dataset_is_iterable_for_trainers_and_has_what_the_users_has(self):
-        with closing(own(test_own.Labelled(), worker_init_fn=number_of_process)) as loader:
+        with own(test_own.Labelled(), worker_init_fn=number_of_process) as loader:
             self.assertIsInstance(loader.dataset, torch.utils.data.IterableDataset)
             self.assertEqual((len(loader), loader.batch_size, len(loader.dataset), loader.dataset.n, loader.dataset[3][1]), (100, 1, 100, 100, 3))
             self.assertGreaterEqual(next(iter(loader))[2].item(), 0, "worker_init_fn was called")
@@ -345,14 +346,14 @@ class OwnDatasets(unittest.TestCase):
 
     def test_a_process_knows_how_many_there_are_unless_nwt_chooses(self):
         for want, options in (3, {"num_workers": 3}), (1, {}), (-1, {"num_workers": None}), (-1, {"num_workers": 2, "tune": True}):
-            with self.subTest(options), mock.patch.dict(os.environ, XDG_CACHE_HOME=str(program.folder())), closing(own(Worker(8), 8, **options)) as loader:
+            with self.subTest(options), mock.patch.dict(os.environ, XDG_CACHE_HOME=str(program.folder())), own(Worker(8), 8, **options) as loader:
                 self.assertEqual(loader.batch(0, 0).tolist(), [want] * 8)
         with pictures(transform=worker) as loader:
             self.assertEqual(next(iter(loader))["image"].tolist(), [[2]] * 4)
 
     def test_samplers_of_torch_become_orders(self):
         data, birds, generator = torch.utils.data, test_own.Labelled(40), torch.Generator().manual_seed(5)
-        with closing(own(birds, batch_size=8, shuffle=True, generator=generator)) as loader:
+        with own(birds, batch_size=8, shuffle=True, generator=generator) as loader:
             want = numbers(loader)
         for sampler, check in (
             (data.SequentialSampler(birds), lambda seen: seen == list(range(40))),
@@ -363,7 +364,7 @@ class OwnDatasets(unittest.TestCase):
             (data.WeightedRandomSampler([0.0] * 20 + [1.0] * 10, 64), lambda seen: len(seen) == 64 and set(seen) <= set(range(20, 30))),
             (data.WeightedRandomSampler([1.0] * 40, 30, replacement=False), lambda seen: len(set(seen)) == len(seen) == 30),
         ):
-            with self.subTest(sampler), closing(own(birds, batch_size=8, sampler=sampler)) as loader:
+            with self.subTest(sampler), own(birds, batch_size=8, sampler=sampler) as loader:
                 seen = numbers(loader)
                 self.assertTrue(check(seen), seen)
 
@@ -371,7 +372,7 @@ class OwnDatasets(unittest.TestCase):
         seen = []
         for rank in range(2):
             sampler = torch.utils.data.DistributedSampler(range(40), 2, rank, seed=9)
-            with closing(own(test_own.Labelled(40), batch_size=8, sampler=sampler)) as loader:
+            with own(test_own.Labelled(40), batch_size=8, sampler=sampler) as loader:
                 self.assertEqual((loader.loader.rank, loader.loader.world_size), (rank, 2))
                 sampler.set_epoch(3)
                 seen += numbers(loader)
@@ -380,7 +381,7 @@ class OwnDatasets(unittest.TestCase):
 
     def test_another_samplers_list_is_taken_once_per_epoch_and_known_again(self):
         sampler, birds = Reversed(40), test_own.Labelled(40)
-        with closing(own(birds, batch_size=8, sampler=sampler)) as loader:
+        with own(birds, batch_size=8, sampler=sampler) as loader:
             self.assertEqual(sampler.taken, 0)
             before = torch.get_rng_state()
             first = numbers(loader)
@@ -395,19 +396,19 @@ class OwnDatasets(unittest.TestCase):
                 loader.loader.indices(0, 0)
             rest = [i for batch in batches for i in batch[1].tolist()]
             self.assertEqual((sorted(seen + rest), sampler.taken), (list(range(40)), 2))
-        with closing(own(birds, batch_size=8, sampler=Reversed(40))) as other:  # without a generator it draws alike
+        with own(birds, batch_size=8, sampler=Reversed(40)) as other:  # without a generator it draws alike
             other.load_state_dict(state)
             self.assertEqual((other.state_dict(), len(other)), (state, 5))
             self.assertEqual(numbers(other), rest)
         numbered = Reversed(40)
         numbered.generator = np.random.default_rng(1)  # the sampler's own affair
-        with closing(own(birds, batch_size=8, sampler=numbered)) as other:
+        with own(birds, batch_size=8, sampler=numbered) as other:
             self.assertEqual(sorted(numbers(other)), list(range(40)))
-        with closing(own(birds, batch_size=8, sampler=list(range(40)))) as other:
+        with own(birds, batch_size=8, sampler=list(range(40))) as other:
             other.load_state_dict(state)
             with self.assertRaisesRegex(nwt.Error, "sampler list gives other indices in epoch 1"):
                 next(iter(other))
-        with closing(own(birds, batch_size=8, sampler=Reversed(40, extra=1), rank=1, world_size=2)) as other:
+        with own(birds, batch_size=8, sampler=Reversed(40, extra=1), rank=1, world_size=2) as other:
             with self.assertRaisesRegex(nwt.Error, "on 1 ranks, and this is one of 2"):
                 other.load_state_dict(state)
             self.assertEqual(len(numbers(other)), 40)
@@ -415,7 +416,7 @@ class OwnDatasets(unittest.TestCase):
                 next(iter(other))
 
     def test_a_collate_fn_combines_samples_here(self):
-        with closing(own(test_own.Labelled(), batch_size=4, collate_fn=seconds, device="cpu")) as loader:
+        with own(test_own.Labelled(), batch_size=4, collate_fn=seconds, device="cpu") as loader:
             numbers, sums = next(iter(loader))
             self.assertEqual((numbers, sums.tolist()), ([0, 1, 2, 3], [0, 6, 12, 18]))
 
@@ -437,7 +438,7 @@ class OwnDatasets(unittest.TestCase):
             with self.subTest(error), self.assertRaisesRegex((TypeError, ValueError, nwt.Error), error):
                 own(dataset, **options)
         other = {"timeout": 60, "multiprocessing_context": "spawn", "persistent_workers": True}
-        with self.assertLogs("nwt", "INFO") as logged, closing(own(test_own.Birds(), num_workers=1, prefetch_factor=3, **other)) as loader:
+        with self.assertLogs("nwt", "INFO") as logged, own(test_own.Birds(), num_workers=1, prefetch_factor=3, **other) as loader:
             self.assertEqual(loader.loader._prefetch, 3)
         self.assertIn("multiprocessing_context: without effect", "".join(logged.output))
         self.assertIn("timeout=60 bounds each sample here, and patience= the wait for a batch", "".join(logged.output))
