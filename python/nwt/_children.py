@@ -222,7 +222,8 @@ def _read_main(name: str | None, path: str | None) -> None:
         exec(code, module.__dict__)  # noqa: S102  # the program itself
     except (Exception, SystemExit) as error:  # it may have looked for a GPU, or for other ranks
         print(
-            f"nwt: {path or name} was executed once more for the workers, and failed above its first loader. They know only what stands before that: {_text(error)}",
+            f"nwt: {path or name} was executed once more for the workers, and failed above its first loader. They know only what stands before that. "
+            f"Put what failed under if __name__ == '__main__':, or below the loader: {_text(error)}",
             file=sys.stderr,
         )
 

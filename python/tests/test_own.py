@@ -331,6 +331,7 @@ class TestOwn(unittest.TestCase):
         )
         self.assertIn("[[0, 1, 2, 3]]", said.stdout, said.stderr)
         self.assertIn("no GPU found", said.stderr)
+        self.assertIn("Put what failed under if __name__ == '__main__':, or below the loader", said.stderr)
 
     @unittest.skipUnless(importlib.util.find_spec("nbclient") and importlib.util.find_spec("ipykernel"), "there are no notebooks here")
     def test_a_notebook_that_is_interrupted_and_run_again_leaves_no_process(self):
