@@ -18,7 +18,7 @@ func WithMemoryLimit(bytes int64) Option {
 		func(o *options) { o.maxMemory = bytes }, bytes)
 }
 
-// memoryLimit returns how much memory no worker count may need: see Trial.needs. It must be called before the
+// memoryLimit returns how much memory no worker count may need: see Trial.Memory. It must be called before the
 // first trial. Files that the process has mapped aren't in it: the system counts their pages as left.
 func (s *setup) memoryLimit() memlimit.Limit {
 	if s.opts.maxMemory > 0 {
@@ -27,7 +27,7 @@ func (s *setup) memoryLimit() memlimit.Limit {
 	return memlimit.Of(s.neededNow(), s.opts.machine.Available(), s.opts.ranks())
 }
 
-// neededNow returns how much memory the process needs now, as needs counts it.
+// neededNow returns how much memory the process needs now, as Trial.Memory counts it.
 func (s *setup) neededNow() uint64 {
 	memory, known := host.OwnMemory()
 	if !known {

@@ -27,11 +27,7 @@ func (r *Result) report() *report.Result {
 		Hardware: r.Hardware.String(), Cached: r.Cached, Elapsed: r.Elapsed, Waited: r.waited, Reason: r.Reason, Warnings: r.Warnings, Advice: r.Advice,
 	}
 	for _, t := range r.Trials {
-		p.Trials = append(p.Trials, report.Trial{
-			Workers: t.Workers, Prefetch: t.Prefetch, Mean: t.Mean, Low: t.Low, High: t.High, Total: t.Total,
-			Wait: t.Wait, Transfer: t.Transfer, Needs: t.needs(),
-			CPU: t.CPU, CollectorCPU: t.CollectorCPU, OtherCPU: t.OtherCPU, Reading: t.Reading,
-		})
+		p.Trials = append(p.Trials, report.Trial(t))
 	}
 	for _, out := range r.RuledOut {
 		p.RuledOut = append(p.RuledOut, report.RuledOut(out))
@@ -153,15 +149,6 @@ type Progress struct {
 	Elapsed time.Duration // time since Tune was called, or since Precompute began to load
 	Left    time.Duration // for tuning, the most time that may be left, or 0 without a bound; for precomputing, an estimate
 	Trial   *Trial        // figures so far of the count that was measured last; nil if there is none
-}
-
-// needs returns the memory that a trial needs. File pages don't count, because the system can take them
-// back. If it isn't known how much of the peak they are, needs returns the peak.
-func (t *Trial) needs() uint64 {
-	if t.Memory > 0 {
-		return uint64(t.Memory)
-	}
-	return uint64(t.PeakRSS)
 }
 
 // result returns the choice with the figures behind it, and what is to be said of it. others is the share
@@ -313,8 +300,8 @@ func (s *setup) resultKey() resultfile.Key {
 // outgrows says why the choice of a kept result doesn't fit into memory today, or returns "" if it does.
 // Since it was saved, the program may have grown, and the machine may have less memory left.
 func (s *setup) outgrows(r keptResult, l memlimit.Limit) (why string) {
-	chosen := r.trial(r.Workers)
-	grows := chosen.needs() - min(r.Before, chosen.needs())
+	needs := report.Trial(r.trial(r.Workers)).Needs()
+	grows := needs - min(r.Before, needs)
 	if grows == 0 {
 		return ""
 	}

@@ -148,7 +148,7 @@ func (t *tuning) refusal(workers int) (out report.RuledOut, refused bool) {
 	}
 	why := t.limit.Predict(workers, t.trials.peaks())
 	if more := l.depthOf(workers) - l.depth(); why == "" && more > 0 && t.trials.at(workers) == nil && t.last != nil {
-		why = t.limit.Over(workers, t.last.told.needs()+uint64(more)*uint64(l.setup.slotBytes))
+		why = t.limit.Over(workers, report.Trial(t.last.told).Needs()+uint64(more)*uint64(l.setup.slotBytes))
 	}
 	return report.RuledOut{Workers: workers, Code: report.ForMemory, Reason: why}, why != ""
 }
@@ -296,7 +296,7 @@ func (t trials) windows() (n int) {
 func (t trials) peaks() []memlimit.Peak {
 	out := make([]memlimit.Peak, len(t))
 	for i, one := range t {
-		out[i] = memlimit.Peak{Workers: one.told.Workers, Bytes: one.told.needs()}
+		out[i] = memlimit.Peak{Workers: one.told.Workers, Bytes: report.Trial(one.told).Needs()}
 	}
 	return out
 }

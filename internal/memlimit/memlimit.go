@@ -36,7 +36,7 @@ func Of(now uint64, left host.Room, processes int) Limit {
 	return l
 }
 
-// A Peak is the memory that a worker count was measured to need, at the end of its windows: see Trial.needs.
+// A Peak is the memory that a worker count was measured to need, at the end of its windows.
 type Peak struct {
 	Workers int
 	Bytes   uint64

@@ -152,7 +152,7 @@ func (r *Result) Advise(c Circumstances) {
 	default:
 		say("Training waits for data %s of the time: %s of %s per batch.", human.Share(lost), human.Duration(t.Wait+t.Transfer), human.Duration(t.Mean))
 	}
-	if needs := t.Needs; c.Limit.Bytes != math.MaxUint64 && needs <= c.Limit.Bytes && float64(needs) >= nearLimit*float64(c.Limit.Bytes) {
+	if needs := t.Needs(); c.Limit.Bytes != math.MaxUint64 && needs <= c.Limit.Bytes && float64(needs) >= nearLimit*float64(c.Limit.Bytes) {
 		one, most := human.Apart(needs, c.Limit.Bytes)
 		say("Memory is nearly used up: %s of %s, %s of it by batches.", one, most, human.Bytes(t.batches(r)))
 	}
@@ -195,7 +195,7 @@ func (r *Result) aboutLoading(t Trial, c Circumstances, say func(format string, 
 		switch {
 		case highest && slices.ContainsFunc(r.RuledOut, func(out RuledOut) bool { return out.Workers > r.Workers && out.Code == ForMemory }):
 			makes := "workers that keep less (Scratch), or a higher limit, make room"
-			if t.batches(r) > t.Needs/2 {
+			if t.batches(r) > t.Needs()/2 {
 				makes = "smaller batches make room"
 			}
 			say("Memory bounds the workers, and more of them may be faster: %s.", makes)

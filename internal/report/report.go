@@ -38,15 +38,25 @@ type Result struct {
 	Warnings, Advice []string
 }
 
-// A Trial is what was measured at one worker count. The fields are those of nwt.Trial, but for Needs.
+// A Trial is what was measured at one worker count: an nwt.Trial, which is converted to it.
 type Trial struct {
-	Workers, Prefetch           int
-	Mean, Low, High, Total      time.Duration
-	Wait, Transfer              time.Duration
-	Needs                       uint64 // bytes of memory
-	CPU, CollectorCPU, OtherCPU float64
-	Reading                     float64
+	Workers, Iterations                 int
+	Mean, Low, High, Median, P99, Total time.Duration
+	Wait, Transfer, Step                time.Duration
+	Reading                             float64
+	Copy                                time.Duration
+	Bandwidth                           float64
+	FirstBatch                          time.Duration
+	Prefetch                            int
+	Memory, PeakRSS                     int64
+	PeakExact                           bool
+	SystemUsed                          int64
+	CPU, CollectorCPU, OtherCPU         float64
 }
+
+// Needs returns the memory that a trial needs. File pages don't count, because the system can take them
+// back. If it isn't known how much of the peak they are, Needs returns the peak.
+func (t Trial) Needs() uint64 { return uint64(cmp.Or(t.Memory, t.PeakRSS)) }
 
 // A RuledOut is a worker count that may not be chosen.
 type RuledOut struct {
@@ -106,7 +116,7 @@ func (r *Result) String() string {
 func (r *Result) writeTable(b *strings.Builder) {
 	quickest, least, collected := time.Duration(math.MaxInt64), uint64(math.MaxUint64), false
 	for _, t := range r.Trials {
-		quickest, least = min(quickest, t.Mean), min(least, t.Needs)
+		quickest, least = min(quickest, t.Mean), min(least, t.Needs())
 		collected = collected || t.CollectorCPU >= muchGC
 	}
 	each, bytes := human.ScaleOf(quickest), human.ScaleOfBytes(least)
@@ -131,7 +141,7 @@ func (r *Result) writeTable(b *strings.Builder) {
 		columns = append(columns, column{"collector", "", func(t Trial) string { return human.Share(t.CollectorCPU) }})
 	}
 	if least > 0 {
-		columns = append(columns, column{"memory", bytes.Unit, func(t Trial) string { return bytes.Write(float64(t.Needs)) }})
+		columns = append(columns, column{"memory", bytes.Unit, func(t Trial) string { return bytes.Write(float64(t.Needs())) }})
 	}
 
 	var table strings.Builder
