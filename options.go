@@ -85,7 +85,7 @@ type options struct {
 	log       *slog.Logger
 	logged    *oncelog.Log // byProcess, except in tests
 	unordered bool
-	drawn     func(log *slog.Logger) // set by Precompute; nil for other loaders
+	drawn     func(log *slog.Logger) // see common; only Precompute's loaders have one, which tells them from others
 
 	// for streams
 	interleave   int // 0: not set
