@@ -88,13 +88,10 @@ func (t *tuneCall) search(ctx context.Context) (*Result, error) {
 	o := t.setup.opts
 	busy := t.setup.helpers.Beside(o.machine.StartCPU())
 	var used host.Use
-	m, done, err := t.train(ctx, t.space(), func(m *tuning) (search.Request, bool) {
+	m, done, err := t.train(ctx, t.space(), strategies[o.strategy].next, func(m *tuning) (over bool) {
 		used = busy.Used() // while those that load for the dataset run
 		t.bound(m)
-		if o.step == nil && o.tuningTime == 0 && m.sp.Time > 0 && m.sp.Time-m.sp.Left > soonOver && m.trials.quickest() < slowBatch {
-			return search.Request{}, false
-		}
-		return strategies[o.strategy].next(m.sp, m.seen)
+		return o.step == nil && o.tuningTime == 0 && m.sp.Time > 0 && m.sp.Time-m.sp.Left > soonOver && m.trials.quickest() < slowBatch
 	})
 	if err != nil {
 		return nil, err
@@ -152,9 +149,9 @@ const (
 	clockSteps = 20
 )
 
-// train takes batches from a loader as training does, and runs the step, until next asks for nothing more to
-// measure: then it is done. It ends before that if the time is over.
-func (t *tuneCall) train(ctx context.Context, sp search.Space, next func(*tuning) (search.Request, bool)) (m *tuning, done bool, err error) {
+// train takes batches from a loader as training does, and runs the step, until nothing more is to be measured: then
+// it is done. It ends before that if the time is over.
+func (t *tuneCall) train(ctx context.Context, sp search.Space, next search.Strategy, before func(*tuning) (over bool)) (m *tuning, done bool, err error) {
 	m = t.setup.newTuning(sp, t.limit)
 	m.attach(newEngine(t.setup, m.sp.Start))
 	loading, end := context.WithCancelCause(ctx)
@@ -164,7 +161,7 @@ func (t *tuneCall) train(ctx context.Context, sp search.Space, next func(*tuning
 	defer m.release()
 	defer m.l.close()
 	m.tuner.Loop = func() {
-		done = m.measure(next)
+		done = m.measure(next, before)
 		end(errOver)
 	}
 	m.tuner.Start(m.sp.Time)
@@ -357,7 +354,8 @@ func (t *tuneCall) confirm(ctx context.Context, file resultfile.File, r *Result)
 	sp.Start = r.Workers
 	req := search.Request{Workers: r.Workers, Iterations: confirmOver}
 	t.shown = req // no progress is shown of it
-	m, _, err := t.train(ctx, sp, func(m *tuning) (search.Request, bool) { return req, len(m.seen) == 0 })
+	once := func(_ search.Space, seen []search.Series) (search.Request, bool) { return req, len(seen) == 0 }
+	m, _, err := t.train(ctx, sp, once, func(*tuning) bool { return false })
 	if err != nil {
 		return false, err
 	}

@@ -79,12 +79,16 @@ func (t *tuning) attach(l *engine) {
 	t.wake.Stop()
 }
 
-// measure measures what next asks for, until it asks for nothing more. It returns false if it must end before:
-// the program has set the count, or closed the loader.
-func (t *tuning) measure(next func(*tuning) (search.Request, bool)) bool {
+// measure measures what next asks for, until it asks for nothing more: the choice is sure, all rounds are measured,
+// or the time is over. before is called before each request, and may end a search earlier: after soonOver, or mostWindows
+// while training. measure returns false if the program has set the count, or closed the loader.
+func (t *tuning) measure(next search.Strategy, before func(*tuning) (over bool)) bool {
 	for len(t.seen) == 0 || t.descend() {
 		t.sp.Left = t.tuner.Left()
-		req, more := next(t)
+		if over := before(t); over {
+			break
+		}
+		req, more := next(t.sp, t.seen)
 		if !more {
 			break
 		}
@@ -438,14 +442,8 @@ func (a *auto) run() {
 	t := a.tuning
 	for weighAt, patience := weighFirst, oddWindows; ; {
 		a.since = time.Now()
-		before := t.trials.windows()
-		next := func(t *tuning) (search.Request, bool) {
-			if t.trials.windows()-before >= mostWindows {
-				return search.Request{}, false
-			}
-			return search.Greedy(t.sp, t.seen)
-		}
-		if !t.measure(next) {
+		earlier := t.trials.windows()
+		if !t.measure(search.Greedy, func(t *tuning) (over bool) { return t.trials.windows()-earlier >= mostWindows }) {
 			return
 		}
 		workers, choice, ok := a.settle(false)
