@@ -38,7 +38,7 @@ def loader(name, workload, variant, workers, data):
                     yield torch.from_numpy(batch["image"])
 
     def of_our_own():
-        with nwt.Dataset(data, **how) as batches:
+        with nwt.DataLoader(data, **how) as batches:
             while True:
                 for batch in batches:
                     yield torch.from_numpy(batch["0"]), torch.from_numpy(batch["1"])

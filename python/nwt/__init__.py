@@ -6,8 +6,9 @@
         batch["image"], batch["label"], batch["index"]  # float32 [256, 3, 224, 224], int64 [256], int64 [256]
 
 nwt.torch.DataLoader takes your own dataset as torch's DataLoader does. It also takes a loader such
-as train. Its batches are tensors. nwt.Dataset loads your own dataset without torch. nwt.Images,
-nwt.Files, nwt.WebDataset and nwt.Tokens load other data. nwt.Loader asks servers on other hosts.
+as train. Its batches are tensors. nwt.DataLoader loads your own dataset without torch: a batch is a
+dict of arrays. nwt.Images, nwt.Files, nwt.WebDataset and nwt.Tokens load other data. nwt.Loader asks
+servers on other hosts.
 """
 
 import importlib as _importlib
@@ -15,13 +16,13 @@ import typing as _typing
 
 from ._beside import Files, ImageFolder, Images, Tokens, WebDataset
 from ._loader import Loader, Stats
-from ._own import Dataset
+from ._own import DataLoader
 from ._result import Result, RuledOut, Trial
 from ._wire import Error, SampleError, State
 
 __version__ = "0.1.0"
 __all__ = [
-    "Dataset", "Error", "Files", "ImageFolder", "Images", "Loader", "Result", "RuledOut",
+    "DataLoader", "Error", "Files", "ImageFolder", "Images", "Loader", "Result", "RuledOut",
     "SampleError", "State", "Stats", "Tokens", "Trial", "WebDataset",
 ]  # fmt: skip
 
@@ -33,5 +34,5 @@ if not _typing.TYPE_CHECKING:
     def __getattr__(name: str) -> _typing.Any:  # "import nwt.torch" isn't needed
         if name == "torch":
             return _importlib.import_module("nwt.torch")
-        hint = ": it is nwt.torch.DataLoader" if name == "DataLoader" else ""
+        hint = ": write nwt.DataLoader, or nwt.torch.DataLoader for tensors" if name == "Dataset" else ""
         raise AttributeError(f"module 'nwt' has no attribute {name!r}{hint}")

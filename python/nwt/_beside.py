@@ -152,10 +152,12 @@ class Local(Loader):
             logger.info("%s", self.result)
 
     def __repr__(self) -> str:
-        about = [f"{self.num_samples} samples", self._batches_of(), f"{self.num_workers} workers"]
+        about = [f"{self.num_samples} samples", self._batches_of(), f"{self.num_workers} worker{'' if self.num_workers == 1 else 's'}"]
+        return f"nwt.{type(self).__name__}({self._source()}: {', '.join(about + self._of_rank())})"
+
+    def _source(self) -> str:
         given = self._args[0][0]
-        where = repr(given if isinstance(given, (str, os.PathLike)) else given[0]) + ("" if isinstance(given, (str, os.PathLike)) or len(given) == 1 else " …")
-        return f"nwt.{type(self).__name__}({where}: {', '.join(about + self._of_rank())})"
+        return repr(given if isinstance(given, (str, os.PathLike)) else given[0]) + ("" if isinstance(given, (str, os.PathLike)) or len(given) == 1 else " …")
 
     def _open(self) -> Any:
         program = self._program

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from . import _check as check
 from . import _children
 from ._beside import DEFAULTS, Flags, Local, More, Options, logger
+from ._loader import Loader
 from ._orders import Order, Written
 from ._wire import State
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Samples(More, total=False):
-    """The options of nwt.Dataset that torch's DataLoader doesn't have."""
+    """The options of nwt.DataLoader that torch's DataLoader doesn't have."""
 
     ragged: Mapping[str, int] | None
     object_bytes: int
@@ -36,7 +37,7 @@ class Samples(More, total=False):
 
 
 class Own(Options, Samples, total=False):
-    """The options of nwt.Dataset."""
+    """The options of nwt.DataLoader."""
 
     collate_fn: Callable[[list[Any]], Any] | None
     timeout: float | None
@@ -46,15 +47,16 @@ class Own(Options, Samples, total=False):
 OWN = Own.__annotations__.keys() - Options.__annotations__.keys()
 
 
-class Dataset(Local):
-    """The samples of a dataset of your own: an object with __len__ and __getitem__, as for torch's DataLoader.
+class DataLoader(Local):
+    """Batches of your own dataset as NumPy arrays. With torch, use nwt.torch.DataLoader: it takes torch's arguments and makes tensors.
 
     Each worker is a process of this Python, which makes samples. It has a copy of the dataset, and
     of what the main program defines above its first loader. Before each sample, it seeds random,
     numpy.random and torch by seed, epoch and position. So a sample is the same at any number of
     workers.
-    dataset: dataset[i] is an array, a tensor, a number, a tuple or a dict of these, or another object
-        that can be pickled. All samples must have the same structure.
+    dataset: an object with __len__ and __getitem__, as for torch's DataLoader. dataset[i] is an array,
+        a tensor, a number, a tuple or a dict of these, or another object that can be pickled. All
+        samples must have the same structure.
     A batch is a dict. If a sample is a dict, its arrays keep their names. If it is a tuple, they are
     "0", "1" …. "index", int64 [n], has the number of each sample. Values that are neither arrays nor
     numbers come as a list.
@@ -87,6 +89,8 @@ class Dataset(Local):
     def __init__(self, dataset: Any, **options: Unpack[Own]) -> None:
         _children.begin()
         own: dict[str, Any] = {**DEFAULTS, **options}
+        if isinstance(dataset, Loader):
+            raise TypeError(f"dataset={dataset!r:.200}: is a loader already: iterate over it, or over nwt.torch.DataLoader(it) for tensors")
         torch = sys.modules.get("torch")
         iterable = torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
         if iterable or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
@@ -157,9 +161,8 @@ class Dataset(Local):
             told["tokens"] = check.integer("batch_tokens", tokens, 1)
         return told
 
-    def __repr__(self) -> str:
-        about = [f"{self.num_samples} samples", self._batches_of(), f"{self.num_workers} workers"]
-        return f"nwt.Dataset({type(self.source).__name__}: {', '.join(about + self._of_rank())})"
+    def _source(self) -> str:
+        return type(self.source).__name__
 
     def _made(self, arrays: dict[str, npt.NDArray[Any]]) -> Any:
         batch = super()._made(arrays)

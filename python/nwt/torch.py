@@ -16,11 +16,11 @@ import torch.distributed
 import torch.utils.data
 
 from . import _check as check
-from . import _children
+from . import _children, _own
 from ._beside import signature
 from ._loader import Apart, Batch, Loader, Stats
 from ._orders import Order
-from ._own import Dataset, Samples
+from ._own import Samples
 from ._program import place as place_of
 from ._result import Result
 from ._wire import SampleError, State
@@ -45,7 +45,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     dataset: an object with __len__ and __getitem__, as for torch's DataLoader. A batch has the
         structure of a sample. It has tensors, and lists for strings. The arguments have the order and
-        the defaults of torch's. After them come the arguments of nwt.Dataset, such as tune, ragged
+        the defaults of torch's. After them come the arguments of nwt.DataLoader, such as tune, ragged
         and errors. The dataset may also be a loader of nwt, which takes these arguments itself. A
         batch is then a dict of tensors.
     batch_sampler, batch_size=None and an IterableDataset are errors.
@@ -222,7 +222,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return _again, (self.loader, self.fields, self.pin_memory, self.device, more)
 
     def __repr__(self) -> str:
-        return f"nwt.torch.DataLoader({self.loader!r}" + (f", fields={self.fields!r})" if self.fields else ")")
+        of = repr(self.loader)
+        if self._structured:  # nobody has written nwt.DataLoader
+            of = of.removeprefix("nwt.DataLoader(").removesuffix(")")
+        return f"nwt.torch.DataLoader({of}" + (f", fields={self.fields!r})" if self.fields else ")")
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's type has more
         return _Tensors(self._tensors(iter(self.loader)))
@@ -282,7 +285,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 tensor = tensor.pin_memory()
             return tensor if self.device is None else tensor.to(self.device, non_blocking=True)
 
-        if isinstance(self.loader, Dataset) and self.loader._collate is not None:
+        if isinstance(self.loader, _own.DataLoader) and self.loader._collate is not None:
             return batch if memory is None and self.device is None else _each(batch, sent)
         tensors: Any = {}
         for name, array in batch.items():
@@ -291,7 +294,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             else:
                 tensors[name] = array
         if self.fields is None:
-            return self.loader._as_sample(tensors) if isinstance(self.loader, Dataset) and self._structured else tensors
+            return self.loader._as_sample(tensors) if isinstance(self.loader, _own.DataLoader) and self._structured else tensors
         for name in self.fields.values() if isinstance(self.fields, Mapping) else self.fields:
             if name not in tensors:
                 raise ValueError(f"fields={self.fields!r}: a batch has {', '.join(tensors.keys())}")
@@ -326,8 +329,8 @@ def _changed(given: Mapping[str, Any]) -> list[str]:
     return [name for name, value in given.items() if value is not TORCHS[name] and not (isinstance(value, (bool, int, float, str)) and value == TORCHS[name])]
 
 
-def _loader_of(dataset: Any, given: Mapping[str, Any], options: dict[str, Any]) -> Dataset:
-    """The loader of a dataset that DataLoader was given, with torch's arguments and options of nwt.Dataset."""
+def _loader_of(dataset: Any, given: Mapping[str, Any], options: dict[str, Any]) -> _own.DataLoader:
+    """The loader of a dataset that DataLoader was given, with torch's arguments and options of nwt.DataLoader."""
     if given["batch_sampler"] is not None:
         raise TypeError("batch_sampler: for batches of similar lengths give lengths=, a number per sample, with batch_size or batch_tokens")
     if given["batch_size"] is None:
@@ -351,11 +354,11 @@ def _loader_of(dataset: Any, given: Mapping[str, Any], options: dict[str, Any]) 
         if any(told.get(name) is not None and told[name] is not False for name in ("shuffle", "weights", "lengths", "order")):
             raise ValueError("sampler: it decides the order alone, without shuffle, weights, lengths and order")
         told |= _order_of(sampler, len(dataset), told)
-    return Dataset(dataset, **told)
+    return _own.DataLoader(dataset, **told)
 
 
 def _order_of(sampler: Any, n: int, told: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of nwt.Dataset that stand for a sampler of torch, or for another iterable of indices."""
+    """The options of nwt.DataLoader that stand for a sampler of torch, or for another iterable of indices."""
     data, kind, seed = torch.utils.data, type(sampler), told["seed"]
     if not hasattr(sampler, "__len__"):
         raise TypeError(f"sampler={sampler!r:.200}: must have __len__, so that the number of batches is known")
@@ -435,7 +438,7 @@ class _Samples(torch.utils.data.IterableDataset[Any]):
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
-        if isinstance(loader, Dataset):
+        if isinstance(loader, _own.DataLoader):
             self.source = loader.source
         else:
             self.classes, self.class_to_idx = loader.classes, loader.class_to_idx

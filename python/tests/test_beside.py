@@ -194,9 +194,9 @@ class Others(unittest.TestCase):
             (TypeError, "labels: ", lambda: nwt.Images(listed, [[1], [1, 2]] + [[1]] * 7)),
             (TypeError, "labels must be numbers", lambda: nwt.Images(listed, np.ones(9, np.longdouble))),
             (ValueError, "extensions is for a folder", lambda: nwt.Files(listed, extensions=[".png"])),
-            (TypeError, "has no argument 'weights': it is an argument of nwt.Dataset", lambda: nwt.ImageFolder(program.pictures(), weights=[1])),
-            (TypeError, "has no argument 'lengths': it is an argument of nwt.Dataset", lambda: nwt.Files(program.pictures(), lengths=[1])),
-            (TypeError, "has no argument 'worker_init_fn': it is an argument of nwt.Dataset", lambda: nwt.ImageFolder("x", worker_init_fn=print)),
+            (TypeError, "has no argument 'weights': it is an argument of nwt.DataLoader", lambda: nwt.ImageFolder(program.pictures(), weights=[1])),
+            (TypeError, "has no argument 'lengths': it is an argument of nwt.DataLoader", lambda: nwt.Files(program.pictures(), lengths=[1])),
+            (TypeError, "has no argument 'worker_init_fn': it is an argument of nwt.DataLoader", lambda: nwt.ImageFolder("x", worker_init_fn=print)),
             (TypeError, "ImageFolder has no argument 'targets': it is labels", lambda: nwt.ImageFolder(program.pictures(), targets=[1])),
             (TypeError, "labels must be numbers, one or several per path", lambda: nwt.Images(listed, labels=3)),
             (ValueError, "labels is for a list of paths", lambda: nwt.Files(program.pictures(), labels=range(20))),
@@ -481,6 +481,8 @@ class Programs(unittest.TestCase):
         self.assertNotIn("normalize", inspect.signature(nwt.Tokens).parameters)
         self.assertEqual((nwt.ImageFolder.__module__, repr(nwt.Error)), ("nwt", "<class 'nwt.Error'>"))
         self.assertEqual({name for name in vars(nwt) if not name.startswith("_")} - set(nwt.__all__), {"torch"} & set(vars(nwt)))
+        with self.assertRaisesRegex(AttributeError, "has no attribute 'Dataset': write nwt.DataLoader, or nwt.torch.DataLoader for tensors"):
+            _ = nwt.Dataset
         with self.assertRaisesRegex(TypeError, "no argument 'batchsize': did you mean 'batch_size'?"):
             pictures(batchsize=3)
 

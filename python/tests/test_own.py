@@ -16,6 +16,7 @@ import time
 import unittest
 from unittest import mock
 
+import fake
 import numpy as np
 import program
 
@@ -104,7 +105,7 @@ def backwards(epoch):
 
 
 def own(dataset, **options):
-    return nwt.Dataset(dataset, program=program.program(), **options)
+    return nwt.DataLoader(dataset, program=program.program(), **options)
 
 
 def lengths_of(samples):
@@ -257,11 +258,12 @@ class TestOwn(unittest.TestCase):
     def test_mistakes_say_what_to_write(self):
         for error, of, options in (
             ("must have __len__ and __getitem__", iter([]), {}),
+            (r"nwt.Loader\(.*: is a loader already: iterate over it", fake.loader(), {}),
             (r"field 'box' .* without elements: say ragged=", Named(), {}),
-            ("Dataset has no argument 'shufle': did you mean 'shuffle'", Birds(), {"shufle": True}),
+            ("DataLoader has no argument 'shufle': did you mean 'shuffle'", Birds(), {"shufle": True}),
             ("'worker': it is num_workers", Birds(), {"worker": 2}),
-            ("'batch_sampler': .* in nwt.Dataset also order, or lengths with batch_tokens", Birds(), {"batch_sampler": [[0]]}),
-            ("'sampler': .*in nwt.Dataset also order, weights or lengths", Birds(), {"sampler": [0]}),
+            ("'batch_sampler': .* in nwt.DataLoader also order, or lengths with batch_tokens", Birds(), {"batch_sampler": [[0]]}),
+            ("'sampler': .*in nwt.DataLoader also order, weights or lengths", Birds(), {"sampler": [0]}),
             ("'multiprocessing_context': nothing to choose", Birds(), {"multiprocessing_context": "spawn"}),
             ("batch_tokens for lengths", Birds(), {"batch_tokens": 5}),
             ("cannot pickle '_thread.lock' object: let __getitem__ open files, connections and locks", Opened(), {}),
@@ -284,8 +286,8 @@ class TestOwn(unittest.TestCase):
     def test_a_script_without_a_guard_runs_and_leaves_no_process(self):
         said = self.run_script(
             "import nwt\nclass Birds:\n    def __len__(self): return 20\n    def __getitem__(self, i): return i\n"
-            f"print('above')\ntrain = nwt.Dataset(Birds(), batch_size=10, program={program.program()!r})\nprint([batch['0'].tolist() for batch in train])\n"
-            f"class Later(Birds): pass\nnwt.Dataset(Later(), program={program.program()!r})\n"
+            f"print('above')\ntrain = nwt.DataLoader(Birds(), batch_size=10, program={program.program()!r})\nprint([batch['0'].tolist() for batch in train])\n"
+            f"class Later(Birds): pass\nnwt.DataLoader(Later(), program={program.program()!r})\n"
         )
         self.assertIn("[10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]", said.stdout, said.stderr)
         self.assertEqual(said.stdout.count("above"), 3)  # in the template of each loader too
@@ -296,7 +298,7 @@ class TestOwn(unittest.TestCase):
         said = self.run_script(
             "import nwt\nclass Birds:\n    def __len__(self): return 4\n    def __getitem__(self, i): return {'i': i, 'of': __name__}\n"
             "print('above', __name__)\nif __name__ == '__main__':\n    print('guarded')\n"
-            f"    train, val = (nwt.Dataset(Birds(), batch_size=4, num_workers=2, program={program.program()!r}) for _ in range(2))\n"
+            f"    train, val = (nwt.DataLoader(Birds(), batch_size=4, num_workers=2, program={program.program()!r}) for _ in range(2))\n"
             "    print([(batch['i'].tolist(), set(batch['of'])) for loader in (train, val) for batch in loader])\n"
         )
         self.assertEqual(said.stdout.count("guarded"), 1, said.stderr)
@@ -306,7 +308,7 @@ class TestOwn(unittest.TestCase):
     def test_what_a_program_does_at_its_end_isnt_done_when_it_is_executed_once_more(self):
         text = (
             "import nwt\nclass Birds:\n    def __len__(self): return 4\n    def __getitem__(self, i): return i\n"
-            f"try: print(nwt.Dataset(Birds(), batch_size=4, program={program.program()!r}).num_samples)\nfinally: print('cleanup')\n"
+            f"try: print(nwt.DataLoader(Birds(), batch_size=4, program={program.program()!r}).num_samples)\nfinally: print('cleanup')\n"
         )
         said = self.run_script(text)
         self.assertEqual(said.stdout, "4\ncleanup\n", said.stderr)
@@ -317,7 +319,7 @@ class TestOwn(unittest.TestCase):
         said = self.run_script(
             "import nwt, os, signal\nclass Birds:\n    def __len__(self): return 4\n    def __getitem__(self, i): return i or 1 / 0 if i < 3 else os.kill(os.getpid(), 9)\n"
             "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\nsignal.set_wakeup_fd(-1)\n"
-            f"list(nwt.Dataset(Birds(), batch_size=4, errors=1, program={program.program()!r}))\n"
+            f"list(nwt.DataLoader(Birds(), batch_size=4, errors=1, program={program.program()!r}))\n"
         )
         self.assertIn("it was killed, perhaps because memory ran out", said.stderr)
 
@@ -325,7 +327,7 @@ class TestOwn(unittest.TestCase):
         said = self.run_script(
             "import os, nwt\nclass Birds:\n    def __len__(self): return 4\n    def __getitem__(self, i): return i\n"
             "if not os.environ['CUDA_VISIBLE_DEVICES'] and not os.environ['MASTER_ADDR']: raise RuntimeError('no GPU found')\n"
-            f"print([batch['0'].tolist() for batch in nwt.Dataset(Birds(), batch_size=4, program={program.program()!r})])\n",
+            f"print([batch['0'].tolist() for batch in nwt.DataLoader(Birds(), batch_size=4, program={program.program()!r})])\n",
             CUDA_VISIBLE_DEVICES="0",
             MASTER_ADDR="localhost",
         )
@@ -340,7 +342,7 @@ class TestOwn(unittest.TestCase):
 
         cell = nbformat.v4.new_code_cell(
             "import time, nwt\nclass Slow:\n    def __len__(self): return 1000\n    def __getitem__(self, i):\n        time.sleep(0.01)\n        return i\n"
-            f"train = nwt.Dataset(Slow(), batch_size=10, num_workers=2, program={program.program()!r})\nfor batch in train: print(batch['0'][0], flush=True)"
+            f"train = nwt.DataLoader(Slow(), batch_size=10, num_workers=2, program={program.program()!r})\nfor batch in train: print(batch['0'][0], flush=True)"
         )
 
         def shown():

@@ -118,18 +118,20 @@ class Package(unittest.TestCase):
         self.assertEqual(said.stdout, "<class 'nwt.torch.DataLoader'> False\n")
 
     def test_editors_know_the_options_of_ones_own_dataset(self):
-        own, both = (set(inspect.signature(kind).parameters) for kind in (nwt.Dataset, nwt.torch.DataLoader))
+        own, both = (set(inspect.signature(kind).parameters) for kind in (nwt.DataLoader, nwt.torch.DataLoader))
         self.assertTrue(own < both, own - both)
         self.assertEqual(nwt.torch.__all__, ["DataLoader"])
 
     def test_editors_and_help_know_what_a_loader_has(self):
         with own(test_own.Birds(4)) as both:
             has = {name for name in vars(both.loader) if not name.startswith("_")}
-            for kind, names in (nwt.Dataset, has), (nwt.torch.DataLoader, has - vars(both).keys()):
+            for kind, names in (nwt.DataLoader, has), (nwt.torch.DataLoader, has - vars(both).keys()):
                 declared = {name for one in kind.__mro__ for name in inspect.get_annotations(one)}
                 self.assertEqual({name for name in names if name not in declared or not re.search(rf"\b{name}\b", kind.__doc__)}, set())
             self.assertIn("num_samples", nwt.Loader.__doc__)
             self.assertNotIn("unknown", pydoc.render_doc(nwt.Loader))
+            self.assertEqual(repr(both), "nwt.torch.DataLoader(Birds: 4 samples, 4 batches of 1, 1 worker)")
+            self.assertEqual(repr(both.loader), "nwt.DataLoader(Birds: 4 samples, 4 batches of 1, 1 worker)")
 
 
 class States(unittest.TestCase):
