@@ -68,7 +68,7 @@ class Pictures(Options, total=False):
 
 
 DEFAULTS: dict[str, Any] = {
-    "batch_size": 64, "shuffle": False, "seed": 0, "drop_last": False, "num_workers": None, "tune": False, "errors": 0, "rank": None, "world_size": None,
+    "batch_size": 32, "shuffle": False, "seed": 0, "drop_last": False, "num_workers": None, "tune": False, "errors": 0, "rank": None, "world_size": None,
     "prefetch": 4, "patience": 60.0, "program": None, "size": 224, "train": False, "scale": (0.08, 1), "ratio": (3 / 4, 4 / 3), "flip": 0.5,
     "color_jitter": 0, "dtype": "uint8", "normalize": None, "transform": None, "timeout": None, "ragged": None, "collate_fn": None, "object_bytes": 4 << 20,
     "weights": None, "draws": None, "replacement": True, "order": None, "lengths": None, "batch_tokens": None, "retryable": (), "worker_init_fn": None,
@@ -76,7 +76,7 @@ DEFAULTS: dict[str, Any] = {
 
 COMMON = """
     All loaders with a server of their own take:
-    batch_size=64: samples per batch on this rank.
+    batch_size=32: samples per batch on this rank.
     shuffle=False: whether samples are shuffled, in another order for each epoch.
     seed=0: a number, 0 … 2**64-1, that decides the order and everything else that is random. Runs
         with the same seed are the same.
@@ -129,7 +129,7 @@ class Local(Loader):
     def __init__(self, given: tuple[Any, ...], flags: Flags, options: Mapping[str, Any], files: Sequence[IO[bytes]] = ()) -> None:
         options = dict(options)
         own = {name: options.pop(name) for name in ("errors", "rank", "world_size", "prefetch", "patience") if name in options}
-        flags["batch"] = check.integer("batch_size", options.pop("batch_size", 64), 1, 2**24 - 1)
+        flags["batch"] = check.integer("batch_size", options.pop("batch_size", DEFAULTS["batch_size"]), 1, 2**24 - 1)
         flags["shuffle"] = check.boolean("shuffle", options.pop("shuffle", False))
         flags["seed"] = check.integer("seed", options.pop("seed", 0), 0, 2**64 - 1)
         flags["drop-last"] = check.boolean("drop_last", options.pop("drop_last", False))

@@ -477,7 +477,7 @@ class Programs(unittest.TestCase):
             with pictures(num_workers=workers) as loader:
                 self.assertEqual(loader.num_workers, many)
         names = inspect.signature(nwt.ImageFolder).parameters
-        self.assertEqual((list(names)[:2], names["batch_size"].default, names["normalize"].default), (["root", "classes"], 64, None))
+        self.assertEqual((list(names)[:2], names["batch_size"].default, names["normalize"].default), (["root", "classes"], 32, None))
         self.assertNotIn("normalize", inspect.signature(nwt.Tokens).parameters)
         self.assertEqual((nwt.ImageFolder.__module__, repr(nwt.Error)), ("nwt", "<class 'nwt.Error'>"))
         self.assertEqual({name for name in vars(nwt) if not name.startswith("_")} - set(nwt.__all__), {"torch"} & set(vars(nwt)))

@@ -108,7 +108,7 @@ func parse(args []string, stdout io.Writer) (s *settings, err error) {
 	numbers(&s.ratio, 2, 2, "ratio", ",", "with -train: `from,to`: width / height of a crop; 3/4 to 4/3 by default")
 	flags.Float64Var(&s.flip, "flip", 0.5, "with -train: `share` of the pictures that are mirrored")
 	numbers(&s.jitter, 4, 4, "color-jitter", ",", "with -train: `brightness,contrast,saturation,hue`; by default, colours don't change")
-	flags.IntVar(&s.batch, "batch", 64, "`samples` per batch")
+	flags.IntVar(&s.batch, "batch", 32, "`samples` per batch")
 	flags.BoolVar(&s.shuffle, "shuffle", false, "shuffle the samples, in another order in each epoch")
 	flags.Uint64Var(&s.seed, "seed", 0, "`number` that determines the order and all random choices")
 	flags.BoolVar(&s.dropLast, "drop-last", false, "leave out what doesn't fill a last batch")
