@@ -75,7 +75,7 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 COMMON = """
-    All loaders with a server of their own take:
+    All loaders but nwt.Loader take:
     batch_size=32: samples per batch on this rank.
     shuffle=False: whether samples are shuffled, in another order for each epoch.
     seed=0: a number, 0 … 2**64-1, that decides the order and everything else that is random. Runs
@@ -95,6 +95,8 @@ COMMON = """
     prefetch=4: how many batches are asked for ahead of the one in use.
     patience=60.0: how many seconds the loader waits for a batch before it raises an error.
     program: the path of nwt-serve, if it is neither in the wheel nor in PATH.
+
+    You may keep a batch's arrays and write to them.
     """
 
 
@@ -346,11 +348,11 @@ class ImageFolder(_Pictured):
     transform: your own function of each picture, called last. It gets uint8 [height, width, 3]. If it
         takes a second argument, it also gets a numpy.random.Generator. It returns an array or a
         tensor, which becomes batch["image"]. It may also return a dict of several, which keep their
-        names. Shapes and types must be the same for all pictures. Each worker calls transform in a
-        process of this Python. Before each call, the worker seeds random, numpy.random and torch by
-        seed, epoch and position.
+        names. Shapes and types must be the same for all pictures. Workers are then processes of this
+        Python, as those of nwt.DataLoader, and seed before each call as those do.
     timeout: how many seconds transform may take. After that, its process is killed and the sample is bad.
-    classes: the names of the classes in the order of their numbers, such as train.classes.
+    classes: the names of the classes in the order of their numbers, such as train.classes. By default,
+        they are the names of the folders, sorted.
     """
 
     def __init__(self, root: Path, *, classes: Sequence[str] | None = None, **options: Unpack[Pictures]) -> None:
@@ -431,7 +433,8 @@ class Tokens(Local):
     batch["tokens"] is int64 [n, length + 1]: the inputs are [:, :-1], and the targets are [:, 1:].
     batch["index"] is int64 [n]. In a file, a window begins every `length` tokens. Tokens at the end
     of a file that don't fill a window are left out.
-    dtype: the type of a token in the files: uint8, uint16, int32, uint32 or int64, little-endian.
+    length=1024: how many inputs a window has. It has as many targets.
+    dtype="uint16": the type of a token in the files: uint8, uint16, int32, uint32 or int64, little-endian.
     """
 
     def __init__(self, files: Path | Iterable[Path], *, length: int = 1024, dtype: str = "uint16", **options: Unpack[Options]) -> None:

@@ -48,12 +48,13 @@ OWN = Own.__annotations__.keys() - Options.__annotations__.keys()
 
 
 class DataLoader(Local):
-    """Batches of your own dataset as NumPy arrays. With torch, use nwt.torch.DataLoader: it takes torch's arguments and makes tensors.
+    """Batches of your own dataset as NumPy arrays. With torch, use nwt.torch.DataLoader.
 
-    Each worker is a process of this Python, which makes samples. It has a copy of the dataset, and
-    of what the main program defines above its first loader. Before each sample, it seeds random,
-    numpy.random and torch by seed, epoch and position. So a sample is the same at any number of
-    workers.
+    Each worker is a process of this Python, which makes samples. It has a copy of the dataset. nwt
+    executes the main program once more for the workers, up to its first loader, without what stands
+    under if __name__ == "__main__":. So they know classes and functions that stand above that line.
+    Before each sample, a worker seeds random, numpy.random and torch by seed, epoch and position. So a
+    sample is the same at any number of workers. This doesn't work on Windows.
     dataset: an object with __len__ and __getitem__, as for torch's DataLoader. dataset[i] is an array,
         a tensor, a number, a tuple or a dict of these, or another object that can be pickled. All
         samples must have the same structure.

@@ -40,8 +40,9 @@ class Error(RuntimeError):
 
     With the loaders of files and of your own dataset, this means that the data can't be loaded with these
     arguments, that a state doesn't fit them, or that nwt-serve has ended and can't be started again. With
-    nwt.Loader, it may also be that no server answers. A loader that is closed raises it, too. If a single sample of a batch is to blame, the error
-    is a SampleError. A wrong argument is a TypeError or ValueError, and a missing file a FileNotFoundError.
+    nwt.Loader, it may also be that no server answers. A loader that is closed raises it, too. If a single
+    sample of a batch is to blame, the error is a SampleError. A wrong argument is a TypeError or ValueError,
+    and a missing file a FileNotFoundError.
 
     code: what is wrong, for programs:
         "few-samples": with drop_last, there are fewer samples than one batch on each rank.

@@ -48,12 +48,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         the defaults of torch's. After them come the arguments of nwt.DataLoader, such as tune, ragged
         and errors. The dataset may also be a loader of nwt, which takes these arguments itself. A
         batch is then a dict of tensors.
-    batch_sampler, batch_size=None and an IterableDataset are errors.
+    batch_sampler, batch_size=None and an IterableDataset are errors. help(nwt.DataLoader) says what of
+    your script is executed once more for the workers.
 
     These arguments mean something else than in torch:
     num_workers=0: how many processes make samples. 0 means one. In torch, the training process makes them.
     timeout: seconds for a sample; then its process is killed and the sample is bad. In torch, the wait
         for a batch, which is patience here.
+    collate_fn: called in the training process, with samples that come as pickles. In torch, workers call it.
     worker_init_fn: called once in each process, with its number. A process that replaces another has a
         new number. In torch, each worker calls it in each epoch. Seeds that it sets have no effect,
         because nwt seeds before each sample.
@@ -67,7 +69,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     sampler: torch's own samplers say how samples are ordered: RandomSampler, SequentialSampler,
         WeightedRandomSampler, SubsetRandomSampler and DistributedSampler. The order depends on seed,
         and the ranks divide it. Any other sampler gives this rank's own indices when an epoch begins.
-    seed: by default, the seed of `generator`, or 0 without a generator.
+    seed: by default, the seed of `generator`, or 0 without a generator. So two runs have the same order and
+        augmentations. torch.manual_seed doesn't change them.
     fields: with ("image", "label"), a batch is a tuple of these tensors. With
         {"pixel_values": "image"}, a batch is a dict in which the tensor "image" is named "pixel_values".
     pin_memory: whether tensors are in page-locked memory, if there is a GPU. Shared memory is
@@ -213,6 +216,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return {**self.loader.state_dict(), "batches": self._count if self.loader._left else 0}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As in nwt.Loader. len() of the epoch that is resumed counts the batches before the state, too."""
         self.loader.load_state_dict(state)
         self._resumed, self._count, self._length = True, check.integer("state['batches']", state.get("batches", 0), 0), None
 
