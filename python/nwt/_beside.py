@@ -349,7 +349,7 @@ class ImageFolder(_Pictured):
         takes a second argument, it also gets a numpy.random.Generator. It returns an array or a
         tensor, which becomes batch["image"]. It may also return a dict of several, which keep their
         names. Shapes and types must be the same for all pictures. Workers are then processes of this
-        Python, as those of nwt.DataLoader, and seed before each call as those do.
+        Python; help(nwt.DataLoader) says what they know of your script, and what they seed.
     timeout: how many seconds transform may take. After that, its process is killed and the sample is bad.
     classes: the names of the classes in the order of their numbers, such as train.classes. By default,
         they are the names of the folders, sorted.
