@@ -13,12 +13,13 @@ import (
 	"github.com/nwt-go/nwt/internal/layout"
 )
 
-// A Dataset loads samples by their index. Many goroutines call Load at once, even for samples of the same
-// batch. Load must not keep dst or slices of it. Load must not close the loader. Elements that Load doesn't
-// write are zero. A dataset may also be a [BatchDataset], [SizedDataset], [SubsetDataset], [ProcessDataset]
-// or [Fingerprinter], and have the methods below. A method with another name or signature is ignored. For
-// methods of errors, see [WithErrorBudget] and [WithRetry].
+// A Dataset loads samples by their index. Many goroutines call Load at once, even for one batch. Load must
+// neither keep dst or slices of it nor close the loader. Elements that Load doesn't write are zero. A dataset
+// may also be a [BatchDataset], [SizedDataset], [SubsetDataset], [ProcessDataset] or [Fingerprinter], and have
+// the methods below. A method with another name or signature is ignored. For methods of errors, see
+// [WithErrorBudget] and [WithRetry].
 //   - WritesAll(asked Dataset) bool: whether Load writes all, see [WritesAll]
+//   - LeavesRest(field string) bool: whether a ragged rest may be anything
 //   - Classes() []string: the names of the classes, which [Concat] compares
 //   - Path(index int) string: the file of a sample, for errors
 //   - Unwrap() []Dataset: the datasets that it is made of, for [Tune] and [Stats]
@@ -238,6 +239,11 @@ func checkDataset(ds Dataset, least int) (n int, l *fieldSet, err error) {
 	}
 	n = ds.Len()
 	l, err = newFieldSet(ds.Fields())
+	if d, ok := ds.(interface{ LeavesRest(field string) bool }); ok && err == nil {
+		for i := range l.Columns {
+			l.Columns[i].Rest = d.LeavesRest(l.Columns[i].Name)
+		}
+	}
 	return n, l, errors.Join(append(errs, checkLen(n, least), err)...)
 }
 

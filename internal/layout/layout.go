@@ -22,6 +22,7 @@ type Column struct {
 	Dims   []int // shape of a sample's place
 	Free   int   // how many of the first dimensions are ragged
 	Ragged int   // number of its first ragged dimension among the ragged dimensions of all columns
+	Rest   bool  // what a sample doesn't fill of its place needn't be zero
 	Step   int   // bytes of one step in its last ragged dimension; of a whole sample if it has none
 }
 

@@ -75,7 +75,8 @@ func (m *Memory) Clear(place, n int) {
 	}
 }
 
-// ClearRest sets to zero the part of its place that a sample doesn't fill. It returns the first ragged
+// ClearRest sets to zero the part of its place that a sample doesn't fill, except in a column whose rest nobody
+// reads. It returns the first ragged
 // column whose lengths aren't set, or −1 if all are.
 func (m *Memory) ClearRest(place int) (unset int) {
 	for i := range m.Columns {
@@ -85,6 +86,9 @@ func (m *Memory) ClearRest(place int) (unset int) {
 		}
 		if *m.Len(c, c.Free-1, place) < 0 {
 			return i
+		}
+		if c.Rest {
+			continue
 		}
 		mem, end := m.Places(i, place, 1), 0
 		n, length := m.runs(c, place)

@@ -20,6 +20,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from ._children import OBJECTS
 from ._wire import VERSION, Error, described, dtype_of, fits, told
 
 HEAD = struct.Struct("<III")  # length of the body, kind, number
@@ -111,7 +112,10 @@ class Shared:
         with self._lock:
             batch, left, after, bad = self._wait(number)
             if self._line and self._line.kept() - len(self._answers) > KEPT:
-                batch = {name: column.copy() for name, column in batch.items()}
+                rows = batch.get(OBJECTS, ())  # mostly empty, of megabytes each
+                batch = {name: column.copy() for name, column in batch.items() if name != OBJECTS} | (
+                    {OBJECTS: [row[:n].copy() for row, n in zip(rows, batch[OBJECTS + ".len0"])]} if len(rows) else {}
+                )
             return batch, left, after, bad
 
     def _wait(self, number: int) -> Any:

@@ -476,7 +476,7 @@ class _Registered:
 
     def begin(self, loader: Loader) -> None:
         """From now on, memory is registered as it is mapped."""
-        if loader._pin is None:
+        if loader._pin is None and not (isinstance(loader, _own.DataLoader) and loader._objects):  # of pickles, most of the memory is empty
             loader._pin = self._register
             loader._drop()  # what was mapped before isn't registered
 

@@ -61,6 +61,11 @@ class Unreliable(Birds):
         return i
 
 
+class Titled(Birds):
+    def __getitem__(self, i):
+        return {"x": i, "title": f"title {i}"}
+
+
 class Named(Birds):
     def __getitem__(self, i):
         return {"x": np.int16(i), "name": f"bird {i}", "box": np.ones((i % 5, 4))}
@@ -106,6 +111,10 @@ def backwards(epoch):
 
 def own(dataset, **options):
     return nwt.DataLoader(dataset, program=program.program(), **options)
+
+
+def titles_of(samples):
+    return {"title": [sample["title"] for sample in samples]}
 
 
 def lengths_of(samples):
@@ -166,6 +175,16 @@ class TestOwn(unittest.TestCase):
             self.assertEqual(list(loader), [[0, 1, 2, 3, 4]] * 2)
         with own(Empty(3), batch_size=3) as loader:
             self.assertEqual([batch["index"].tolist() for batch in loader], [[0, 1, 2]])
+
+    @unittest.skipUnless(sys.platform == "linux", "reads /proc")
+    def test_a_name_in_each_sample_takes_the_memory_of_a_name(self):
+        for options in ({}, {"collate_fn": titles_of}):
+            with own(Titled(500), batch_size=100, num_workers=2, **options) as loader:
+                kept = list(loader)  # more batches than share memory
+                self.assertEqual([f"title {i}" for i in range(400, 500)], kept[-1]["title"])
+                for part in ("self", loader._program.process.pid):
+                    status = pathlib.Path(f"/proc/{part}/status").read_text()
+                    self.assertLess(int(status.split("RssShmem:")[1].split()[0]), 100_000, "kB")
 
     def test_a_sample_that_is_bad_or_hangs_is_left_out_alone(self):
         with self.assertLogs("nwt", "WARNING") as logged, own(Slow(), batch_size=50, errors=3, timeout=0.5, num_workers=2) as loader:

@@ -847,6 +847,27 @@ func TestOnlyADatasetThatPromisesToWriteEverythingIsNotCleared(t *testing.T) {
 	require.Zero(t, unclean(t, func(ds nwt.Dataset) nwt.Dataset { return &around{&outside{ds}} }), "a type with a Load of its own")
 }
 
+func TestTheRestOfARaggedFieldIsLeftWhereTheDatasetSaysSo(t *testing.T) {
+	var schema nwt.Schema
+	left, cleared := nwt.AddRagged[uint8](&schema, "left", 1, 4), nwt.AddRagged[uint8](&schema, "cleared", 1, 4)
+	ds := nwt.NewDataset(1, schema.Fields(), func(_ context.Context, _ int, dst *nwt.Sample) error {
+		for _, c := range []nwt.Column[uint8]{left, cleared} {
+			copy(c.Of(dst), "full")
+			dst.SetLen(c.Field(), 1)
+		}
+		return nil
+	})
+	for b, err := range kit.NewLoader(t, leaves{ds}, nwt.WithBatchSize(1)).Epoch(t.Context(), 0) {
+		require.NoError(t, err)
+		require.Equal(t, "full", string(left.Of(b)))
+		require.Equal(t, "f\x00\x00\x00", string(cleared.Of(b)))
+	}
+}
+
+type leaves struct{ nwt.Dataset }
+
+func (leaves) LeavesRest(field string) bool { return field == "left" }
+
 // outside promises, as a dataset of another package does, that its Load writes every element.
 type outside struct{ nwt.Dataset }
 
