@@ -446,13 +446,13 @@ func (a *auto) run() {
 		if !t.measure(search.Greedy, func(t *tuning) (over bool) { return t.trials.windows()-earlier >= mostWindows }) {
 			return
 		}
-		workers, choice, ok := a.settle(false)
+		workers, normal, ok := a.settle(false)
 		if !ok || !t.tuner.Resize(workers) {
 			return
 		}
 		settled := time.Now()
 		for why := ""; why == ""; {
-			b, odd, ok := t.tuner.Watch(choice, patience, weighAt)
+			b, odd, ok := t.tuner.Watch(normal, patience, weighAt)
 			switch {
 			case !ok:
 				return
@@ -461,7 +461,7 @@ func (a *auto) run() {
 			default:
 				t.saw(workers, b)
 				var better int
-				if better, choice, ok = a.settle(true); !ok {
+				if better, normal, ok = a.settle(true); !ok {
 					return
 				}
 				if weighAt *= 2; better != workers {
@@ -480,10 +480,10 @@ func (a *auto) run() {
 
 // settle chooses, when there is nothing more to measure, and again when a loader that has settled has been measured
 // further. The result is published unless the choice has changed meanwhile.
-func (a *auto) settle(again bool) (workers int, choice tune.Choice, ok bool) {
+func (a *auto) settle(again bool) (workers int, normal tune.Normal, ok bool) {
 	t, l := a.tuning, a.tuning.l
 	if len(t.seen) == 0 {
-		return 0, choice, false // memory allows no other count
+		return 0, normal, false // memory allows no other count
 	}
 	sp, over := t.sp, ""
 	if !t.fits() {
@@ -498,9 +498,9 @@ func (a *auto) settle(again bool) (workers int, choice tune.Choice, ok bool) {
 	}
 	c := search.Choose(sp, t.seen)
 	chosen, fastest := t.trials.at(c.Workers).told, float64(max(t.trials.at(c.Fastest).told.Mean, 1))
-	choice = tune.Choice{Mean: chosen.Mean, Wait: chosen.Wait + chosen.Transfer, Body: chosen.Step, Ignored: t.sp.Ignores(fastest) / fastest}
+	normal = tune.Normal{Mean: chosen.Mean, Wait: chosen.Wait + chosen.Transfer, Body: chosen.Step, Ignored: t.sp.Ignores(fastest) / fastest}
 	if again && c.Workers != l.found.Load().Workers {
-		return c.Workers, choice, true
+		return c.Workers, normal, true
 	}
 	r := t.result(c, chosen.OtherCPU, "")
 	if !again {
@@ -512,5 +512,5 @@ func (a *auto) settle(again bool) (workers int, choice tune.Choice, ok bool) {
 		r.Warnings = append(r.Warnings, "no worker count fits into memory: "+over)
 	}
 	l.found.Store(r)
-	return r.Workers, choice, true
+	return r.Workers, normal, true
 }

@@ -216,13 +216,13 @@ func (t *Trial) batches(r *Result) uint64 { return uint64(t.Prefetch) * uint64(r
 // loadingCPU returns the share of the CPUs that loading used at a count. A count that loads far slower and
 // uses as much shows that something else does.
 func (r *Result) loadingCPU(t Trial) float64 {
-	least := t.CPU
+	loading := t.CPU
 	for _, one := range r.Trials {
 		if more := slower(one, t); more > farSlower {
-			least = min(least, (t.CPU-one.CPU)*(1+1/more))
+			loading = min(loading, (t.CPU-one.CPU)*(1+1/more))
 		}
 	}
-	return least
+	return loading
 }
 
 // wants reports whether the workers use, or wait for, as many of the CPUs as they can; workers that wait

@@ -114,12 +114,12 @@ func (r *Result) String() string {
 // writeTable writes the table of trials. Each column has one unit, so that figures
 // can be compared at a glance.
 func (r *Result) writeTable(b *strings.Builder) {
-	quickest, least, collected := time.Duration(math.MaxInt64), uint64(math.MaxUint64), false
+	quickest, smallest, collected := time.Duration(math.MaxInt64), uint64(math.MaxUint64), false
 	for _, t := range r.Trials {
-		quickest, least = min(quickest, t.Mean), min(least, t.Needs())
+		quickest, smallest = min(quickest, t.Mean), min(smallest, t.Needs())
 		collected = collected || t.CollectorCPU >= muchGC
 	}
-	each, bytes := human.ScaleOf(quickest), human.ScaleOfBytes(least)
+	each, bytes := human.ScaleOf(quickest), human.ScaleOfBytes(smallest)
 
 	type column struct {
 		title, unit string
@@ -140,7 +140,7 @@ func (r *Result) writeTable(b *strings.Builder) {
 	if collected {
 		columns = append(columns, column{"collector", "", func(t Trial) string { return human.Share(t.CollectorCPU) }})
 	}
-	if least > 0 {
+	if smallest > 0 {
 		columns = append(columns, column{"memory", bytes.Unit, func(t Trial) string { return bytes.Write(float64(t.Needs())) }})
 	}
 

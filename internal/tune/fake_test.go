@@ -30,7 +30,7 @@ type loader struct {
 	start, stop int                             // workers before tuning sets their number; batches until the program ends
 	taken       bool                            // the count is no longer the tuner's
 	asking      func(seen []search.Series) (search.Request, bool)
-	settled     Choice // watched after the search, on two workers
+	settled     Normal // watched after the search, on two workers
 	patience    int    // 0: the loader isn't watched
 
 	rng   *rand.Rand

@@ -6,8 +6,8 @@ import (
 	"github.com/nwt-go/nwt/internal/search"
 )
 
-// A Choice is what a loader has settled on, with what was measured of it, per batch.
-type Choice struct {
+// A Normal is what was measured at the count that a loader has settled on, per batch.
+type Normal struct {
 	Mean, Wait, Body time.Duration
 	Ignored          float64 // share of the time that alpha ignores
 }
@@ -28,7 +28,7 @@ const (
 // Watch watches a loader that has settled. It returns if training waits more, or less, than it did, for
 // patience windows in a row (odd), or with a block of what was measured meanwhile, as soon as that has
 // weighAt batches: it shows what windows are too short for. It returns false if the loop must end.
-func (t *Tuner) Watch(c Choice, patience, weighAt int) (b search.Block, odd, ok bool) {
+func (t *Tuner) Watch(normal Normal, patience, weighAt int) (b search.Block, odd, ok bool) {
 	t.watching = true
 	defer func() { t.watching, t.skip = false, 1 }()
 	began, inRow := t.begins(), 0
@@ -40,13 +40,13 @@ func (t *Tuner) Watch(c Choice, patience, weighAt int) (b search.Block, odd, ok 
 			continue
 		}
 		began = t.sum
-		if inRow++; !c.isOdd(all) {
+		if inRow++; !normal.isOdd(all) {
 			inRow = 0
 		}
 		if inRow >= patience {
 			return b, true, true
 		}
-		if differs := all.body() - c.Body; float64(differs.Abs())*float64(all.Asked) > otherBody*float64(all.took) {
+		if differs := all.body() - normal.Body; float64(differs.Abs())*float64(all.Asked) > otherBody*float64(all.took) {
 			continue // a pause, or another step than before
 		}
 		if since = since.plus(all, 1); since.Delivered >= weighAt && inRow == 0 {
@@ -56,12 +56,12 @@ func (t *Tuner) Watch(c Choice, patience, weighAt int) (b search.Block, odd, ok 
 	return b, false, false
 }
 
-// isOdd reports whether training waits more, or less, than was measured of the choice.
-func (c Choice) isOdd(all span) bool {
-	before, now := float64(c.Wait)/float64(max(c.Mean, 1)), float64(all.Wait)/float64(max(all.took, 1))
-	if now > before+max(waitMore, 2*min(c.Ignored, waitLess)) || now < before-waitLess {
+// isOdd reports whether training waits more, or less, than is normal.
+func (n Normal) isOdd(all span) bool {
+	before, now := float64(n.Wait)/float64(max(n.Mean, 1)), float64(all.Wait)/float64(max(all.took, 1))
+	if now > before+max(waitMore, 2*min(n.Ignored, waitLess)) || now < before-waitLess {
 		return true
 	}
-	longer := float64(all.Wait) / float64(max(all.Asked, 1)) / float64(max(c.Wait, 1))
+	longer := float64(all.Wait) / float64(max(all.Asked, 1)) / float64(max(n.Wait, 1))
 	return before > 0.5 && (longer > muchLonger || longer < 1/muchLonger)
 }

@@ -15,7 +15,7 @@ import (
 func settles(wait time.Duration) *loader {
 	l := made()
 	l.asks(0)
-	l.settled, l.patience = Choice{Mean: wait + 5*ms, Wait: wait, Body: 5 * ms, Ignored: 0.02}, 3
+	l.settled, l.patience = Normal{Mean: wait + 5*ms, Wait: wait, Body: 5 * ms, Ignored: 0.02}, 3
 	l.stop = 3000
 	return l
 }
@@ -53,7 +53,7 @@ func TestALoaderIsTunedAgainIfTrainingWaitsMoreOrLess(t *testing.T) {
 func TestALoaderIsTunedAgainSoonAfterLoadingHasBecomeHalfOrTwiceAsFast(t *testing.T) {
 	for _, load := range []time.Duration{2500 * time.Microsecond, 10 * ms, 200 * ms} { // a batch takes four times as long
 		l := settles(20 * ms)
-		l.body, l.settled = steady(0), Choice{Mean: 20 * ms, Wait: 20 * ms, Ignored: 0.02}
+		l.body, l.settled = steady(0), Normal{Mean: 20 * ms, Wait: 20 * ms, Ignored: 0.02}
 		began, changed, doubted := time.Time{}, time.Duration(0), time.Duration(0)
 		l.load = func(int) time.Duration {
 			if l.delivered >= 200 {
