@@ -1,6 +1,7 @@
 package search
 
 import (
+	"cmp"
 	"math"
 	"math/bits"
 	"slices"
@@ -417,7 +418,8 @@ func (e evidence) undecided() []int {
 		race = []int{e.counts[chosen]}
 	}
 	if len(race) == 1 { // drift can only be seen in what counts share
-		race = append(race, e.counts[e.quickestBut(race[0])])
+		others := slices.DeleteFunc(slices.Clone(e.counts), func(w int) bool { return w == race[0] })
+		race = append(race, slices.MinFunc(others, func(a, b int) int { return cmp.Compare(e.of(a), e.of(b)) }))
 	}
 	slices.Sort(race)
 	return race
@@ -429,17 +431,6 @@ const (
 	wary    = 2    // multiplies the variances in votes on whether to go on, so that measuring doesn't end at a lucky moment
 	effort  = 2    // a count gets this many times its iterations while the choice isn't sure
 )
-
-// quickestBut returns the fastest of the counts other than w.
-func (e evidence) quickestBut(w int) (other int) {
-	other = -1
-	for i := range e.counts {
-		if e.counts[i] != w && (other < 0 || e.mean[i] < e.mean[other]) {
-			other = i
-		}
-	}
-	return other
-}
 
 // inRound returns the next window of a race. Each of its rounds measures all counts of the race.
 func (s state) inRound(race []int) Request {
