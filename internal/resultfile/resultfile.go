@@ -15,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nwt-go/nwt/internal/files"
@@ -41,15 +40,6 @@ type Hardware struct {
 	GOMAXPROCS int     `json:"gomaxprocs"`
 	Quota      float64 `json:"quota"`      // in CPUs; 0: none
 	MemoryGiB  uint64  `json:"memory_gib"` // of the machine or container, rounded up, because it varies a little between kernels
-}
-
-// legible returns the key as it is read back from the file, since JSON can't hold bytes that aren't
-// UTF-8.
-func (k Key) legible() Key {
-	for _, s := range []*string{&k.Hardware.CPU, &k.Device, &k.Fields, &k.Options} {
-		*s = strings.ToValidUTF8(*s, "\ufffd")
-	}
-	return k
 }
 
 const (
@@ -94,7 +84,7 @@ func (f File) Lookup(key Key) (entry Entry, ok bool) {
 		f.Log.Warn("nwt: ignoring the file of tuning results", "path", f.Path, "error", err)
 		return Entry{}, false
 	}
-	return file.nearest(key.legible())
+	return file.nearest(key)
 }
 
 // read reads the file at path. A missing file counts as empty.
@@ -214,7 +204,7 @@ func (f File) tryStore(ctx context.Context, key Key, value any) error {
 	if err != nil {
 		return err
 	}
-	data, err := file.with(Entry{Key: key.legible(), Saved: time.Now().UTC(), Value: encoded})
+	data, err := file.with(Entry{Key: key, Saved: time.Now().UTC(), Value: encoded})
 	if err != nil {
 		return err
 	}

@@ -100,28 +100,6 @@ func TestAnotherSettingIsAnotherResult(t *testing.T) {
 	}
 }
 
-// JSON can't hold such names.
-func TestAResultOfNamesThatAreNotUTF8IsFoundAgain(t *testing.T) {
-	for name, change := range map[string]func(*Key){
-		"cpu":     func(k *Key) { k.Hardware.CPU = "EPYC\xff" },
-		"device":  func(k *Key) { k.Device = "gpu \xff\xfe" },
-		"fields":  func(k *Key) { k.Fields = "\xc3 uint8" },
-		"options": func(k *Key) { k.Options = "\xff" },
-	} {
-		c, _ := testFile(t)
-		key := testKey(1000)
-		change(&key)
-		for range 2 {
-			c.Store(t.Context(), key, json.RawMessage("1"))
-		}
-		_, ok := c.Lookup(key)
-		require.True(t, ok, name)
-		file, err := read(c.Path)
-		require.NoError(t, err)
-		require.Len(t, file.Entries, 1, "the newer result replaces the older one")
-	}
-}
-
 func TestAnUnusableFileIsIgnoredKeptAsideAndReplaced(t *testing.T) {
 	for name, tt := range map[string]struct{ content, warning string }{
 		"empty":     {"", "unexpected end of JSON input"},
