@@ -190,7 +190,7 @@ func powerBelow(w int) int {
 
 // window asks for a part of a count's iterations, within a share of the time left.
 func (s state) window(workers, parts, round, sharers int) Request {
-	want := s.sp.enough(s.best)
+	want := s.sp.wanted(s.best)
 	r := Request{Workers: workers, Round: round, Iterations: (want + parts - 1) / parts, Limit: max(1, s.left/time.Duration(sharers))}
 	if parts == windowPart {
 		r.Iterations = max(r.Iterations, min((want+3)/4, fewestOf))
@@ -218,8 +218,8 @@ const (
 	minRequest = 10 * time.Millisecond // a request is for as many iterations as the fastest count makes in this time, or for more
 )
 
-// enough returns how many iterations a count needs if an iteration takes mean.
-func (sp Space) enough(mean float64) int {
+// wanted returns how many iterations a count needs if an iteration takes mean.
+func (sp Space) wanted(mean float64) int {
 	if sp.Fixed || math.IsInf(mean, 1) {
 		return sp.Iterations
 	}
@@ -392,7 +392,7 @@ func (e evidence) promises(i, w, fastest int) bool {
 func (e evidence) undecided() []int {
 	chosen, fastest := e.choose(e.mean)
 	best := e.mean[fastest]
-	want := e.sp.enough(best)
+	want := e.sp.wanted(best)
 	votes := e.vote(redraws, wary)
 	most := want
 	if votes[chosen] < sureAt && !e.sp.Fixed {
