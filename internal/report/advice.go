@@ -203,7 +203,7 @@ func (r *Result) aboutLoading(t Trial, c Circumstances, say func(format string, 
 			say("%s is the highest count that there was time for (%s): more workers may be faster (WithTuningTime).", capital(human.Workers(r.Workers)), used)
 		case highest && r.Workers == c.Most:
 			say("%s is the highest count that was tried (%s): more workers may be faster (WithMaxWorkers).", capital(human.Workers(r.Workers)), used)
-		case !highest && (t.CPU+c.Others < cpuIdle || !t.wants(c)) && slower(t, r.trial(r.Fastest)) <= LittleWait:
+		case !highest && (t.CPU+c.Others < cpuIdle || t.CPU+c.Others < cpuFull && !t.wants(c)) && slower(t, r.trial(r.Fastest)) <= LittleWait:
 			say("More than %s don't help, and they leave CPUs idle (%s): storage, the network or a lock inside Load sets the pace.", human.Workers(r.Workers), used)
 		}
 	}

@@ -225,6 +225,7 @@ func TestAdviceFollowsFromWhatWasMeasured(t *testing.T) {
 		{name: "CPUs full", compute: ms, most: 8, want: []string{"The CPUs are full ("}},
 		{name: "CPUs full of others too", compute: ms, most: 1, machine: func(m *kit.VirtualMachine) { m.Others = 0.75 }, want: []string{"The CPUs are full, 75 % of them used by other programs"}},
 		{name: "CPUs idle", wait: ms, channel: true, step: 10 * ms, most: 8, want: []string{"More than 1 worker don't help, and they leave CPUs idle (0.0 % of 4 CPUs in use)"}},
+		{name: "CPUs that others leave no time", wait: ms, channel: true, step: 10 * ms, most: 8, machine: func(m *kit.VirtualMachine) { m.Others, m.Queued = 0.96, 0.2 }, want: []string{"Training waits for data"}, never: "leave CPUs idle"},
 		{name: "more workers than CPUs that don't help", wait: 10 * ms, step: 2 * ms, most: 32, atOnce: 12, want: []string{"More than 12 workers don't help", "so more workers than CPUs pay off"}},
 		{name: "more workers than CPUs", wait: 10 * ms, most: 32, want: []string{"so more workers than CPUs pay off"}},
 		{name: "the highest that was tried", wait: 10 * ms, most: 4, want: []string{"4 workers is the highest count that was tried (0.0 % of 4 CPUs in use): more workers may be faster (WithMaxWorkers)."}},
