@@ -26,8 +26,7 @@ type loading struct {
 	size        int // bytes of a sample
 
 	retry  retry.Policy
-	strict bool            // no sample may be bad, so those after a bad one needn't be loaded
-	failed func(err error) // told of an error of LoadMany
+	strict bool // no sample may be bad, so those after a bad one needn't be loaded
 }
 
 // loadingOf finds out how samples are loaded. The check whether places must be cleared isn't in the
@@ -82,6 +81,7 @@ type loadLoop struct {
 
 	samples []*Sample // passed to LoadMany; grows on demand
 	indices []int     // passed to LoadMany, which may change them
+	failed  error     // of the LoadMany for the whole claim
 
 	call call
 }
@@ -256,8 +256,8 @@ func (h *loadLoop) isBeyondError() bool { return h.how.strict && h.next > int(h.
 func (h *loadLoop) callTogether(ctx context.Context, end int, whole bool) (ok bool) {
 	samples, returned := h.samples[:end-h.next], false
 	failed := func(err error) {
-		if whole && !h.stops.Stopped() && ctx.Err() == nil { // else it was logged, or the context has ended, which is not a failure
-			h.how.failed(err)
+		if whole && !h.stops.Stopped() && ctx.Err() == nil { // if the context has ended, that is not a failure
+			h.failed = err
 		}
 	}
 	defer func() {
@@ -330,9 +330,8 @@ func (h *loadLoop) gather(end int) (ok bool) {
 	return true
 }
 
-// failedTogether logs that a LoadMany has failed: the first time, the second, the fourth and so on. A bad
-// sample is reported again when Load fails for it. But if LoadMany fails and Load doesn't, loading is slow,
-// and this log is the only hint.
+// failedTogether logs that a LoadMany has failed, but no Load for its samples: the first time, the second,
+// the fourth and so on. Loading is slow then, and this log is the only hint.
 func (l *engine) failedTogether(err error) {
 	if times := l.counters.failedTogether.Add(1); times&(times-1) == 0 {
 		l.setup.opts.log.Warn("nwt: samples that are loaded together (LoadMany) failed: they are loaded by halves, and by halves of these, down to single ones", "during", l.setup.during(), "failures", times, "error", err)

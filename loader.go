@@ -371,7 +371,7 @@ type engine struct {
 // newEngine makes an engine with the given number of workers.
 func newEngine(s *setup, workers int) *engine {
 	l := &engine{setup: s, how: loadingOf(s.ds, s.layout.Layout, s.opts.retry), born: time.Now(), seedKey: permute.SeedKey(*cmp.Or(s.opts.seed, &s.opts.shuffled))}
-	l.how.strict, l.how.failed = s.opts.maxBad == 0, l.failedTogether
+	l.how.strict = s.opts.maxBad == 0
 	if s.layout.Ragged > 0 && !s.streams() {
 		l.sizes = sizesOf(s.ds)
 	}

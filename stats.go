@@ -67,7 +67,7 @@ type counters struct {
 	reading        durations.Stopwatch // for a stream: runs while the records of a batch are read
 	loads          durations.Histogram // written by workers
 	bad            badSamples
-	failedTogether atomic.Int64 // calls of LoadMany that failed
+	failedTogether atomic.Int64 // calls of LoadMany that failed, where Load did not
 }
 
 // wholeBatch is what one batch adds to counters.loaded.

@@ -167,7 +167,11 @@ func (w *worker) loadClaim() {
 	}
 	ctx := w.loop.context(b.context())
 	if w.loop.how.together != nil && w.loop.slot == b.slot { // else in the spare: see handover
+		w.loop.failed = nil
 		w.loop.together(ctx, end, true)
+		if failed := w.loop.failed; failed != nil && !w.loop.call.clock.Lost() && !b.bad.any() { // else a bad sample says why
+			w.l.failedTogether(failed)
+		}
 	} else {
 		w.loop.singly(ctx, end)
 	}

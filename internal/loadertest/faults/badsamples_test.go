@@ -546,7 +546,6 @@ func TestTuningWarnsOfABadSampleOnceAndSaysThatItTunes(t *testing.T) {
 			require.True(t, strings.Contains(line, "during=tuning") || strings.Contains(line, "the worker count") || strings.Contains(line, "worker count tuned"), line)
 		}
 		require.Equal(t, bad, strings.Count(log.String(), "a bad sample is left out"), &log)
-		require.Equal(t, 1, strings.Count(log.String(), "failures=1 "), &log) // then the tenth, the hundredth …
 	}
 }
 
