@@ -220,11 +220,14 @@ func (r *run) isDrained() bool {
 func (l *engine) claimSize() int {
 	if l.how.together != nil {
 		// It is as many as possible while every worker gets a part of what may be loaded ahead.
-		depth := l.depth()
-		if l.setup.opts.prefetch == 0 && l.pace.PerBatch() >= wholeCalls {
-			depth = l.leastDepth() + l.mostExtra()
+		ahead := l.depth() - 1
+		switch {
+		case l.serving != nil:
+			ahead = int(l.serving.asked.Load())
+		case l.setup.opts.prefetch == 0 && l.pace.PerBatch() >= wholeCalls:
+			ahead = l.leastDepth() + l.mostExtra() - 1
 		}
-		return max(1, min(l.setup.opts.batchSize, max(1, depth-1)*l.setup.opts.batchSize/max(1, l.Workers())))
+		return max(1, min(l.setup.opts.batchSize, max(1, ahead)*l.setup.opts.batchSize/max(1, l.Workers())))
 	}
 	return l.pace.Claim()
 }

@@ -362,6 +362,8 @@ type engine struct {
 	mixed mixedMemory
 	extra extraBatches
 
+	serving *serving // nil unless the batches are for other processes
+
 	// It belongs to the running epoch, which passes it to the next one.
 	seq uint64 // sequence number of the next batch that is opened
 

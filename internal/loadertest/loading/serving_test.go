@@ -246,6 +246,34 @@ type lengthened struct {
 
 func (d *lengthened) Len() int { return int(d.n.Load()) }
 
+func TestAllWorkersShareTheFewBatchesThatAreAskedForAhead(t *testing.T) {
+	const requests, batch, workers = 4, 8, 16
+	synctest.Test(t, func(t *testing.T) {
+		var calls sync.WaitGroup // that many at the same time, or none of them ends
+		calls.Add(workers)
+		var began atomic.Int32
+		ds := &kit.Pages{N: 64, OnLoadMany: func(context.Context, []int, []*nwt.Sample) error {
+			if began.Add(1) <= workers {
+				calls.Done()
+			}
+			calls.Wait()
+			return nil
+		}}
+		source := serving(t, ds, nwt.WithBatchSize(batch), nwt.WithWorkers(workers))
+		places, _, _, err := source.Places(nil, 0, 1, driver.State{}, 0)
+		require.NoError(t, err)
+		var asked sync.WaitGroup
+		for range requests {
+			asked.Go(func() {
+				b, _, err := source.Load(t.Context(), places, nil, nil)
+				require.NoError(t, err)
+				b.Release()
+			})
+		}
+		asked.Wait()
+	})
+}
+
 func TestARequestThatIsGivenUpLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ds := kit.Numbered(100, func(ctx context.Context, _ int, _ *nwt.Sample) error { time.Sleep(time.Second); return nil })
