@@ -144,7 +144,7 @@ func (r *Result) Advise(c Circumstances) {
 	case !r.Step && r.Workers == 0:
 		say("Without workers, loading adds %s to every training step; WithStep measures whether a worker would hide it.", human.Duration(t.Mean))
 	case !r.Step:
-		say("A batch is loaded every %s. A step on a GPU that takes longer hides the loading; a step on the CPUs competes with it: measure with WithStep.", human.Duration(t.Mean))
+		say("A batch is loaded every %s. A step on a GPU that takes longer hides the loading, as WithStep measures; a step on the CPUs competes with it.", human.Duration(t.Mean))
 	case lost < hardly:
 		say("The step sets the pace: training hardly waits for data. Work on the model.")
 	case lost <= LittleWait:

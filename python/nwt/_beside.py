@@ -35,6 +35,7 @@ class More(TypedDict, total=False):
 
     seed: int
     tune: bool
+    step_time: float | None
     errors: int
     rank: int | None
     world_size: int | None
@@ -68,8 +69,8 @@ class Pictures(Options, total=False):
 
 
 DEFAULTS: dict[str, Any] = {
-    "batch_size": 32, "shuffle": False, "seed": 0, "drop_last": False, "num_workers": None, "tune": False, "errors": 0, "rank": None, "world_size": None,
-    "prefetch": 4, "patience": 60.0, "program": None, "size": 224, "train": False, "scale": (0.08, 1), "ratio": (3 / 4, 4 / 3), "flip": 0.5,
+    "batch_size": 32, "shuffle": False, "seed": 0, "drop_last": False, "num_workers": None, "tune": False, "step_time": None, "errors": 0,
+    "rank": None, "world_size": None, "prefetch": 4, "patience": 60.0, "program": None, "size": 224, "train": False, "scale": (0.08, 1), "ratio": (3 / 4, 4 / 3), "flip": 0.5,
     "color_jitter": 0, "dtype": "uint8", "normalize": None, "transform": None, "timeout": None, "ragged": None, "collate_fn": None, "object_bytes": 4 << 20,
     "weights": None, "draws": None, "replacement": True, "order": None, "lengths": None, "batch_tokens": None, "retryable": (), "worker_init_fn": None,
 }  # fmt: skip
@@ -87,6 +88,9 @@ COMMON = """
     tune=False: whether the loader measures at the start which number of workers is best. This takes some
         seconds, and num_workers is ignored. The number is kept in the user's cache folder.
         `num_workers` is then this number. `result` has the figures, and print(result) is their table.
+    step_time=None: with tune=True, how many seconds a training step takes, up to 60. The loader then
+        chooses the fewest workers at which such a step doesn't wait. The step must leave the CPUs free,
+        as on a GPU. If it computes on the CPUs, training needs other numbers of workers than are measured.
     errors=0: how many samples per epoch may be bad. Bad samples are left out, logged, counted in
         `bad`, and listed in `bad_samples` (the first 10 000). One more is a SampleError.
     rank, world_size: the number of this process, from 0, and how many processes train together. By
@@ -138,6 +142,10 @@ class Local(Loader):
         workers = options.pop("num_workers", None)
         flags["workers"] = 0 if workers is None else max(1, check.integer("num_workers", workers, 0, 1024))
         flags["tune"] = check.boolean("tune", options.pop("tune", False))
+        step = options.pop("step_time", None)
+        if step is not None and not flags["tune"]:
+            raise ValueError(f"step_time={step!r}: is for tune=True, which finds the fewest workers at which such a step doesn't wait")
+        flags["step"] = "0s" if step is None else f"{check.number('step_time', step, 1e-6, 60):.9f}s"
         program = options.pop("program", None)
         check.unknown(type(self).__name__, options, inspect.signature(type(self)).parameters)
         self._executable = find() if program is None else check.path("program", program)

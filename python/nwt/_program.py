@@ -92,7 +92,7 @@ class Program:
         self._files = files  # whose descriptors the program inherits
         self._came, self._starts = -1, 0  # what had come when it was started last, and how often since
         self._command, self._folder = [program, "-"], os.getcwd()
-        told = {name: flags.pop(name) for name in ("batch", "shuffle", "seed", "drop-last", "workers", "tune")}
+        told = {name: flags.pop(name) for name in ("batch", "shuffle", "seed", "drop-last", "workers", "tune", "step")}
         # the strings of a list are bytes: a path needn't be UTF-8
         self._document = {**told, "data": {n: [os.fsencode(one).decode("latin-1") for one in v] if isinstance(v, list) else v for n, v in flags.items()}}
         self.process: Any = None

@@ -88,7 +88,12 @@ def told(about: dict[str, Any]) -> Result | None:
         return None
     trials = [_of(Trial, one) for one in figures["trials"]]
     out = [_of(RuledOut, one) for one in figures.get("ruled_out", [])]
-    return _of(Result, {**figures, "trials": trials, "ruled_out": out, "table": about["result"]})
+    advice = [_in_python(one) for one in figures.get("advice") or []]
+    return _of(Result, {**figures, "trials": trials, "ruled_out": out, "advice": advice, "table": _in_python(about["result"])})
+
+
+def _in_python(text: str) -> str:
+    return text.replace("WithStep", "step_time")
 
 
 def _of(kind: type[T], figures: dict[str, Any]) -> T:

@@ -122,6 +122,10 @@ class Folders(unittest.TestCase):
             (ValueError, f"seed={2**64}: must be", {"seed": 2**64}),
             (TypeError, "batch_size=1.5: must be an integer", {"batch_size": 1.5}),
             (ValueError, "num_workers=-1: must be from 0", {"num_workers": -1}),
+            (ValueError, "step_time=0.1: is for tune=True", {"step_time": 0.1}),
+            (ValueError, "step_time=0: must be from 1e-06 to 60", {"step_time": 0, "tune": True}),
+            (ValueError, "step_time=120: must be from 1e-06 to 60", {"step_time": 120, "tune": True}),
+            (TypeError, "step_time='0.1 s': must be a number", {"step_time": "0.1 s", "tune": True}),
             (ValueError, "size=(1, 2, 3): must be a number of pixels, or (height, width)", {"size": (1, 2, 3)}),
             (TypeError, "size='32': must be an integer", {"size": "32"}),
             (ValueError, "flip is for train=True", {"flip": 0.5}),
@@ -281,6 +285,13 @@ class Programs(unittest.TestCase):
                 self.assertIn(text, str(result))
             self.assertEqual(pickle.loads(pickle.dumps(result)), result)
         self.assertTrue(list(cache.rglob("workers.json")))
+        self.assertRegex(result.advice[0], "step_time")
+        self.assertNotRegex(repr(result) + str(result), "WithStep")
+
+    def test_it_tunes_beside_a_step_of_the_time_that_is_told(self):
+        with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(program.folder())), self.assertLogs("nwt", "INFO"), pictures(tune=True, step_time=0.02) as loader:
+            for trial in loader.result.trials:
+                self.assertGreaterEqual(trial.mean - trial.wait, 0.02)  # which includes the step
 
     def test_a_result_says_which_numbers_may_not_be_chosen_and_why(self):
         trial = {"workers": 2, "mean_ns": 3_000_000, "low_ns": 2_000_000, "high_ns": 4_000_000, "p99_ns": 9_000_000, "wait_ns": 0, "cpu": 0.5, "memory": 0}

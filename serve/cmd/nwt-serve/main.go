@@ -58,6 +58,7 @@ type settings struct {
 	batch, length, workers         int
 	seed                           uint64
 	shuffle, train, dropLast, tune bool
+	step                           time.Duration // of training; 0: not known
 	insecure, version              bool
 	listen, shared, tokenFile      string
 	cert, key                      string
@@ -114,6 +115,7 @@ func parse(args []string, stdout io.Writer) (s *settings, err error) {
 	flags.BoolVar(&s.dropLast, "drop-last", false, "leave out what doesn't fill a last batch")
 	flags.IntVar(&s.workers, "workers", 0, "`samples` loaded at a time; 0: as many as there are CPUs for this rank of the host")
 	flags.BoolVar(&s.tune, "tune", false, "measure how many workers are best, and print the table; the result is kept in the user's cache folder")
+	flags.DurationVar(&s.step, "step", 0, "with -tune: the `time` of a training step that leaves the CPUs free, such as 120ms; the fewest workers are chosen at which it doesn't wait")
 	flags.StringVar(&s.listen, "listen", "", "`host:port` for clients of Arrow Flight; by default 127.0.0.1:7474; with -shared, there is no default")
 	flags.StringVar(&s.shared, "shared", "", "`path` of a Unix socket for this user's clients on this host, which take batches in shared memory; Linux only")
 	flags.StringVar(&s.tokenFile, "token-file", "", "`file` with the token that clients must know")
@@ -272,6 +274,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 
 // server makes a server of the data.
 func (s *settings) server(ctx context.Context, own bool, with ...serve.ServerOption) (*serve.Server, *dataset, error) {
+	if s.step < 0 || s.step > time.Minute || s.step > 0 && !s.tune {
+		return nil, nil, fmt.Errorf("-step %v: must be above 0, at most 1m, and beside -tune", s.step)
+	}
 	if s.program != nil {
 		return s.program.server(ctx, s, with...)
 	}
@@ -317,6 +322,10 @@ func (s *settings) options(name string, with []serve.ServerOption) ([]nwt.Option
 		opts = append(opts, nwt.WithDropLast())
 	}
 	if s.tune {
+		if s.step > 0 {
+			name += " step " + s.step.String() // each has a result of its own
+			opts = append(opts, nwt.WithStep(s.sleep))
+		}
 		if dir, err := os.UserCacheDir(); err == nil && os.MkdirAll(filepath.Join(dir, "nwt"), 0o700) == nil {
 			opts = append(opts, nwt.WithResultCache(filepath.Join(dir, "nwt", "workers.json"), name))
 		}
@@ -326,6 +335,16 @@ func (s *settings) options(name string, with []serve.ServerOption) ([]nwt.Option
 		opts = append(opts, nwt.WithWorkers(s.workers))
 	}
 	return opts, with
+}
+
+// sleep stands for a training step.
+func (s *settings) sleep(ctx context.Context, _ *nwt.Batch) error {
+	select {
+	case <-time.After(s.step):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // doors returns the options that say who is let in.

@@ -18,6 +18,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -63,6 +64,35 @@ func TestTheRanksOfAHostShareItsCPUs(t *testing.T) {
 		require.NoError(t, <-ended)
 	}
 	require.NotContains(t, logged.String(), "rank 0 of 3", "a server has no rank")
+}
+
+func TestTuningBesideAStepOfSomeTimeHasAResultOfItsOwn(t *testing.T) {
+	cache := t.TempDir()
+	for _, name := range []string{"XDG_CACHE_HOME", "HOME", "LocalAppData"} {
+		t.Setenv(name, cache)
+	}
+	pictures := onePicture(t)
+	tuned := func(step time.Duration) *nwt.Result {
+		s, err := parse([]string{"-images", pictures, "-tune", "-step", step.String()}, io.Discard)
+		require.NoError(t, err)
+		ds, err := s.open(t.Context())
+		require.NoError(t, err)
+		opts, _ := s.options(ds.name, nil)
+		r, err := nwt.Tune(t.Context(), ds, append(opts, nwt.WithIterations(3), nwt.WithMaxWorkers(1))...)
+		require.NoError(t, err)
+		return r
+	}
+	for _, step := range []time.Duration{0, 20 * time.Millisecond, 21 * time.Millisecond} {
+		r := tuned(step)
+		require.False(t, r.Cached, step)
+		require.Equal(t, step > 0, r.Step, step)
+		for _, one := range r.Trials {
+			require.GreaterOrEqual(t, one.Step, step)
+		}
+	}
+	for _, wrong := range [][]string{{"-step", "20ms"}, {"-tune", "-step", "-1ms"}, {"-tune", "-step", "61s"}} {
+		require.ErrorContains(t, run(t.Context(), append(wrong, "-images", pictures, "-listen", "127.0.0.1:0"), io.Discard), "must be above 0, at most 1m, and beside -tune")
+	}
 }
 
 func TestFilesOfAnyKindAreServedAsBytes(t *testing.T) {
