@@ -220,14 +220,15 @@ func (r *run) isDrained() bool {
 func (l *engine) claimSize() int {
 	if l.how.together != nil {
 		// It is as many as possible while every worker gets a part of what may be loaded ahead.
-		ahead := l.depth() - 1
+		ahead, batch := max(1, l.depth()-1), l.setup.opts.batchSize
 		switch {
-		case l.serving != nil:
-			ahead = int(l.serving.asked.Load())
+		case l.serving != nil: // two parts each, because some of these batches are loaded already
+			parts := max(1, 2*l.Workers()/max(1, int(l.serving.asked.Load())))
+			return (batch + parts - 1) / parts
 		case l.setup.opts.prefetch == 0 && l.pace.PerBatch() >= wholeCalls:
-			ahead = l.leastDepth() + l.mostExtra() - 1
+			ahead = max(1, l.leastDepth()+l.mostExtra()-1)
 		}
-		return max(1, min(l.setup.opts.batchSize, max(1, ahead)*l.setup.opts.batchSize/max(1, l.Workers())))
+		return max(1, min(batch, ahead*batch/max(1, l.Workers())))
 	}
 	return l.pace.Claim()
 }
