@@ -61,9 +61,14 @@ HINTS = {
 def unknown(where: str, names: Iterable[str], known: Iterable[str] = ()) -> None:
     """Raises TypeError if `names` has any: they are no arguments of `where`. Those in `known` are."""
     for name in names:
-        alike = difflib.get_close_matches(name, known, 1)
-        hint = HINTS.get(name) or (f"did you mean {alike[0]!r}?" if alike else "")
-        raise TypeError(f"{where} has no argument {name!r}" + (f": {hint}" if hint else ""))
+        raise TypeError(f"{where} has no argument {name!r}{hint(name, known)}")
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """What was meant by a name that isn't among those that are known."""
+    alike = difflib.get_close_matches(name, known, 1)
+    said = HINTS.get(name) or (f"did you mean {alike[0]!r}?" if alike else "")
+    return f": {said}" if said else ""
 
 
 def dtype(value: Any, names: Iterable[str]) -> str:

@@ -342,7 +342,8 @@ def _text(error: BaseException) -> str:
     while trace and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     lines = traceback.format_exception(type(error), error, trace, limit=-2)
-    return "".join(lines[1:] if lines[0].startswith("Traceback") else lines).strip()[-2000:]
+    hint = ": workers know only what stands above the first loader" if type(error) is NameError else ""
+    return "".join(lines[1:] if lines[0].startswith("Traceback") else lines).strip()[-2000:] + hint
 
 
 class _Child:
@@ -398,9 +399,13 @@ class _Child:
         for seeds in self.seeds:
             seeds(seed)
         if self.transform is None:
-            return self.dataset[index]  # type: ignore[index]
-        drawn = (np.random.default_rng(seed),) if self.draws else ()
-        return self.transform(self.input["view"][place], *drawn)
+            what, sample = "__getitem__", self.dataset[index]  # type: ignore[index]
+        else:
+            drawn = (np.random.default_rng(seed),) if self.draws else ()
+            what, sample = "transform", self.transform(self.input["view"][place], *drawn)
+        if sample is None and not self.whole:
+            raise ValueError(f"{what} has returned None: raise an exception, and give errors=N, which leaves the sample out")
+        return sample
 
     def load(self, pairs: tuple[int, ...]) -> None:
         memory = self.memory
@@ -508,6 +513,8 @@ class _Child:
                     f"the sample has {_shortly(value)}, and the first one a dict of {', '.join(str(key) for key, _ in tree[2])}: samples must be alike, or give collate_fn"
                 )
             for key, part in tree[2]:
+                if key not in value:
+                    raise ValueError(f"the sample has no {key!r}, which the first one has: samples must be alike, or give collate_fn")
                 self.put_part(place, value[key], part, objects)
         else:
             if not isinstance(value, (list, tuple)) or len(value) != len(tree[2]):

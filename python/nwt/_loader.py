@@ -206,7 +206,7 @@ class Loader:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(f"{type(self).__name__} has no {name!r}" + (f": {check.HINTS[name]}" if name in check.HINTS else ""))
+            raise AttributeError(f"{type(self).__name__} has no {name!r}{check.hint(name, [one for one in dir(self) if one[0] != '_'])}")
 
     def __repr__(self) -> str:
         about = [f"{self.num_samples} samples", self._batches_of(), *self._of_rank()]
@@ -330,7 +330,9 @@ class Loader:
             self._bad_of_epoch = n = self._bad_of_epoch + 1
             where = one["index"], one.get("position", -1), epoch
             if n > self._errors:
-                raise SampleError(f"bad sample number {n} of epoch {epoch}, and errors={self._errors}: {one['error']}", *where)
+                raise SampleError(
+                    f"bad sample number {n} of epoch {epoch}, and errors={self._errors} (errors=N leaves out up to N per epoch): {one['error']}", *where
+                )
             self.bad += 1
             if self.bad <= REMEMBERED:
                 self.bad_samples.append(SampleError(one["error"], *where))

@@ -92,6 +92,8 @@ class DataLoader(Local):
         own: dict[str, Any] = {**DEFAULTS, **options}
         if isinstance(dataset, Loader):
             raise TypeError(f"dataset={dataset!r:.200}: is a loader already: iterate over it, or over nwt.torch.DataLoader(it) for tensors")
+        if isinstance(dataset, type):
+            raise TypeError(f"dataset={dataset!r:.200}: is a class: write {dataset.__name__}()")
         torch = sys.modules.get("torch")
         iterable = torch is not None and isinstance(dataset, torch.utils.data.IterableDataset)
         if iterable or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):

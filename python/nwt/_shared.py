@@ -119,7 +119,7 @@ class Shared:
             return batch, left, after, bad
 
     def _wait(self, number: int) -> Any:
-        left, looked, told, why = self._patience, time.monotonic(), None, "it says nothing"
+        left, looked, told, why = self._patience, time.monotonic(), None, ""
         tick = min(TICK, left / 4)
         while number not in self._answers:
             if self._closed:
@@ -146,7 +146,10 @@ class Shared:
                 left -= min(now - looked, 2 * tick)  # this process may have been stopped
             looked = now
             if left <= 0 and number not in self._answers:
-                raise Error(f"no server has answered for {self._patience} s; {self._where}: {why}")
+                if self._start and not why:  # it loads
+                    hint = "if your code hangs in a sample, timeout= makes it an error; if samples take long, patience= waits longer"
+                    raise Error(f"no batch has come for {self._patience} s: {hint}")
+                raise Error(f"no server has answered for {self._patience} s; {self._where}: {why or 'it says nothing'}")
         answer = self._answers.pop(number)
         if isinstance(answer, Exception):
             raise answer

@@ -156,7 +156,7 @@ class Folders(unittest.TestCase):
         (at / "cat" / "torn.jpg").write_bytes(b"\xff\xd8\xff")
         with (
             nwt.ImageFolder(at, program=program.program()) as loader,
-            self.assertRaisesRegex(nwt.SampleError, r"bad sample number 1 of epoch 0, and errors=0: .*sample 0.*torn.jpg: ") as told,
+            self.assertRaisesRegex(nwt.SampleError, r"bad sample number 1 of epoch 0, and errors=0 .*sample 0.*torn.jpg: ") as told,
         ):
             next(iter(loader))
         error = told.exception

@@ -91,6 +91,19 @@ class Twice(Birds):
         return {"a": {"b": i}, "a.b": -i}
 
 
+class Odd(Birds):
+    """The seventh sample is another one."""
+
+    def __init__(self, odd):
+        super().__init__()
+        self.odd = odd
+
+    def __getitem__(self, i):
+        if i != 7:
+            return {"x": i, "y": i}
+        return BELOW if self.odd == "BELOW" else self.odd  # noqa: F821
+
+
 class Slow(Birds):
     def __getitem__(self, i):
         if i in (0, 13):
@@ -190,6 +203,7 @@ class TestOwn(unittest.TestCase):
         with self.assertLogs("nwt", "WARNING") as logged, own(Slow(), batch_size=50, errors=3, timeout=0.5, num_workers=2) as loader:
             self.assertEqual(sum(len(batch["index"]) for batch in loader), 97)
         self.assertIn("no such bird", "\n".join(logged.output))
+        self.assertNotIn("LoadMany", "\n".join(logged.output))
 
     def test_weights_and_lengths_decide_the_order(self):
         with own(Birds(), batch_size=10, weights=[0] * 50 + [1] * 50, draws=30) as loader:
@@ -289,9 +303,14 @@ class TestOwn(unittest.TestCase):
             ("two parts of a sample are named 'a.b'", Twice(), {}),
             (r"ragged=\['x'\]: must be a dict", Birds(), {"ragged": ["x"]}),
             ("arrays of complex128 can't be in a batch: convert them", Spectra(), {}),
+            (r"is a class: write Birds\(\)", Birds, {}),
+            (r"errors=0 \(errors=N leaves out up to N per epoch\): .*None: raise an exception, and give errors=N", Odd(None), {}),
+            ("the sample has no 'y', which the first one has", Odd({"x": 1, "z": 2}), {}),
+            ("'BELOW' is not defined: workers know only what stands above the first loader", Odd("BELOW"), {}),
+            ("no batch has come for 0.5 s: if your code hangs in a sample, timeout= makes it an error", Slow(), {"patience": 0.5}),
         ):
-            with self.assertRaisesRegex(Exception, error):
-                own(of, **options)
+            with self.subTest(error), self.assertRaisesRegex(Exception, f"(?s){error}"):
+                list(own(of, **options))
 
     def run_script(self, text, typed=False, **environ):
         with tempfile.TemporaryDirectory() as folder:
