@@ -123,12 +123,16 @@ func TestWithoutExtensionsEveryFileIsTaken(t *testing.T) {
 func TestAFolderOfFilesThatCannotBeUsedSaysWhy(t *testing.T) {
 	dir := tree(t, "a/1.wav", "b/readme", "c/2.wav")
 	_, err := folder.Open(t.Context(), dir, []string{".wav"}, nil, nil)
-	require.ErrorContains(t, err, "folder: "+dir+" has classes without a .wav file (to keep them, give the names of all classes): b")
+	require.ErrorContains(t, err, "folder: "+dir+" has classes without a .wav file (to keep them, give folder.WithEmptyClasses or, in Python, the names of all classes): b")
 	f, err := folder.Open(t.Context(), dir, []string{".wav"}, sound, readSound, folder.WithEmptyClasses())
 	require.NoError(t, err)
 	require.Equal(t, 2, f.Class(1))
 	_, err = folder.Open(t.Context(), tree(t, "a/1", "top"), nil, nil, nil)
 	require.ErrorContains(t, err, "in no class's folder (in Go, folder.WithoutStrayFiles skips them): top")
+	for _, opts := range [][]folder.Option{nil, {folder.WithoutStrayFiles()}} {
+		_, err = folder.Open(t.Context(), tree(t, "1.wav", "readme"), []string{".wav"}, nil, nil, opts...)
+		require.ErrorContains(t, err, "has no folders of classes: put its files into DIR/CLASS/, or, for files without classes, write an nwt.NewDataset (in Python, give Images or Files a list of paths): 1.wav")
+	}
 	_, err = folder.Open(t.Context(), tree(t, "a/1"), []string{".wav"}, nil, nil)
 	require.ErrorContains(t, err, "has no class folder with a .wav file")
 	_, err = folder.Open(t.Context(), filepath.Join(dir, "none", "train"), nil, nil, nil)

@@ -32,7 +32,7 @@ func TestAFolderOfPicturesHasTheOptionsOfAFolderOfFiles(t *testing.T) {
 
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "c"), 0o755))
 	_, err = open(folder.WithoutStrayFiles())
-	require.ErrorContains(t, err, "give the names of all classes): c")
+	require.ErrorContains(t, err, "the names of all classes): c")
 	all := []folder.Option{folder.WithoutStrayFiles(), folder.WithEmptyClasses()}
 	before, err := open(all...)
 	require.NoError(t, err)

@@ -67,10 +67,14 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 		return nil, err
 	}
 	slices.Sort(l.files)
-	if stray := l.files; len(stray) > 0 && !o.SkipStray {
+	stray := l.files
+	switch {
+	case len(stray) > 0 && len(l.folders) == 0:
+		return nil, fmt.Errorf("%s has no folders of classes: put its files into DIR/CLASS/, or, for files without classes, write an nwt.NewDataset (in Python, give Images or Files a list of paths): %s", dir, some(stray))
+	case len(stray) > 0 && !o.SkipStray:
 		return nil, fmt.Errorf("%s has files that are in no class's folder (in Go, folder.WithoutStrayFiles skips them): %s", dir, some(stray))
 	}
-	for _, name := range l.files {
+	for _, name := range stray {
 		l.pass(name)
 	}
 	folders := l.folders
@@ -111,7 +115,7 @@ func List(ctx context.Context, dir string, o Options) (*Files, error) {
 		return nil, fmt.Errorf("%s has no class folder with a %s (DIR/CLASS/FILE)", dir, kind)
 	}
 	if len(empty) > 0 && !o.KeepEmpty && o.Classes == nil {
-		return nil, fmt.Errorf("%s has classes without a %s (to keep them, give the names of all classes): %s", dir, kind, some(empty))
+		return nil, fmt.Errorf("%s has classes without a %s (to keep them, give folder.WithEmptyClasses or, in Python, the names of all classes): %s", dir, kind, some(empty))
 	}
 	f.names, f.ends, f.class = slices.Clip(f.names), slices.Clip(f.ends), slices.Clip(f.class)
 	f.tell = sync.OnceValue(f.tellFiles)
