@@ -151,6 +151,10 @@ def addresses(value: Any) -> list[str]:
         raise ValueError(f"addresses={value!r}: must be host:port or shared:PATH, or a list of such")
     if len(several) > 1 and any(one.startswith("shared:") for one in several):
         raise ValueError(f"addresses={value!r}: shared:PATH is a server of this host, and stands alone")
+    if several[0].startswith("shared:"):
+        path = os.fsencode(several[0][len("shared:") :])
+        if not 1 <= len(path) <= 107 or 0 in path:
+            raise ValueError(f"addresses={value!r:.200}: the path of a socket must have 1 … 107 bytes, none of them 0; it has {len(path)}")
     return several
 
 

@@ -202,6 +202,12 @@ class Arguments(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "addresses="):
                 check.addresses(wrong)
 
+    def test_a_path_that_no_socket_can_have_is_told_at_once(self):
+        self.assertEqual(check.addresses("shared:" + 107 * "a"), ["shared:" + 107 * "a"])
+        for path, has in (("", 0), (108 * "a", 108), (54 * "ü", 108), ("/a\0b", 4)):
+            with self.subTest(path), self.assertRaisesRegex(ValueError, f"the path of a socket must have 1 … 107 bytes, none of them 0; it has {has}"):
+                check.addresses("shared:" + path)
+
     def test_numbers_of_numpy_are_numbers(self):
         loader = fake.loader(rank=np.int32(1), world_size=np.uint8(2), prefetch=np.int64(2), errors=np.int16(0), patience=np.float32(1))
         self.assertEqual(loader._transport.place, (1, 2))
