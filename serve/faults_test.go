@@ -121,7 +121,10 @@ var intrude func(ctx context.Context, addresses []string)
 // trouble starts some servers of slow, and others later; it kills, stops and slows them at random
 // until end is called, while another user intrudes.
 func trouble(t *testing.T, rng *rand.Rand) (addresses []string, end func()) {
-	t.Setenv(socketFolder, t.TempDir())
+	sockets, err := os.MkdirTemp("", "nwt") // t.TempDir has the test's name in it: a socket's path has at most 107 bytes
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(sockets)) })
+	t.Setenv(socketFolder, sockets)
 	hosts := make([]*host, 2+rng.IntN(2))
 	for i := range hosts {
 		hosts[i] = &host{address: freeAddress(t)}
