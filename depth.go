@@ -13,6 +13,12 @@ import (
 // extraBatches are the batches that a loader has open beyond the fewest that it needs: package depth
 // decides how many. If the consumer is waiting, it opens an extra batch; otherwise a worker opens it
 // while the loop body has a batch, unless opensInLoop.
+//
+//	called by                      function           run.mu   what it may do
+//	a worker                       idle, othersIdle   no       begins to count lost time
+//	a worker, or the timer         paid               tries    calls deepen, or interrupts the consumer
+//	the consumer, and paid         deepen             holds    opens one extra batch
+//	the consumer, for each batch   watchDepth         holds    makes room for fewer
 type extraBatches struct {
 	policy       depth.Policy // for the run whose mu the caller holds
 	room         func() int   // how many extra batches memory has room for, looked up once

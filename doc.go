@@ -41,6 +41,6 @@
 // or exceeds [WithTimeout], the epoch ends with an error that names the sample. Before the error, the epoch
 // yields all earlier batches.
 //
-// A function that returns an error checks its arguments at once. [NewLoader] and [Tune] check those of the
-// others, such as options and [NewDataset].
+// A function that returns an error checks its arguments at once. [NewLoader] and [Tune] check those of
+// others, such as options and [NewDataset]; [AddField] panics.
 package nwt

@@ -334,7 +334,8 @@ func (h *loadLoop) gather(end int) (ok bool) {
 // the fourth and so on. Loading is slow then, and this log is the only hint.
 func (l *engine) failedTogether(err error) {
 	if times := l.counters.failedTogether.Add(1); times&(times-1) == 0 {
-		l.setup.opts.log.Warn("nwt: samples that are loaded together (LoadMany) failed: they are loaded by halves, and by halves of these, down to single ones", "during", l.setup.during(), "failures", times, "error", err)
+		l.setup.opts.log.Warn("nwt: samples that are loaded together (LoadMany) failed: "+
+			"they are loaded by halves, and by halves of these, down to single ones", "during", l.setup.during(), "failures", times, "error", err)
 	}
 }
 

@@ -264,9 +264,9 @@ func (l *Loader) Fields() []Field { return cloneFields(l.engine.setup.layout.fie
 // Len returns the number of batches per epoch on this rank. Without [WithEpochSamples], it returns −1 for a
 // stream that isn't a [CountedStream].
 func (l *Loader) Len() int {
-	switch {
-	case l.engine.epochOrder.Load().order.N != endless:
-		return l.engine.epochOrder.Load().order.Steps(0)
+	switch order := &l.engine.epochOrder.Load().order; {
+	case order.N != endless:
+		return order.Steps(0)
 	case l.engine.setup.opts.epochSamples == 0:
 		return -1
 	}
@@ -372,7 +372,10 @@ type engine struct {
 
 // newEngine makes an engine with the given number of workers.
 func newEngine(s *setup, workers int) *engine {
-	l := &engine{setup: s, how: loadingOf(s.ds, s.layout.Layout, s.opts.retry), born: time.Now(), seedKey: permute.SeedKey(*cmp.Or(s.opts.seed, &s.opts.shuffled))}
+	l := &engine{
+		setup: s, how: loadingOf(s.ds, s.layout.Layout, s.opts.retry),
+		born: time.Now(), seedKey: permute.SeedKey(*cmp.Or(s.opts.seed, &s.opts.shuffled)),
+	}
 	l.how.strict = s.opts.maxBad == 0
 	if s.layout.Ragged > 0 && !s.streams() {
 		l.sizes = sizesOf(s.ds)

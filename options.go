@@ -511,8 +511,10 @@ func (o *options) logUndivided() {
 // logMixedLengths logs, once per process, that a step of the loader doesn't divide a step of the sampler.
 func (o *options) logMixedLengths() {
 	buckets, ok := o.sampler.(interface{ StepSize() int }) // of package sampler
-	if step := o.batchSize * o.world; ok && step > 0 && buckets.StepSize()%step != 0 && o.log != nil && o.logged.First(nameOfSampler(o.sampler)) {
-		o.log.Warn("nwt: batches mix lengths, because a step of the sampler isn't a whole number of the loader's steps: set Buckets.BatchSize and Buckets.World to those of the loader, if no epoch is resumed that began with others",
+	step := o.batchSize * o.world
+	if ok && step > 0 && buckets.StepSize()%step != 0 && o.log != nil && o.logged.First(nameOfSampler(o.sampler)) {
+		o.log.Warn("nwt: batches mix lengths, because a step of the sampler isn't a whole number of the loader's steps: "+
+			"set Buckets.BatchSize and Buckets.World to those of the loader, if no epoch is resumed that began with others",
 			"sampler", nameOfSampler(o.sampler), "samples per step", step)
 	}
 }

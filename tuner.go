@@ -19,11 +19,11 @@ import (
 	"github.com/nwt-go/nwt/internal/usercall"
 )
 
-// Tune finds the lowest worker count that is about as fast as the fastest: see [WithAlpha]. It measures on
-// this machine, at several worker counts, how long a batch of ds takes to reach the device. Give Tune the
-// options that training will use. Tune drops the batches that it loads. It returns the errors of [NewLoader],
-// of loading and of the step. If no count fits into memory, Tune returns an error. If ctx ends before the
-// result is complete, Tune returns the context's error.
+// Tune finds the lowest worker count that is about as fast as the fastest: see [WithAlpha]. If measurements
+// can't tell counts apart, it chooses the loader's default. It measures on this machine, at several counts,
+// how long a batch of ds takes to reach the device. Give Tune the options that training will use. Tune drops
+// the batches that it loads. It returns the errors of [NewLoader], of loading and of the step, an error if no
+// count fits into memory, and the context's if ctx ends first.
 //
 // On Linux, Tune resets the process's peaks of memory: VmHWM, and the maximum resident set of getrusage. They
 // then count from Tune's last measurement.

@@ -22,7 +22,7 @@ import (
 type worker struct {
 	l       *engine
 	seat    int // its number among the loader's seats; the caller's is 0
-	number  int // what Sample.Worker returns, unless the caller loads. The watchdog reads it here, since a cache changes sample during a call
+	number  int // what Sample.Worker returns. The watchdog reads it here, since a cache changes sample during a call
 	claim   ring.Claim[batch]
 	claimed bool         // claim has not been reported as done
 	asked   bool         // the sampler was asked for the claimed places
@@ -78,7 +78,7 @@ func (w *worker) loaded() {
 	if w.l.tuning != nil {
 		w.l.counters.loaded.Add(int64(n) * wholeBatch / int64(b.opened))
 	}
-	b.loadedPlaces(n, w.loop.sample.common.worker) // WithBatchTransform runs once the last place is loaded
+	b.loadedPlaces(n, w.number) // WithBatchTransform runs once the last place is loaded
 }
 
 // done reports the claim to the ring. It returns whether this has woken a goroutine.
@@ -86,7 +86,7 @@ func (w *worker) done() bool { return w.l.ring.Done(w.claim.Seq, w.claim.To-w.cl
 
 // work implements poolHooks: it is the worker's goroutine.
 func (l *engine) work(w *worker) {
-	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "load", "worker", strconv.Itoa(w.loop.sample.common.worker))))
+	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("nwt", "load", "worker", strconv.Itoa(w.number))))
 	left := false
 	defer func() {
 		switch {
@@ -213,9 +213,9 @@ func (w *worker) prepareFor(r *run) {
 // if the worker that had the claim is gone.
 func (w *worker) initialize(r *run) bool {
 	fail := func(stack []byte, err error) {
-		r.stop(&LoadError{Index: -1, Position: -1, Epoch: int(r.yielded.Load()), Worker: w.loop.sample.common.worker, Err: fmt.Errorf("WithWorkerInit: %w", usercall.Cause(err)), Stack: stack})
+		r.stop(&LoadError{Index: -1, Position: -1, Epoch: int(r.yielded.Load()), Worker: w.number, Err: fmt.Errorf("WithWorkerInit: %w", usercall.Cause(err)), Stack: stack})
 	}
-	return usercall.Call(func() error { return w.l.setup.opts.init(r.ctx, w.loop.sample.common.worker) }, fail)
+	return usercall.Call(func() error { return w.l.setup.opts.init(r.ctx, w.number) }, fail)
 }
 
 // A handover is what the worker whose call is given up hands to the worker that goes on.
