@@ -212,7 +212,7 @@ func TestClientsAreAcceptedAgainOnceThereAreFiles(t *testing.T) {
 	require.NoError(t, err)
 	var was unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(fd), Max: was.Max}))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: was.Max}))
 	err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 	time.Sleep(50 * time.Millisecond) // the server can't accept it
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
