@@ -69,8 +69,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     sampler: torch's own samplers say how samples are ordered: RandomSampler, SequentialSampler,
         WeightedRandomSampler, SubsetRandomSampler and DistributedSampler. The order depends on seed,
         and the ranks divide it. Any other sampler gives this rank's own indices when an epoch begins.
-    seed: by default, the seed of `generator`, or 0 without a generator. So two runs have the same order and
-        augmentations. torch.manual_seed doesn't change them.
+    seed: by default, the seed of the DistributedSampler or of `generator`, or 0 without them. So two runs
+        have the same order and augmentations. torch.manual_seed doesn't change them.
     fields: with ("image", "label"), a batch is a tuple of these tensors. With
         {"pixel_values": "image"}, a batch is a dict in which the tensor "image" is named "pixel_values".
     pin_memory: whether tensors are in page-locked memory, if there is a GPU. Shared memory is
@@ -357,11 +357,11 @@ def _loader_of(dataset: Any, given: Mapping[str, Any], options: dict[str, Any]) 
     if sampler is not None:
         if any(told.get(name) is not None and told[name] is not False for name in ("shuffle", "weights", "lengths", "order")):
             raise ValueError("sampler: it decides the order alone, without shuffle, weights, lengths and order")
-        told |= _order_of(sampler, len(dataset), told)
+        told |= _order_of(sampler, len(dataset), told, options)
     return _own.DataLoader(dataset, **told)
 
 
-def _order_of(sampler: Any, n: int, told: Mapping[str, Any]) -> dict[str, Any]:
+def _order_of(sampler: Any, n: int, told: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of nwt.DataLoader that stand for a sampler of torch, or for another iterable of indices."""
     data, kind, seed = torch.utils.data, type(sampler), told["seed"]
     if not hasattr(sampler, "__len__"):
@@ -371,7 +371,11 @@ def _order_of(sampler: Any, n: int, told: Mapping[str, Any]) -> dict[str, Any]:
     if kind is data.SequentialSampler and len(sampler) == n:
         return {}
     if kind is data.DistributedSampler and len(sampler.dataset) == n:
-        return {"rank": sampler.rank, "world_size": sampler.num_replicas, "shuffle": sampler.shuffle, "seed": sampler.seed}
+        own = {"rank": sampler.rank, "world_size": sampler.num_replicas}
+        for name, value in own.items():
+            if options.get(name) not in (None, value):
+                raise ValueError(f"{name}={options[name]!r:.200}: must be the DistributedSampler's, {value}, or left out")
+        return {**own, "shuffle": sampler.shuffle, "seed": options.get("seed", sampler.seed)}
     if kind is data.WeightedRandomSampler and len(sampler.weights) <= n:
         weights = np.pad(np.asarray(sampler.weights), (0, n - len(sampler.weights)))
         return {"weights": weights, "draws": sampler.num_samples, "replacement": sampler.replacement}

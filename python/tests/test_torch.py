@@ -381,6 +381,23 @@ class OwnDatasets(unittest.TestCase):
                 self.assertEqual(loader.state_dict()["epoch"], 4)
         self.assertEqual(sorted(seen), list(range(40)))
 
+    def test_a_distributed_sampler_overrules_nothing_that_was_given(self):
+        birds = test_own.Labelled(40)
+        sampler = torch.utils.data.DistributedSampler(birds, 2, 1, seed=9)
+        with (
+            own(birds, sampler=sampler) as of_sampler,
+            own(birds, sampler=sampler, seed=3, rank=1) as given,
+            own(birds, shuffle=True, seed=3, rank=1, world_size=2) as want,
+        ):
+            self.assertEqual(given.indices(0, 0), want.indices(0, 0))
+            self.assertNotEqual(given.indices(0, 0), of_sampler.indices(0, 0))
+        for error, place in (
+            ("rank=0: must be the DistributedSampler's, 1", {"rank": 0}),
+            ("world_size=4: must be the DistributedSampler's, 2", {"rank": 1, "world_size": 4}),
+        ):
+            with self.subTest(error), self.assertRaisesRegex(ValueError, error):
+                own(birds, sampler=sampler, **place)
+
     def test_another_samplers_list_is_taken_once_per_epoch_and_known_again(self):
         sampler, birds = Reversed(40), test_own.Labelled(40)
         with own(birds, batch_size=8, sampler=sampler) as loader:
