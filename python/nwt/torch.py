@@ -375,6 +375,11 @@ def _order_of(sampler: Any, n: int, told: Mapping[str, Any], options: Mapping[st
         for name, value in own.items():
             if options.get(name) not in (None, value):
                 raise ValueError(f"{name}={options[name]!r:.200}: must be the DistributedSampler's, {value}, or left out")
+        if sampler.drop_last and n % sampler.num_replicas and not told["drop_last"]:
+            logger.warning(
+                "the DistributedSampler's drop_last has no effect: nwt loads each sample, so in an epoch's last two batches some ranks may have one sample more. "
+                "For equal batches give the DataLoader drop_last=True",
+            )
         return {**own, "shuffle": sampler.shuffle, "seed": options.get("seed", sampler.seed)}
     if kind is data.WeightedRandomSampler and len(sampler.weights) <= n:
         weights = np.pad(np.asarray(sampler.weights), (0, n - len(sampler.weights)))

@@ -398,6 +398,16 @@ class OwnDatasets(unittest.TestCase):
             with self.subTest(error), self.assertRaisesRegex(ValueError, error):
                 own(birds, sampler=sampler, **place)
 
+    def test_a_distributed_samplers_drop_last_isnt_lost_silently(self):
+        for n, drop_last, warns in (9, False, True), (9, True, False), (8, False, False):
+            sampler = torch.utils.data.DistributedSampler(range(n), 2, 0, drop_last=True)
+            with self.subTest(n=n, drop_last=drop_last), mock.patch.object(nwt.torch.logger, "warning") as warning:
+                with own(test_own.Labelled(n), batch_size=4, sampler=sampler, drop_last=drop_last) as loader:
+                    seen = [numbers(loader)]
+                with own(test_own.Labelled(n), batch_size=4, shuffle=True, rank=1, world_size=2, drop_last=drop_last) as loader:
+                    seen.append(numbers(loader))
+                self.assertEqual((len(seen[0]) != len(seen[1]), "drop_last has no effect" in str(warning.call_args)), (warns, warns))
+
     def test_another_samplers_list_is_taken_once_per_epoch_and_known_again(self):
         sampler, birds = Reversed(40), test_own.Labelled(40)
         with own(birds, batch_size=8, sampler=sampler) as loader:
