@@ -218,6 +218,17 @@ class Loader:
     def _of_rank(self) -> list[str]:
         return [f"rank {self.rank} of {self.world_size}"] if self.world_size > 1 else []
 
+    # Between two calls of next():
+    # _start is where the next iteration will begin. As one begins in epoch e, _start becomes the begin of e+1, and stays it after a break or an error.
+    # _state and _left change together. After a batch, they are the state after it and how many batches follow in its epoch, 0 after the last.
+    # As an iteration begins, and after set_epoch or load_state_dict, _state is where it begins. _left is 1 then, and only says that it isn't over.
+    # _asked are batches that were asked for and not given out, in order. _plan is the one after them: batch `number` of `count` after the state `start`.
+    # After a resume, count is None: only batch 0 is asked for, until its answer tells how many follow. If the state was the end of its epoch e,
+    # that is batch 0 of e+1, and _start becomes the begin of e+2.
+    # After an epoch, _asked may begin with the next one. _begin goes on with it if it begins at _start, and else asks anew.
+    # After _drop, _asked is empty, _plan means nothing until _begin or _rest sets it, and _state and _left are as before.
+    # _current is the iteration that began last; an earlier one can't go on. Its `left` is None at first, _left after a batch, 0 after an error.
+    # _came counts the batches since the loader was made. No epoch and no resume resets it.
     def _next(self, iteration: _Iteration) -> Batch:
         self._check()
         if iteration.left is None:
