@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/nwt-go/nwt/internal/depth"
-	"github.com/nwt-go/nwt/internal/ring"
 )
 
 // extraBatches are the batches that a loader has open beyond the fewest that it needs: package depth
@@ -237,14 +236,6 @@ func (l *engine) claimSize() int {
 		return max(1, min(batch, ahead*batch/max(1, l.Workers())))
 	}
 	return l.pace.Claim()
-}
-
-// sections returns how many sections a batch is divided into.
-func (l *engine) sections() int {
-	if l.how.together != nil {
-		return 1
-	}
-	return l.pace.Sections(min(l.Workers(), ring.MaxSections))
 }
 
 // makesWay reports whether a worker that has loaded n places should let other goroutines run: the consumer

@@ -375,7 +375,7 @@ func (r *run) openOne() (opened bool, err error) {
 	r.demand.opening.Store(b.seq + 1)
 	r.ahead = append(r.ahead, b.seq)
 	if r.stream == nil {
-		r.l.ring.Open(b.seq, b, b.size, r.l.sections())
+		r.l.ring.Open(b.seq, b, b.size)
 	} else {
 		b.span.positions = b.slot.indices // what a stream calls an index is a position
 		r.l.ring.Announce(b.seq, b, b.opened)

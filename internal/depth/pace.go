@@ -1,7 +1,6 @@
 package depth
 
 import (
-	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -16,11 +15,10 @@ type Pace struct {
 }
 
 const (
-	claimTime   = 20 * time.Microsecond // a claim costs about 0.1 µs
-	timingCost  = 2 * time.Microsecond  // if loading takes less, only some claims are timed
-	timeOneIn   = 32
-	switching   = 10 * time.Microsecond // many times the cost of a switch between goroutines
-	sectionTime = 5 * time.Microsecond  // the least work in a section
+	claimTime  = 20 * time.Microsecond // a claim costs about 0.1 µs
+	timingCost = 2 * time.Microsecond  // if loading takes less, only some claims are timed
+	timeOneIn  = 32
+	switching  = 10 * time.Microsecond // many times the cost of a switch between goroutines
 	// Samples that take longer either come from a file, not from memory, or take so long to compute that
 	// it hardly matters where their bytes go.
 	fromMemory = 50 * time.Microsecond
@@ -51,20 +49,6 @@ func (p *Pace) Claim() int {
 		return int(p.first.Load())
 	}
 	return int(max(1, min(int64(claimTime)/per, int64(p.Batch))))
-}
-
-// Sections returns how many parts a batch is divided into; most is the limit. While workers keep pace with
-// each other, each loads the same part in batch after batch. A batch whose samples come from a file has
-// one section: its samples are begun in order, because files are read ahead in order.
-func (p *Pace) Sections(most int) int {
-	if !p.inMemory() {
-		return 1
-	}
-	n := min(most, int(p.PerBatch()/sectionTime))
-	if n <= 1 {
-		return 1
-	}
-	return min(n, runtime.GOMAXPROCS(0))
 }
 
 // Timed reports whether to time a claim of n places. untimed counts a worker's claims since the last one

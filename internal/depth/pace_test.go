@@ -1,7 +1,6 @@
 package depth
 
 import (
-	"runtime"
 	"testing"
 	"time"
 
@@ -18,19 +17,16 @@ func TestQuickSamplesAreClaimedManyAtOnceAndSlowOnesOneByOne(t *testing.T) {
 	require.Equal(t, 64, p.Claim(), "at most a batch")
 	require.Equal(t, 64*time.Nanosecond, p.PerBatch())
 	require.False(t, p.Computes())
-	require.Equal(t, 1, p.Sections(8))
 	for range 200 {
 		p.Took(64*time.Microsecond, 64)
 	}
 	require.InDelta(t, 20, p.Claim(), 1, "for 20 µs")
 	require.True(t, p.Computes())
-	require.Equal(t, min(8, runtime.GOMAXPROCS(0)), p.Sections(8))
 	for range 200 {
 		p.Took(time.Second, 10)
 	}
 	require.Equal(t, 1, p.Claim())
 	require.False(t, p.Computes())
-	require.Equal(t, 1, p.Sections(8), "from a file in order")
 }
 
 func TestClaimsThatCostLessThanTimingAreTimedSeldom(t *testing.T) {

@@ -1,17 +1,15 @@
 // Package ring hands the places of batches to many workers, and hands the finished batches, in order, to
 // one consumer.
 //
-// A batch has a sequence number and a number of places, which lie in one section or several. The owner
-// opens batches. Workers claim runs of places, batch by batch, and report them as done; several workers
-// may share one batch. The owner awaits the batch it wants.
+// A batch has a sequence number and a number of places. The owner opens batches. Workers claim runs of
+// places, batch by batch, and report them as done; several workers may share one batch. The owner awaits the
+// batch it wants.
 //
 //	owner    Open ──► limit                     Await ◄─┐      Halt, Reset
 //	                    │ claimable: cursor … limit     │
 //	workers             └─► Claim ──► … load … ──► Done ┘      Park
 //
-// A worker takes places from its own section while there are any, then from the other sections. So, batch
-// after batch, a worker writes to the part of the batch's memory that is in its CPU's cache. No worker
-// goes on to the next batch before every place of the current one is claimed.
+// No worker goes on to the next batch before every place of the current one is claimed.
 //
 // Nothing here allocates after New, and no lock is taken while there is work: a claim is one
 // compare-and-swap, and a report is one addition.
@@ -20,11 +18,9 @@ package ring
 const (
 	// MaxPlaces bounds the places of one batch.
 	MaxPlaces = 1<<posBits - 1
-	// MaxSections bounds the sections of one batch.
-	MaxSections = 8
 
 	posBits = 24
-	halted  = ^uint64(0) // as a cursor: no limit is above it; as a section's value: it belongs to no batch
+	halted  = ^uint64(0) // as a cursor: no limit is above it; as an entry's next: it belongs to no batch
 )
 
 // A Ring holds batches whose content is a T.
@@ -71,24 +67,21 @@ type Ring[T any] struct {
 // entry holds a batch. The owner writes item while the batch is closed; the limit publishes it.
 type entry[T any] struct {
 	item *T
-	// size and used are atomic because a worker with an outdated cursor may read them while the owner
-	// reuses the entry. The owner stores sections[0] before them. Such a worker reads sections[0] after them,
-	// and sees that it belongs to another batch.
-	size atomicInt32 // places
-	used atomicInt32 // sections
+	// size, the number of places, is atomic because a worker with an outdated cursor may read it while the
+	// owner reuses the entry. The owner stores next before it. Such a worker reads next after it, and sees
+	// that it belongs to another batch.
+	size atomicInt32
 	// pending is the number of places that aren't done, plus one if there is a stage. The goroutine that
 	// brings it to goal announces the batch.
 	pending atomicInt32
 	goal    atomicInt32 // 0, except in Halt: the number of places that will never be claimed
-	_       [32]byte
+	_       [44]byte
 
-	// sections holds the first unclaimed place of each section: pack(seq, place). Workers advance it by
-	// compare-and-swap. The owner swaps it to halted.
-	sections [MaxSections]atomicUint64
+	// next is the first unclaimed place: pack(seq, place). Workers advance it by compare-and-swap. The owner
+	// swaps it to halted.
+	next atomicUint64
+	_    [56]byte
 }
-
-// section returns the places from … to−1 of section i in a batch with used sections and size places.
-func section(i, used, size int) (from, to int) { return size * i / used, size * (i + 1) / used }
 
 // New makes a ring for workers with ids 0 … maxWorkers−1. With a stage, a batch whose places are done is
 // announced to AwaitLoaded; it is announced to Await once Staged has been called for it.
@@ -112,11 +105,10 @@ func placeOf(packed uint64) int { return int(packed & MaxPlaces) }
 
 func (r *Ring[T]) at(seq uint64) *entry[T] { return &r.entries[seq%Capacity] }
 
-// Open lets workers claim the places of batch seq, in the given number of sections. The
-// owner opens sequence numbers one after the other, at most Capacity of them ahead
-// of the oldest it still needs.
-func (r *Ring[T]) Open(seq uint64, item *T, places, sections int) {
-	r.prepare(seq, item, places, sections)
+// Open lets workers claim the places of batch seq. The owner opens sequence numbers one after the other, at
+// most Capacity of them ahead of the oldest it still needs.
+func (r *Ring[T]) Open(seq uint64, item *T, places int) {
+	r.Announce(seq, item, places)
 	r.limit.Store(pack(seq+1, 0))
 	r.wakeOne()
 }
@@ -124,16 +116,10 @@ func (r *Ring[T]) Open(seq uint64, item *T, places, sections int) {
 // Announce does what Open does, for a batch of a stream. Its places become claimable in portions, when
 // the stream's reader calls Offer and Seal. The reader, not the owner, then writes limit. Announce
 // happens before the reader's first Offer.
-func (r *Ring[T]) Announce(seq uint64, item *T, places int) { r.prepare(seq, item, places, 1) }
-
-func (r *Ring[T]) prepare(seq uint64, item *T, places, sections int) {
+func (r *Ring[T]) Announce(seq uint64, item *T, places int) {
 	e := r.at(seq)
 	e.item = item
-	for i := range sections {
-		from, _ := section(i, sections, places)
-		e.sections[i].Store(pack(seq, from))
-	}
-	set(&e.used, int32(sections))
+	e.next.Store(pack(seq, 0))
 	set(&e.size, int32(places))
 	set(&e.goal, 0)
 	e.pending.Store(int32(places) + r.stage)
@@ -191,21 +177,20 @@ type Claim[T any] struct {
 	From, To int
 }
 
-// Claim takes up to most places for a worker, at least 1, from the first batch that has any: the next
-// places in the worker's section or, if there are none, in another section.
+// Claim takes up to most places for a worker, at least 1, from the first batch that has any.
 func (r *Ring[T]) Claim(worker, most int) (c Claim[T], ok bool) {
 	if int32(worker) >= r.quota.Load() {
 		return c, false
 	}
-	return r.claim(worker, most, halted)
+	return r.claim(most, halted)
 }
 
 // ClaimOf does what Claim does, for batch seq only. It is for an owner without workers.
 func (r *Ring[T]) ClaimOf(seq uint64, most int) (c Claim[T], ok bool) {
-	return r.claim(0, most, pack(seq+1, 0))
+	return r.claim(most, pack(seq+1, 0))
 }
 
-func (r *Ring[T]) claim(worker, most int, below uint64) (c Claim[T], ok bool) {
+func (r *Ring[T]) claim(most int, below uint64) (c Claim[T], ok bool) {
 	for {
 		limit := r.limit.Load() // before cursor: see Ring.cursor
 		cursor := r.cursor.Load()
@@ -215,7 +200,7 @@ func (r *Ring[T]) claim(worker, most int, below uint64) (c Claim[T], ok bool) {
 		seq := seqOf(cursor)
 		whole := seqOf(limit) > seq // all places of the batch are open
 		e := r.at(seq)
-		from, to, spent := e.claim(seq, worker, most, limit)
+		from, to, spent := e.claim(seq, most, limit)
 		if spent && whole {
 			r.cursor.CompareAndSwap(cursor, pack(seq+1, 0))
 		}
@@ -231,39 +216,25 @@ func (r *Ring[T]) claim(worker, most int, below uint64) (c Claim[T], ok bool) {
 	}
 }
 
-// claim takes places of batch seq below limit, from one section. spent reports that no more of them can be
-// claimed. If claim took none and spent is false, others were faster: the caller must look at the ring
-// again.
-func (e *entry[T]) claim(seq uint64, worker, most int, limit uint64) (from, to int, spent bool) {
-	used, size := int(e.used.Load()), int(e.size.Load())
-	if seqOf(e.sections[0].Load()) != seq {
-		return 0, 0, false // the ring was halted, or the entry belongs to another batch by now
+// claim takes places of batch seq below limit. spent reports that no more of them can be claimed. If claim
+// took none and spent is false, others were faster: the caller must look at the ring again.
+func (e *entry[T]) claim(seq uint64, most int, limit uint64) (from, to int, spent bool) {
+	end := int(e.size.Load())
+	if seqOf(limit) == seq { // the rest of the batch isn't offered yet
+		end = min(end, placeOf(limit))
 	}
-	for k := range used {
-		i := (worker + k) % used
-		_, end := section(i, used, size)
-		if seqOf(limit) == seq { // the rest of the batch isn't offered yet
-			end = min(end, placeOf(limit))
-		}
-		next := e.sections[i].Load()
-		place, claimed := placeOf(next), from < to
-		switch {
-		case seqOf(next) != seq: // as above
-			return from, to, false
-		case place >= end: // this section has no place left
-			continue
-		case claimed: // the places came from an earlier section, and this one has some left
-			return from, to, false
-		}
-		upto := min(place+most, end)
-		if !e.sections[i].CompareAndSwap(next, pack(seq, upto)) {
-			return 0, 0, false
-		}
-		if from, to = place, upto; to < end {
-			return from, to, false
-		}
+	next := e.next.Load()
+	from = placeOf(next)
+	if to = min(from+most, end); seqOf(next) != seq { // the ring was halted, or the entry belongs to another batch by now
+		return 0, 0, false
 	}
-	return from, to, true
+	if from >= end {
+		return 0, 0, true
+	}
+	if !e.next.CompareAndSwap(next, pack(seq, to)) {
+		return 0, 0, false
+	}
+	return from, to, to == end
 }
 
 // claimable reports whether there may be places to claim.
@@ -272,7 +243,7 @@ func (r *Ring[T]) claimable() bool {
 	if cursor >= limit || cursor>>posBits < limit>>posBits { // seqOf would keep claimable from being inlined
 		return cursor < limit
 	}
-	return r.at(cursor >> posBits).sections[0].Load() < limit // for a stream, which has one section
+	return r.at(cursor>>posBits).next.Load() < limit // for a stream
 }
 
 // Done reports n claimed places of batch seq as loaded. It returns whether this has woken a goroutine
@@ -424,12 +395,7 @@ func (r *Ring[T]) Halt(oldest uint64) {
 	r.cursor.Store(halted)
 	for seq := oldest; pack(seq, 0) < r.limit.Load(); seq++ {
 		e := r.at(seq)
-		var unclaimed int32
-		used, size := int(e.used.Load()), int(e.size.Load())
-		for i := range used {
-			_, end := section(i, used, size)
-			unclaimed += int32(end - placeOf(e.sections[i].Swap(halted)))
-		}
+		unclaimed := e.size.Load() - int32(placeOf(e.next.Swap(halted)))
 		e.goal.Store(unclaimed)
 		for e.pending.Load() > unclaimed+r.stage {
 			r.loaded.prepare(seq)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -49,50 +50,37 @@ type model struct {
 }
 
 type modelBatch struct {
-	size     int
-	done     int
-	sections [][]int // the places that nobody has claimed
+	size int
+	next int // the first place that nobody has claimed
+	done int
 }
 
-func (m *model) open(places, sections int) {
-	m.r.Open(m.first+uint64(len(m.batches)), newParcel(places), places, sections)
-	b := modelBatch{size: places, sections: make([][]int, sections)}
-	for p := range places {
-		i := 0
-		for (i+1)*places/sections <= p {
-			i++
-		}
-		b.sections[i] = append(b.sections[i], p)
-	}
-	m.batches = append(m.batches, b)
+func (m *model) open(places int) {
+	m.r.Open(m.first+uint64(len(m.batches)), newParcel(places), places)
+	m.batches = append(m.batches, modelBatch{size: places})
 }
 
-// next returns the batch of which a worker's next claim is, and the section; false where
-// nothing is left.
-func (m *model) next(worker int) (batch int, section *[]int, ok bool) {
-	for i, b := range m.batches {
-		for k := range b.sections {
-			if section := &b.sections[(worker+k)%len(b.sections)]; len(*section) > 0 {
-				return i, section, true
-			}
-		}
+// next returns the first batch that has a place to claim, or len(m.batches).
+func (m *model) next() int {
+	if i := slices.IndexFunc(m.batches, func(b modelBatch) bool { return b.next < b.size }); i >= 0 {
+		return i
 	}
-	return 0, nil, false
+	return len(m.batches)
 }
 
 func (m *model) claim(worker, most int) bool {
 	c, got := m.r.Claim(worker, most)
-	batch, section, ok := m.next(worker)
-	require.Equal(m.t, ok && worker < m.quota, got)
+	batch := m.next()
+	require.Equal(m.t, batch < len(m.batches) && worker < m.quota, got)
 	if !got {
 		return false
 	}
+	b := &m.batches[batch]
 	require.Equal(m.t, m.first+uint64(batch), c.Seq)
 	require.Same(m.t, m.r.Item(c.Seq), c.Item)
-	n := min(most, len(*section))
-	require.Equal(m.t, (*section)[0], c.From)
-	require.Equal(m.t, c.From+n, c.To)
-	*section = (*section)[n:]
+	require.Equal(m.t, b.next, c.From)
+	require.Equal(m.t, min(b.size, b.next+most), c.To)
+	b.next = c.To
 	m.out = append(m.out, c)
 	return true
 }
@@ -118,15 +106,12 @@ func (m *model) check() {
 			require.True(m.t, await(m.r, seq))
 		}
 	}
-	batch, _, ok := m.next(0)
-	if ok && m.quota == 0 {
+	batch := m.next()
+	if batch < len(m.batches) && m.quota == 0 {
 		require.False(m.t, await(m.r, m.first+uint64(batch)), "nobody else would ever claim the rest")
 	}
-	if !ok {
-		batch = len(m.batches)
-	}
 	end := m.first + uint64(len(m.batches))
-	require.Equal(m.t, !ok, m.r.Exhausted(end))
+	require.Equal(m.t, batch == len(m.batches), m.r.Exhausted(end))
 	require.Equal(m.t, len(m.batches)-batch, unclaimed(m.r, end))
 }
 
@@ -140,9 +125,8 @@ func TestEverySmallSequenceOfCallsBehavesAsThePlainModel(t *testing.T) {
 	first, sequences := uint64(0), 0
 	var run func(prefix []int)
 	ops := []func(m *model) bool{
-		func(m *model) bool { return m.grow(1, 1) },
-		func(m *model) bool { return m.grow(3, 1) },
-		func(m *model) bool { return m.grow(3, 2) },
+		func(m *model) bool { return m.grow(1) },
+		func(m *model) bool { return m.grow(3) },
 		func(m *model) bool { return m.claim(0, 1) },
 		func(m *model) bool { return m.claim(1, 2) },
 		func(m *model) bool { return len(m.out) > 0 && m.drop(0) },
@@ -175,11 +159,11 @@ func TestEverySmallSequenceOfCallsBehavesAsThePlainModel(t *testing.T) {
 	t.Logf("%d sequences", sequences)
 }
 
-func (m *model) grow(places, sections int) bool {
+func (m *model) grow(places int) bool {
 	if len(m.batches) == 2 {
 		return false
 	}
-	m.open(places, sections)
+	m.open(places)
 	return true
 }
 
@@ -188,15 +172,15 @@ func (m *model) drop(i int) bool { m.finish(i); return true }
 func TestAnOwnerWithoutWorkersClaimsOneBatchAtATime(t *testing.T) {
 	r := New[parcel](1, false)
 	r.Reset(7)
-	r.Open(7, newParcel(3), 3, 2)
-	r.Open(8, newParcel(2), 2, 1)
+	r.Open(7, newParcel(3), 3)
+	r.Open(8, newParcel(2), 2)
 	_, ok := r.Claim(0, 10)
 	require.False(t, ok, "the quota is 0")
 	for _, n := range []int{1, 2} {
 		require.False(t, await(r, 7))
-		c, ok := r.ClaimOf(7, 10)
+		c, ok := r.ClaimOf(7, n)
 		require.True(t, ok)
-		require.Equal(t, n, c.To-c.From, "a section at a time")
+		require.Equal(t, n, c.To-c.From)
 		r.Done(7, n)
 	}
 	_, ok = r.ClaimOf(7, 10)
@@ -280,7 +264,7 @@ func (c *crew) run(rng *rand.Rand, seq uint64, n, ahead int) uint64 {
 	for next < end {
 		for opened < min(next+uint64(ahead), end) {
 			places := 1 + rng.IntN(9)
-			c.r.Open(opened, newParcel(places), places, 1+rng.IntN(MaxSections))
+			c.r.Open(opened, newParcel(places), places)
 			if stage != nil {
 				stage <- opened
 			}
@@ -437,7 +421,7 @@ func TestABatchThatStopCutShortIsNeverReady(t *testing.T) {
 	passed := 0
 	for try := range tries {
 		r.Reset(try)
-		r.Open(try, nil, 1, 1)
+		r.Open(try, nil, 1)
 		_, ok := r.Claim(0, 1)
 		require.True(t, ok)
 		begun.Store(try + 1)
@@ -463,7 +447,7 @@ func TestAnInterruptMakesTheOwnerLookOnce(t *testing.T) {
 		r := New[int](1, false)
 		r.SetQuota(1)
 		r.Reset(0)
-		r.Open(0, new(int), 1, 1)
+		r.Open(0, new(int), 1)
 		require.Equal(t, 1, unclaimed(r, 1))
 		require.False(t, r.Exhausted(1))
 		go func() {
@@ -503,7 +487,7 @@ func TestTheOwnerSleepsUntilSomethingConcernsIt(t *testing.T) {
 			r.Interrupt()
 			r.Reset(0) // who has interrupted another run doesn't mean this one
 			require.False(t, r.Loaded(0), "it isn't open")
-			r.Open(0, newParcel(1), 1, 1)
+			r.Open(0, newParcel(1), 1)
 			c, ok := r.Claim(0, 1)
 			require.True(t, ok)
 			inAnHour(func() { assert.True(t, r.Done(c.Seq, 1), "it wakes somebody") })
@@ -513,7 +497,7 @@ func TestTheOwnerSleepsUntilSomethingConcernsIt(t *testing.T) {
 			}
 			sleeps(t, 1, func() { require.True(t, await(r, 0)) })
 
-			r.Open(1, newParcel(2), 2, 1)
+			r.Open(1, newParcel(2), 2)
 			inAnHour(func() { r.SetQuota(0) })
 			sleeps(t, 1, func() { require.False(t, await(r, 1), "nobody else would load it") })
 			c, ok = r.ClaimOf(1, 2)
@@ -521,7 +505,7 @@ func TestTheOwnerSleepsUntilSomethingConcernsIt(t *testing.T) {
 			require.False(t, r.Done(c.Seq, 2), "nobody sleeps")
 
 			r.SetQuota(1)
-			r.Open(2, newParcel(1), 1, 1)
+			r.Open(2, newParcel(1), 1)
 			inAnHour(r.Stop)
 			if stage {
 				sleeps(t, 1, func() { r.AwaitLoaded(2) })
@@ -540,8 +524,8 @@ func TestHaltWaitsForWhatIsClaimed(t *testing.T) {
 			r := New[parcel](2, stage)
 			r.SetQuota(2)
 			r.Reset(3)
-			r.Open(3, newParcel(5), 5, 2)
-			r.Open(4, newParcel(3), 3, 1)
+			r.Open(3, newParcel(5), 5)
+			r.Open(4, newParcel(3), 3)
 			var claims []Claim[parcel]
 			for range 6 {
 				c, ok := r.Claim(0, 1)
@@ -587,7 +571,7 @@ func TestNoMoreSleepersAreWokenThanThereIsWorkFor(t *testing.T) {
 		synctest.Wait()
 		for seq := range uint64(3) {
 			places := int(seq) + 1
-			r.Open(seq, newParcel(places), places, 1)
+			r.Open(seq, newParcel(places), places)
 			time.Sleep(2 * time.Hour)
 			require.EqualValues(t, places, woken.Swap(0))
 		}
@@ -655,7 +639,7 @@ func TestABatchThatWasNeverOfferedIsNobodysInTheNextRun(t *testing.T) {
 	_, ok = r.Claim(0, 1)
 	require.False(t, ok)
 	mine := newParcel(1)
-	r.Open(2, mine, 1, 1)
+	r.Open(2, mine, 1)
 	c, ok = r.Claim(0, 1)
 	require.True(t, ok)
 	require.Same(t, mine, c.Item)
@@ -685,7 +669,7 @@ func TestAsManySleepersAreWokenAsABatchHasWorkFor(t *testing.T) {
 				}
 				c.r.Seal(0, workers)
 			} else {
-				c.r.Open(0, newParcel(workers), workers, 2)
+				c.r.Open(0, newParcel(workers), workers)
 			}
 			require.True(t, await(c.r, 0))
 			c.r.Halt(1)

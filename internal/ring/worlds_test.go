@@ -18,22 +18,21 @@ var (
 
 // A world is what the ring's users do in some epochs.
 type world struct {
-	name     string
-	bound    int // see exploretest.Explorer
-	workers  int
-	most     int     // places of a claim
-	epochs   [][]int // places of each batch
-	sections int
-	ahead    int   // batches open at once
-	leave    []int // by epoch: batches delivered until the owner leaves it; 0: all
-	stream   bool
-	short    int // of a stream: places that the last batch of an epoch lacks
-	stage    bool
-	stop     bool  // somebody calls Stop at some time in the first epoch
-	quotas   []int // what somebody sets the workers to, one after the other
-	rouse    bool  // somebody calls Interrupt at some time
-	hold     bool  // what is claimed in the first epoch isn't done before the owner has left it
-	any      bool  // batches are taken in whatever order they are ready
+	name    string
+	bound   int // see exploretest.Explorer
+	workers int
+	most    int     // places of a claim
+	epochs  [][]int // places of each batch
+	ahead   int     // batches open at once
+	leave   []int   // by epoch: batches delivered until the owner leaves it; 0: all
+	stream  bool
+	short   int // of a stream: places that the last batch of an epoch lacks
+	stage   bool
+	stop    bool  // somebody calls Stop at some time in the first epoch
+	quotas  []int // what somebody sets the workers to, one after the other
+	rouse   bool  // somebody calls Interrupt at some time
+	hold    bool  // what is claimed in the first epoch isn't done before the owner has left it
+	any     bool  // batches are taken in whatever order they are ready
 
 	// Below is of one execution.
 	x *exploretest.Explorer
@@ -95,7 +94,7 @@ func (w *world) begin(x *exploretest.Explorer) {
 	if x.Needed = 1; len(w.quotas) > 0 {
 		x.Needed = 1<<16 - 1 // workers have to leave too
 	}
-	if w.sections == 1 && len(w.quotas) == 0 {
+	if len(w.quotas) == 0 {
 		x.Alike = [2]int{1, 1 + w.workers}
 	}
 	x.Spawn("owner", w.own)
@@ -236,7 +235,7 @@ func (w *world) open(e, i int, first uint64) {
 	places := w.epochs[e][i]
 	item.epoch, item.seq, item.size = e, first+uint64(i), places
 	if !w.stream {
-		w.r.Open(item.seq, item, places, w.sections)
+		w.r.Open(item.seq, item, places)
 		return
 	}
 	if i == len(w.epochs[e])-1 {
@@ -393,26 +392,26 @@ func TestEveryOrderOfStepsInSmallWorlds(t *testing.T) {
 }
 
 var worlds = []*world{
-	{name: "a worker, a batch", bound: -1, workers: 1, most: 1, epochs: [][]int{{2}}, sections: 1, ahead: 1},
-	{name: "2 workers, 2 epochs", bound: 2, workers: 2, most: 1, epochs: [][]int{{2}, {1}}, sections: 1, ahead: 2},
-	{name: "2 workers, an epoch that is left", bound: 2, workers: 2, most: 1, epochs: [][]int{{1, 1, 1}, {1}}, sections: 1, ahead: 2, leave: []int{1, 0}},
-	{name: "3 workers, 3 batches in 2 sections", bound: 1, workers: 3, most: 1, epochs: [][]int{{2, 1, 1}}, sections: 2, ahead: 3},
-	{name: "entries that are used again", bound: 2, workers: 2, most: 1, epochs: [][]int{{1, 1, 1}, {1, 2, 1}}, sections: 1, ahead: 3, leave: []int{1, 0}},
-	{name: "batches in whatever order", bound: 2, workers: 2, most: 1, epochs: [][]int{{1, 1, 1}}, sections: 1, ahead: 3, any: true},
-	{name: "a stop", bound: 1, workers: 2, most: 1, epochs: [][]int{{1, 2}, {1}}, sections: 1, ahead: 2, stop: true},
-	{name: "an interrupt", bound: 2, workers: 1, most: 1, epochs: [][]int{{1, 1}, {1}}, sections: 1, ahead: 2, rouse: true},
-	{name: "a stop while loads are under way", bound: 2, workers: 2, most: 1, epochs: [][]int{{1, 1}, {1}}, sections: 1, ahead: 2, stop: true, hold: true},
-	{name: "a stop while loads are under way, with a stage", bound: 1, workers: 2, most: 1, epochs: [][]int{{1, 1}, {1}}, sections: 1, ahead: 2, stop: true, hold: true, stage: true},
-	{name: "a stage", bound: 2, workers: 2, most: 1, epochs: [][]int{{1, 1}, {1}}, sections: 1, ahead: 2, stage: true, leave: []int{1, 0}},
-	{name: "a stage and a stop", bound: 1, workers: 2, most: 2, epochs: [][]int{{2, 1}, {1}}, sections: 1, ahead: 2, stage: true, stop: true},
-	{name: "as many workers once more", bound: -1, workers: 1, most: 1, epochs: [][]int{{1}}, sections: 1, ahead: 1, quotas: []int{1}},
-	{name: "a worker fewer", bound: 1, workers: 2, most: 1, epochs: [][]int{{1}}, sections: 1, ahead: 1, quotas: []int{1}},
-	{name: "another number of workers", bound: 1, workers: 2, most: 1, epochs: [][]int{{1, 2}, {1}}, sections: 1, ahead: 2, quotas: []int{0, 2}},
-	{name: "a stream that is left", bound: -1, workers: 1, most: 1, epochs: [][]int{{1, 1, 1}, {1}}, sections: 1, ahead: 3, leave: []int{1, 0}, stream: true},
-	{name: "a stream that is left, 2 workers", bound: 2, workers: 2, most: 1, epochs: [][]int{{2, 2}, {1}}, sections: 1, ahead: 2, leave: []int{1, 0}, stream: true},
-	{name: "a stream that is left, 3 workers, 3 batches", bound: 1, workers: 3, most: 1, epochs: [][]int{{1, 2, 1}, {1}}, sections: 1, ahead: 3, leave: []int{1, 0}, stream: true},
-	{name: "a stream that ends early", bound: 2, workers: 2, most: 2, epochs: [][]int{{2, 3}}, sections: 1, ahead: 2, stream: true, short: 2},
-	{name: "a stream, a stage and a stop", bound: 1, workers: 2, most: 2, epochs: [][]int{{2, 1}, {1}}, sections: 1, ahead: 2, stream: true, stage: true, stop: true},
-	{name: "a stream without workers from some time on", bound: 2, workers: 1, most: 1, epochs: [][]int{{2}, {1}}, sections: 1, ahead: 2, quotas: []int{0}, stream: true},
-	{name: "a stream with a stage, without workers from some time on", bound: 1, workers: 1, most: 1, epochs: [][]int{{2}, {1}}, sections: 1, ahead: 2, quotas: []int{0}, stream: true, stage: true},
+	{name: "a worker, a batch", bound: -1, workers: 1, most: 1, epochs: [][]int{{2}}, ahead: 1},
+	{name: "2 workers, 2 epochs", bound: 2, workers: 2, most: 1, epochs: [][]int{{2}, {1}}, ahead: 2},
+	{name: "2 workers, an epoch that is left", bound: 2, workers: 2, most: 1, epochs: [][]int{{1, 1, 1}, {1}}, ahead: 2, leave: []int{1, 0}},
+	{name: "3 workers, 3 batches", bound: 1, workers: 3, most: 1, epochs: [][]int{{2, 1, 1}}, ahead: 3},
+	{name: "entries that are used again", bound: 2, workers: 2, most: 1, epochs: [][]int{{1, 1, 1}, {1, 2, 1}}, ahead: 3, leave: []int{1, 0}},
+	{name: "batches in whatever order", bound: 2, workers: 2, most: 1, epochs: [][]int{{1, 1, 1}}, ahead: 3, any: true},
+	{name: "a stop", bound: 1, workers: 2, most: 1, epochs: [][]int{{1, 2}, {1}}, ahead: 2, stop: true},
+	{name: "an interrupt", bound: 2, workers: 1, most: 1, epochs: [][]int{{1, 1}, {1}}, ahead: 2, rouse: true},
+	{name: "a stop while loads are under way", bound: 2, workers: 2, most: 1, epochs: [][]int{{1, 1}, {1}}, ahead: 2, stop: true, hold: true},
+	{name: "a stop while loads are under way, with a stage", bound: 1, workers: 2, most: 1, epochs: [][]int{{1, 1}, {1}}, ahead: 2, stop: true, hold: true, stage: true},
+	{name: "a stage", bound: 2, workers: 2, most: 1, epochs: [][]int{{1, 1}, {1}}, ahead: 2, stage: true, leave: []int{1, 0}},
+	{name: "a stage and a stop", bound: 1, workers: 2, most: 2, epochs: [][]int{{2, 1}, {1}}, ahead: 2, stage: true, stop: true},
+	{name: "as many workers once more", bound: -1, workers: 1, most: 1, epochs: [][]int{{1}}, ahead: 1, quotas: []int{1}},
+	{name: "a worker fewer", bound: 1, workers: 2, most: 1, epochs: [][]int{{1}}, ahead: 1, quotas: []int{1}},
+	{name: "another number of workers", bound: 1, workers: 2, most: 1, epochs: [][]int{{1, 2}, {1}}, ahead: 2, quotas: []int{0, 2}},
+	{name: "a stream that is left", bound: -1, workers: 1, most: 1, epochs: [][]int{{1, 1, 1}, {1}}, ahead: 3, leave: []int{1, 0}, stream: true},
+	{name: "a stream that is left, 2 workers", bound: 2, workers: 2, most: 1, epochs: [][]int{{2, 2}, {1}}, ahead: 2, leave: []int{1, 0}, stream: true},
+	{name: "a stream that is left, 3 workers, 3 batches", bound: 1, workers: 3, most: 1, epochs: [][]int{{1, 2, 1}, {1}}, ahead: 3, leave: []int{1, 0}, stream: true},
+	{name: "a stream that ends early", bound: 2, workers: 2, most: 2, epochs: [][]int{{2, 3}}, ahead: 2, stream: true, short: 2},
+	{name: "a stream, a stage and a stop", bound: 1, workers: 2, most: 2, epochs: [][]int{{2, 1}, {1}}, ahead: 2, stream: true, stage: true, stop: true},
+	{name: "a stream without workers from some time on", bound: 2, workers: 1, most: 1, epochs: [][]int{{2}, {1}}, ahead: 2, quotas: []int{0}, stream: true},
+	{name: "a stream with a stage, without workers from some time on", bound: 1, workers: 1, most: 1, epochs: [][]int{{2}, {1}}, ahead: 2, quotas: []int{0}, stream: true, stage: true},
 }
