@@ -226,9 +226,9 @@ func (l *engine) claimSize() int {
 	if l.how.together != nil {
 		// It is as many as possible while every worker gets a part of what may be loaded ahead.
 		ahead, batch := max(1, l.depth()-1), l.setup.opts.batchSize
-		switch {
-		case l.serving != nil: // two parts each, because some of these batches are loaded already
-			parts := max(1, 2*l.Workers()/max(1, int(l.serving.asked.Load())))
+		switch asked := int(l.asked.Load()); {
+		case asked > 0: // two parts each, because some of these batches are loaded already
+			parts := max(1, 2*l.Workers()/asked)
 			return (batch + parts - 1) / parts
 		case l.setup.opts.prefetch == 0 && l.pace.PerBatch() >= wholeCalls:
 			ahead = max(1, l.leastDepth()+l.mostExtra()-1)

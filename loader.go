@@ -362,7 +362,7 @@ type engine struct {
 	mixed mixedMemory
 	extra extraBatches
 
-	serving *serving // nil unless the batches are for other processes
+	asked atomic.Int64 // batches that a serving is asked for at the moment
 
 	// It belongs to the running epoch, which passes it to the next one.
 	seq uint64 // sequence number of the next batch that is opened

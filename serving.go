@@ -42,7 +42,6 @@ func (l *Loader) Serving() (driver.Source, error) {
 	setup, o := *l.engine.setup, *l.engine.setup.opts
 	setup.opts, o.maxBad, o.prefetch, o.auto = &o, math.MaxInt, maxPrefetch, false
 	s := &serving{l: newEngine(&setup, max(1, l.Workers())), queue: make(chan *request, 64), wake: make(chan struct{}, 1)}
-	s.l.serving = s
 	s.l.epochOrder.Store(l.engine.epochOrder.Load())
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s, nil
@@ -59,7 +58,6 @@ type serving struct {
 	queue    chan *request // requests that no batch is open for …
 	next     *request      // … and the first of them, which the consumer has taken
 	wake     chan struct{} // a request was queued
-	asked    atomic.Int64  // calls of Load under way
 }
 
 // A request asks for a batch.
@@ -131,8 +129,8 @@ func (s *serving) Load(ctx context.Context, places []driver.Place, alloc func(si
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.asked.Add(1)
-	defer s.asked.Add(-1)
+	s.l.asked.Add(1)
+	defer s.l.asked.Add(-1)
 	q := &request{ctx: ctx, places: places, memory: slotMemory{alloc, free}, answer: make(chan served, 1)}
 	s.begin.Do(func() { s.consumer.Go(s.consume) })
 	select {

@@ -75,9 +75,8 @@ func (m *Memory) Clear(place, n int) {
 	}
 }
 
-// ClearRest sets to zero the part of its place that a sample doesn't fill, except in a column whose rest nobody
-// reads. It returns the first ragged
-// column whose lengths aren't set, or −1 if all are.
+// ClearRest sets to zero the part of its place that a sample doesn't fill, except in a column whose rest
+// nobody reads. It returns the first ragged column whose lengths aren't set, or −1 if all are.
 func (m *Memory) ClearRest(place int) (unset int) {
 	for i := range m.Columns {
 		c := &m.Columns[i]

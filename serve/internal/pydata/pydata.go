@@ -206,8 +206,8 @@ func (d *Dataset) Len() int                         { return d.about.N }
 func (d *Dataset) Fields() []nwt.Field              { return d.fields }
 func (d *Dataset) WritesAll(asked nwt.Dataset) bool { return asked == nwt.Dataset(d) }
 
-// LeavesRest says that nobody reads pickles beyond their length. Their place has room for megabytes, and memory
-// that isn't written isn't taken.
+// LeavesRest says that nobody reads pickles (OBJECTS in _children.py) beyond their length. Their place has room
+// for megabytes, and memory that isn't written isn't taken.
 func (d *Dataset) LeavesRest(field string) bool { return field == "__objects__" }
 
 // Path returns the file of a sample's input, or "".
