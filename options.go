@@ -267,8 +267,8 @@ func WithDropLast() Option {
 }
 
 // WithRank makes the loader load one rank's part of the epoch. world is the number of ranks: 0 ≤ rank < world
-// ≤ 2²⁰. The ranks load disjoint parts of the epoch, in the same number of batches. If the last step has fewer
-// samples than ranks, some ranks repeat samples of other ranks. [BatchSampler] and [Streamed] describe
+// ≤ 2²⁰. The ranks load disjoint parts of the epoch, in the same number of batches. Only if the last step has
+// fewer samples than ranks do some repeat samples of others. [BatchSampler] and [Streamed] describe
 // exceptions. WithRank doesn't divide the CPUs of this host among its ranks, and a log line says so: see
 // [WithRankFromEnv].
 func WithRank(rank, world int) Option {

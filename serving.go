@@ -12,8 +12,8 @@ import (
 	"github.com/nwt-go/nwt/internal/order"
 )
 
-// Experimental: may change in v0. Place identifies the sample to a server, for a dataset such as that of
-// module serve.
+// Place identifies the sample to a server, for a dataset such as that of module serve. Experimental: may
+// change in v0.
 func (s *Sample) Place() driver.Place {
 	outer := s
 	for outer.outer != nil {
@@ -22,10 +22,10 @@ func (s *Sample) Place() driver.Place {
 	return driver.Place{Index: s.index, Position: s.Position(), Epoch: outer.common.span.epoch, Key: outer.common.span.key}
 }
 
-// Experimental: may change in v0. Serving returns a source that loads the loader's batches for other
-// processes: see package driver. The source has memory of its own, and as many workers as the loader, at
-// least one. It reports each bad sample, even with [WithErrorBudget]. Serving fails with a device,
-// [WithUnordered] or a stream.
+// Serving returns a source that loads the loader's batches for other processes: see package driver. The
+// source has memory of its own, and as many workers as the loader, at least one. It reports each bad sample,
+// even with [WithErrorBudget]. Serving fails with a device, [WithUnordered] or a stream. Experimental: may
+// change in v0.
 func (l *Loader) Serving() (driver.Source, error) {
 	var err error
 	switch o := l.engine.setup.opts; {

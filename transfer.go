@@ -85,8 +85,8 @@ type cudaDevice struct {
 
 func (d cudaDevice) String() string { return d.name }
 
-// Experimental: may change in v0. A Device says where batches must end up: [Host], [CUDA], or one made with
-// package driver. Any goroutine may call it.
+// A Device says where batches end up: [Host], [CUDA], or one made with package driver. Any goroutine may
+// call it. Experimental: may change in v0.
 type Device interface {
 	String() string                     // returns a name for reports; devices of different speeds must have different names
 	AllocHost(size int) ([]byte, error) // returns memory from which the device copies at full speed, aligned for every type

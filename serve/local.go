@@ -69,10 +69,10 @@ func readFrame(r io.Reader, most int) (f frame, err error) {
 	return f, err
 }
 
-// Experimental: for nwt-serve; may change. Own makes a server for one program, the one that has started this
-// process, and answers its requests. They come through c, until c or ctx ends. The first message says
-// what to load. Own passes it to open, which makes the server. If open fails, Own returns its error. The
-// context that is passed to open ends when Own returns.
+// Own makes a server for one program, the one that has started this process, and answers its requests. They
+// come through c, until c or ctx ends. The first message says what to load. Own passes it to open, which makes
+// the server. If open fails, Own returns its error. The context that is passed to open ends when Own returns.
+// Experimental: for nwt-serve; may change.
 func Own(ctx context.Context, c io.ReadWriteCloser, open func(ctx context.Context, document []byte) (*Server, error)) (err error) {
 	l := &local{c: c, queue: newQueue()}
 	l.open = func(ctx context.Context, document []byte) (s *Server, failed error) {

@@ -93,9 +93,9 @@ func WithShared(path string) ServerOption {
 	})
 }
 
-// Experimental: for nwt-serve; may change. WithMore adds a text of up to 2 GB, such as the names of all
-// files. A client that is connected by WithShared or Own may ask for the text by its name. The function text
-// is called for each request.
+// WithMore adds a text of up to 2 GB, such as the names of all files. A client that is connected by WithShared
+// or Own may ask for the text by its name. The function text is called for each request. Experimental: for
+// nwt-serve; may change.
 func WithMore(name string, text func() []byte) ServerOption {
 	return serverOption(func(o *options) error {
 		if o.more == nil {
@@ -106,8 +106,8 @@ func WithMore(name string, text func() []byte) ServerOption {
 	})
 }
 
-// Experimental: for nwt-serve; may change. WithAbout adds facts, such as the names of classes, to the
-// description of the dataset that each client gets. JSON must be able to hold them.
+// WithAbout adds facts, such as the names of classes, to the description of the dataset that each client gets.
+// JSON must be able to hold them. Experimental: for nwt-serve; may change.
 func WithAbout(about map[string]any) ServerOption {
 	return serverOption(func(o *options) (err error) {
 		if o.about, err = json.Marshal(about); err != nil {
