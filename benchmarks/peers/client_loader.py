@@ -40,8 +40,8 @@ def loader(name, workload, variant, workers, data):
     def of_our_own():
         with nwt.DataLoader(data, **how) as batches:
             while True:
-                for batch in batches:
-                    yield torch.from_numpy(batch["0"]), torch.from_numpy(batch["1"])
+                for images, labels in batches:
+                    yield torch.from_numpy(images), torch.from_numpy(labels)
 
     def augmented():
         with nwt.ImageFolder(data.size.folder, train=True, flip=0, transform=own.augment, **how) as batches:

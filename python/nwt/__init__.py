@@ -6,8 +6,8 @@
         batch["image"], batch["label"], batch["index"]  # float32 [256, 3, 224, 224], int64 [256], int64 [256]
 
 nwt.torch.DataLoader takes your own dataset as torch's DataLoader does. It also takes a loader such
-as train. Its batches are tensors. nwt.DataLoader loads your own dataset without torch: a batch is a
-dict of arrays. nwt.Images, nwt.Files, nwt.WebDataset and nwt.Tokens load other data. nwt.Loader asks
+as train. Its batches are tensors. nwt.DataLoader loads your own dataset without torch, as arrays.
+nwt.Images, nwt.Files, nwt.WebDataset and nwt.Tokens load other data. nwt.Loader asks
 servers on other hosts.
 """
 

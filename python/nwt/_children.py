@@ -439,7 +439,7 @@ class _Child:
             if any(objects(tree)):
                 if self.transform is not None:
                     raise TypeError(f"transform returned no array as {next(objects(tree))!r}: it must return an array or a tensor, or a dict of them")
-                self.fields.append({"name": OBJECTS, "dtype": "uint8", "shape": [self.objects], "ragged": True})
+                self.fields.append({"name": OBJECTS, "dtype": "uint8", "shape": [self.objects], "ragged": True, "rest": True})
             names = [*objects(tree), *(field["name"] for field in self.fields), *(f"{name}.len0" for name in self.ragged)]
             if twice := [name for name in names if names.count(name) > 1]:
                 raise ValueError(f"two parts of a sample are named {twice[0]!r}: rename one")
@@ -449,7 +449,7 @@ class _Child:
 
     def first(self, n: int) -> Any:
         """A sample that isn't bad, if there is one among the first."""
-        for index in range(min(n, 10) - 1):
+        for index in range(min(n, 10)):
             with contextlib.suppress(Exception):
                 return self.make(index, 0, 0)
         return self.make(0, 0, 0)
@@ -457,7 +457,7 @@ class _Child:
     def divide(self, value: Any, name: str) -> Any:
         if isinstance(value, Mapping):
             return "items", None, [[key, self.divide(part, f"{name}.{key}" if name else str(key))] for key, part in value.items()]
-        if isinstance(value, (list, tuple)) and not _is_text(value):
+        if isinstance(value, (list, tuple)):
             return "parts", type(value), [self.divide(part, f"{name}.{i}" if name else str(i)) for i, part in enumerate(value)]
         array, name = _array(value), name or ("0" if self.transform is None else "image")
         if array is None:
@@ -556,10 +556,6 @@ def _takes_two(function: Callable[..., Any]) -> bool:
         return False
     needed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and (p.default is p.empty or p.name == "rng")]
     return len(needed) > 1
-
-
-def _is_text(value: Any) -> bool:
-    return len(value) == 0 or any(isinstance(one, (str, bytes)) for one in value) and all(isinstance(one, (str, bytes)) for one in value)
 
 
 def objects(tree: Any) -> Iterator[str]:

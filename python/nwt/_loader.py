@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from . import _check as check
 from . import _children
-from ._program import place
+from ._program import joined, place
 from ._wire import VERSION, Error, SampleError, State
 
 if TYPE_CHECKING:
@@ -160,7 +160,15 @@ class Loader:
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
+        self._join()
         return self._batches
+
+    def _join(self) -> None:
+        """Takes the rank of torch.distributed, which the program may have joined meanwhile, unless it has given one."""
+        there = None if self._given or self._closed else joined()
+        if there and there != (self.rank, self.world_size):
+            logger.info("rank %d of %d, of torch.distributed", *there)
+            self._place(*there)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next iteration.
@@ -244,7 +252,7 @@ class Loader:
                 self._waited += time.perf_counter() - begun
                 if number == 0 and start["samples"] and (epoch := after["epoch"]) != start["epoch"]:
                     self._start = {"epoch": epoch + 1, "samples": 0}  # the state was the end of its epoch
-                if number == 0 and (start["samples"] or left + 1 != len(self)):  # how many was not known, or another number
+                if number == 0 and (start["samples"] or left + 1 != self._batches):  # how many was not known, or another number
                     if not start["samples"]:
                         self._ask_anew()
                     self._plan = start, 1, left + 1
@@ -300,12 +308,13 @@ class Loader:
 
     def _numbered(self, epoch: int, number: int) -> bytes:
         self._check()
-        return self._ticket({"epoch": check.integer("epoch", epoch, 0), "samples": 0}, check.integer("number", number, 0, len(self) - 1))
+        number = check.integer("number", number, 0, len(self) - 1)  # len() may join ranks, which the ticket names
+        return self._ticket({"epoch": check.integer("epoch", epoch, 0), "samples": 0}, number)
 
     def _rest(self) -> int:
         """The number of batches in the next iteration."""
         if not self._start["samples"]:
-            return len(self)
+            return self._batches
         self._ask_anew()
         self._plan = self._start, 0, None
         self._fill()
@@ -315,8 +324,9 @@ class Loader:
         return 1 + int(answer[1])
 
     def _begin(self, iteration: _Iteration) -> None:
+        self._join()
         start, self._current = self._start, iteration.own
-        whole = None if start["samples"] else len(self)  # of a rest the first answer tells how many
+        whole = None if start["samples"] else self._batches  # of a rest the first answer tells how many
         iteration.left = 1 if whole is None else whole
         self._start = {"epoch": start["epoch"] + 1, "samples": 0}
         self._state, self._left, self._bad_of_epoch = start, 1, 0
@@ -330,7 +340,7 @@ class Loader:
         while len(self._asked) < self._prefetch:
             start, number, count = self._plan
             if number == count and self._across:
-                start, number, count = {"epoch": start["epoch"] + 1, "samples": 0}, 0, len(self)
+                start, number, count = {"epoch": start["epoch"] + 1, "samples": 0}, 0, self._batches
             if number >= (1 if count is None else count):
                 return
             self._asked.append((start, number, self._asking.ask(self._ticket(start, number))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from . import _check as check
 from . import _children
 from ._beside import DEFAULTS, Flags, Local, More, Options, logger
-from ._loader import Loader
+from ._loader import Apart, Batch, Loader
 from ._orders import Order, Written
 from ._wire import State
 
@@ -58,11 +58,13 @@ class DataLoader(Local):
     dataset: an object with __len__ and __getitem__, as for torch's DataLoader. dataset[i] is an array,
         a tensor, a number, a tuple or a dict of these, or another object that can be pickled. All
         samples must have the same structure.
-    A batch is a dict. If a sample is a dict, its arrays keep their names. If it is a tuple, they are
-    "0", "1" …. "index", int64 [n], has the number of each sample. Values that are neither arrays nor
-    numbers come as a list.
-    ragged: the arrays whose first dimension varies, with the greatest length allowed: {"text": 512}.
-        They are padded, and "text.len0" has the lengths.
+    A batch has the structure of a sample, as torch's default_collate would give it: a dict of arrays if
+    samples are dicts, a list of arrays if they are tuples. Values that are neither arrays nor numbers
+    come as a list, and bfloat16 tensors as their bits, uint16. If a batch is to say which samples it
+    has, return i as well.
+    ragged: the arrays whose first dimension varies, with the greatest length allowed: {"text": 512}. The
+        first element of a tuple is named "0", and that of a tuple "a" in a dict "a.0". The arrays are
+        padded. Their lengths are "text.len0" in a dict, and the next element in a list.
     collate_fn: makes a batch from a list of samples, in this process. The samples come as pickles.
     object_bytes=4 MiB: how many bytes the pickled values of a sample may have. Values that are neither
         arrays nor numbers are pickled.
@@ -178,8 +180,18 @@ class DataLoader(Local):
         lists: dict[str, Any] = {name: [sample[k] for sample in samples] for k, name in enumerate(self._objects)}
         return {**batch, **lists}
 
-    def _as_sample(self, batch: Mapping[str, Any]) -> Any:
+    def __iter__(self) -> Iterator[Any]:
+        """As in Loader. Batches have the structure of a sample."""
+        return _AsSamples(self, super().__iter__())
+
+    def batch(self, epoch: int, number: int) -> Any:
+        """As in Loader. The batch has the structure of a sample."""
+        return self._as_sample(super().batch(epoch, number))
+
+    def _as_sample(self, batch: Any) -> Any:
         """A batch in the structure of a sample. The lengths of a ragged array follow it, in a dict as NAME.len0."""
+        if self._collate is not None:
+            return batch
         values = self._values(batch, self._tree)
         return values[0] if len(values) == 1 else values
 
@@ -223,3 +235,11 @@ class DataLoader(Local):
         super().close()
         for file in self._files:
             file.close()
+
+
+class _AsSamples(Apart[Any]):
+    def __init__(self, loader: DataLoader, batches: Iterator[Batch]) -> None:
+        self._loader, self._batches = loader, batches
+
+    def take(self) -> Any:
+        return self._loader._as_sample(next(self._batches))

@@ -56,13 +56,23 @@ def _found(program: str | None) -> Any:
     raise Error(f"{program} -rank: {error or f'it ended with status {said.returncode}'}")
 
 
+def joined() -> tuple[int, int] | None:
+    """The rank and the number of ranks in torch.distributed, if the program has joined it."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
 def place(rank: int | None, world_size: int | None, program: str | None) -> tuple[int, int]:
-    """The rank and the number of ranks: those given, or those that a launcher has set."""
+    """The rank and the number of ranks: those given, those of torch.distributed, or those that a launcher has set."""
     if (rank is None) != (world_size is None):
         raise ValueError(f"rank={rank}, world_size={world_size}: give both, or neither")
     if rank is not None:
         world_size = check.integer("world_size", world_size, 1, 2**20)
         return check.integer("rank", rank, 0, world_size - 1), world_size
+    if there := joined():
+        return there
     try:
         found = _found(program)
     except (ValueError, Error) as error:

@@ -88,12 +88,26 @@ def told(about: dict[str, Any]) -> Result | None:
         return None
     trials = [_of(Trial, one) for one in figures["trials"]]
     out = [_of(RuledOut, one) for one in figures.get("ruled_out", [])]
-    advice = [_in_python(one) for one in figures.get("advice") or []]
-    return _of(Result, {**figures, "trials": trials, "ruled_out": out, "advice": advice, "table": _in_python(about["result"])})
+    said = {name: [_in_python(one) for one in figures.get(name) or []] for name in ("warnings", "advice")}
+    return _of(Result, {**figures, **said, "trials": trials, "ruled_out": out, "table": _in_python(about["result"])})
+
+
+# What Go's advice names, and what it is here.
+WORDS = {
+    "WithStep": "step_time",
+    ", and WithMaxWorkers allows more": "",
+    " (WithTuningTime)": "",
+    " (Scratch)": "",
+    ": Cached in memory, Precompute in a file": ", into files of arrays",
+    ", or Cached,": ", or in memory,",
+    "a lock inside Load": "a lock in your code",
+}
 
 
 def _in_python(text: str) -> str:
-    return text.replace("WithStep", "step_time")
+    for go, here in WORDS.items():
+        text = text.replace(go, here)
+    return text
 
 
 def _of(kind: type[T], figures: dict[str, Any]) -> T:

@@ -46,8 +46,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     dataset: an object with __len__ and __getitem__, as for torch's DataLoader. A batch has the
         structure of a sample. It has tensors, and lists for strings. The arguments have the order and
         the defaults of torch's. After them come the arguments of nwt.DataLoader, such as tune, ragged
-        and errors. The dataset may also be a loader of nwt, which takes these arguments itself. A
-        batch is then a dict of tensors.
+        and errors. The dataset may also be a loader of nwt, which takes these arguments itself.
+        Tensors then take the place of its arrays.
     batch_sampler, batch_size=None and an IterableDataset are errors. help(nwt.DataLoader) says what of
     your script is executed once more for the workers.
 
@@ -129,16 +129,21 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             for name in [*_changed(given), *options]:
                 hint = check.HINTS.get(name, f"nwt.{type(dataset).__name__} has it, or decides it")
                 raise TypeError(f"nwt.torch.DataLoader of a loader of nwt has no argument {name!r}: {hint}")
-            loader, self._structured = dataset, False
+            loader = dataset
         else:
-            loader, self._structured = _loader_of(dataset, given, dict(options)), True
+            loader = _loader_of(dataset, given, dict(options))
         if isinstance(fields, str):
             raise TypeError(f"fields={fields!r}: must be names, such as ({fields!r},)")
+        if fields is not None and collate_fn is not None:
+            raise TypeError("fields and collate_fn: let collate_fn return what is needed")
         super().__init__(_Samples(loader), batch_size=None)
         self.loader, self.fields, self.device = loader, fields, device
         # torch's class doesn't let them be set otherwise
         self.__dict__.update(batch_size=loader.batch_size, drop_last=loader.drop_last, pin_memory=check.boolean("pin_memory", pin_memory))
         self.num_workers = loader.num_workers
+        if loader is not dataset:  # programs and trainers read what they gave
+            kept = ("timeout", "worker_init_fn", "generator", "prefetch_factor", "persistent_workers")
+            self.__dict__.update({name: given[name] for name in kept}, collate_fn=collate_fn or torch.utils.data.default_collate)
         if sampler is not None:
             self.__dict__["sampler"] = sampler
         self._epoch = getattr(sampler, "epoch", None)  # that the sampler was set to
@@ -176,7 +181,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
         For a resumed epoch, it counts the batches before the state and after it.
         """
-        self._join()
+        self.loader._join()
         if not self.loader._left and not self._resumed:
             self._length = None  # nothing is left of the epoch
         if self._resumed and self._length is None:
@@ -194,13 +199,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
         The iteration goes on unchanged.
         """
-        self._join()
-        (batch,) = self._sent(iter([self.loader.batch(epoch, number)]), self._memory(), 0)
+        (batch,) = self._sent(iter([Loader.batch(self.loader, epoch, number)]), self._memory(), 0)
         return batch
 
     def indices(self, epoch: int, number: int) -> list[int]:
         """As in nwt.Loader."""
-        self._join()
         return self.loader.indices(epoch, number)
 
     def set_epoch(self, epoch: int) -> None:
@@ -222,29 +225,20 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def __reduce__(self) -> Any:
         count = self._count if self.loader._left else 0
-        more = {"_resumed": self._resumed or count > 0, "_count": count, "_structured": self._structured, "sampler": self.sampler}
+        more = {"_resumed": self._resumed or count > 0, "_count": count, "sampler": self.sampler}
         return _again, (self.loader, self.fields, self.pin_memory, self.device, more)
 
     def __repr__(self) -> str:
         of = repr(self.loader)
-        if self._structured:  # nobody has written nwt.DataLoader
+        if isinstance(self.loader, _own.DataLoader):
             of = of.removeprefix("nwt.DataLoader(").removesuffix(")")
         return f"nwt.torch.DataLoader({of}" + (f", fields={self.fields!r})" if self.fields else ")")
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's type has more
-        return _Tensors(self._tensors(iter(self.loader)))
-
-    def _join(self) -> None:
-        """Takes the rank of torch.distributed, unless the loader was given one."""
-        if self.loader._given or not torch.distributed.is_available() or not torch.distributed.is_initialized():
-            return
-        place = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        if place != (self.loader.rank, self.loader.world_size):
-            logger.info("rank %d of %d, of torch.distributed", *place)
-            self.loader._place(*place)
+        return _Tensors(self._tensors(Loader.__iter__(self.loader)))
 
     def _tensors(self, batches: Iterator[Batch]) -> Generator[Any, None, None]:
-        self._join()
+        self.loader._join()
         loader = self.loader
         if (epoch := getattr(self.sampler, "epoch", None)) is not None and epoch != self._epoch:
             self._epoch = epoch  # the loop has set a DistributedSampler's
@@ -298,7 +292,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             else:
                 tensors[name] = array
         if self.fields is None:
-            return self.loader._as_sample(tensors) if isinstance(self.loader, _own.DataLoader) and self._structured else tensors
+            return self.loader._as_sample(tensors) if isinstance(self.loader, _own.DataLoader) else tensors
         for name in self.fields.values() if isinstance(self.fields, Mapping) else self.fields:
             if name not in tensors:
                 raise ValueError(f"fields={self.fields!r}: a batch has {', '.join(tensors.keys())}")
@@ -390,10 +384,7 @@ def _order_of(sampler: Any, n: int, told: Mapping[str, Any], options: Mapping[st
         return {"shuffle": True} if sampler.num_samples == n else {"order": _Shuffled(np.arange(n), sampler.num_samples, seed)}
     if kind is data.SubsetRandomSampler:
         return {"order": _Shuffled(np.asarray(sampler.indices), len(sampler), seed)}
-    if told.get("rank") is None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        place = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    else:
-        place = place_of(told.get("rank"), told.get("world_size"), told.get("program"))
+    place = place_of(told.get("rank"), told.get("world_size"), told.get("program"))
     # nobody divides it, and the samples of two ranks are augmented differently
     return {"order": _Taken(sampler, seed, place), "seed": (seed + place[0]) % 2**64, "rank": 0, "world_size": 1}
 

@@ -270,6 +270,10 @@ class Others(unittest.TestCase):
 
 
 class Programs(unittest.TestCase):
+    def test_advice_is_in_pythons_words(self):
+        said = (pathlib.Path(__file__).parents[2] / "internal/report/advice.go").read_text()
+        self.assertEqual([words for words in _result.WORDS if words not in said], [])
+
     def test_it_tunes_only_if_asked(self):
         with pictures() as loader:
             self.assertIsNone(loader.result)
@@ -286,7 +290,7 @@ class Programs(unittest.TestCase):
             self.assertEqual(pickle.loads(pickle.dumps(result)), result)
         self.assertTrue(list(cache.rglob("workers.json")))
         self.assertRegex(result.advice[0], "step_time")
-        self.assertNotRegex(repr(result) + str(result), "WithStep")
+        self.assertNotRegex(repr(result) + str(result), "With[A-Z]|Cached|Precompute")  # of Go
 
     def test_it_tunes_beside_a_step_of_the_time_that_is_told(self):
         with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(program.folder())), self.assertLogs("nwt", "INFO"), pictures(tune=True, step_time=0.02) as loader:
@@ -319,7 +323,7 @@ class Programs(unittest.TestCase):
     def test_where_there_are_no_such_sockets_batches_come_through_pipes(self):
         with pictures(shuffle=True, train=True) as loader:
             whole, files = [digest(batch) for batch in epoch(loader, 1)], loader.files
-        with mock.patch("nwt._program.sys", mock.Mock(platform="win32")), pictures(shuffle=True, train=True) as loader:
+        with mock.patch("nwt._program.sys", mock.Mock(platform="win32", modules={})), pictures(shuffle=True, train=True) as loader:
             self.assertEqual([digest(batch) for batch in epoch(loader, 1)], whole)
             self.assertEqual(loader.files, files)
             process = loader._program.process

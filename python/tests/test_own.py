@@ -34,6 +34,11 @@ class Birds:
         return np.full((2, 3), i, np.float32), i % 7, random.random(), np.random.random()
 
 
+class Numbers(Birds):
+    def __getitem__(self, i):
+        return i
+
+
 class Labelled(Birds):
     process = -1
 
@@ -69,6 +74,11 @@ class Titled(Birds):
 class Named(Birds):
     def __getitem__(self, i):
         return {"x": np.int16(i), "name": f"bird {i}", "box": np.ones((i % 5, 4))}
+
+
+class Sentences(Birds):
+    def __getitem__(self, i):
+        return f"from {i}", f"to {i}"
 
 
 class Empty(Birds):
@@ -166,17 +176,18 @@ class TestOwn(unittest.TestCase):
                 for _ in range(2):
                     next(batches)
                 state = train.state_dict()
-                all_of[workers] = [{name: array.copy() for name, array in batch.items()} for batch in batches]
+                all_of[workers] = [[array.copy() for array in batch] for batch in batches]
         with own(Birds(), batch_size=16, shuffle=True, seed=5) as train:
             train.load_state_dict(state)
             all_of["resumed"] = list(train)
         for other in 3, "resumed":
             self.assertEqual(len(all_of[other]), 5)
             for one, two in zip(all_of[1], all_of[other]):
-                self.assertEqual(list(one), ["0", "1", "2", "3", "index"])
-                for name in one:
-                    np.testing.assert_array_equal(one[name], two[name])
-        self.assertTrue((all_of[1][0]["0"][:, 1, 2] == all_of[1][0]["index"]).all())
+                self.assertEqual(len(one), 4)
+                for array, same in zip(one, two, strict=True):
+                    np.testing.assert_array_equal(array, same)
+        images, labels, _, _ = all_of[1][0]
+        np.testing.assert_array_equal(images[:, 1, 2] % 7, labels)
 
     def test_what_is_no_array_comes_as_a_list_and_ragged_arrays_have_lengths(self):
         with own(Named(10), batch_size=10, ragged={"box": 4}) as loader:
@@ -186,8 +197,10 @@ class TestOwn(unittest.TestCase):
                 self.assertEqual(batch["box"].shape, (10, 4, 4))
         with own(Named(10), batch_size=5, collate_fn=lengths_of) as loader:
             self.assertEqual(list(loader), [[0, 1, 2, 3, 4]] * 2)
+        with own(Sentences(2), batch_size=2) as loader:
+            self.assertEqual(list(loader), [[["from 0", "from 1"], ["to 0", "to 1"]]])
         with own(Empty(3), batch_size=3) as loader:
-            self.assertEqual([batch["index"].tolist() for batch in loader], [[0, 1, 2]])
+            self.assertEqual(list(loader), [{}])
 
     @unittest.skipUnless(sys.platform == "linux", "reads /proc")
     def test_a_name_in_each_sample_takes_the_memory_of_a_name(self):
@@ -201,41 +214,43 @@ class TestOwn(unittest.TestCase):
 
     def test_a_sample_that_is_bad_or_hangs_is_left_out_alone(self):
         with self.assertLogs("nwt", "WARNING") as logged, own(Slow(), batch_size=50, errors=3, timeout=0.5, num_workers=2) as loader:
-            self.assertEqual(sum(len(batch["index"]) for batch in loader), 97)
+            self.assertEqual(sum(map(len, loader)), 97)
         self.assertIn("no such bird", "\n".join(logged.output))
         self.assertNotIn("LoadMany", "\n".join(logged.output))
+        with own(Slow(2), batch_size=2, errors=1) as loader:
+            self.assertEqual([batch.tolist() for batch in loader], [[1]])
 
     def test_weights_and_lengths_decide_the_order(self):
         with own(Birds(), batch_size=10, weights=[0] * 50 + [1] * 50, draws=30) as loader:
             self.assertEqual(len(loader), 3)
-            self.assertTrue(all((batch["index"] >= 50).all() for batch in loader))
+            self.assertTrue(all((images >= 50).all() for images, *_ in loader))
         with own(Birds(), batch_size=10, lengths=[1 + i % 10 for i in range(100)]) as loader:
-            self.assertLess(max(np.ptp(batch["index"] % 10) for batch in loader), 3)
+            self.assertLess(max(np.ptp(images[:, 0, 0] % 10) for images, *_ in loader), 3)
         with self.assertRaisesRegex(ValueError, "weights: must be a number per sample: there are 100"):
             own(Birds(), weights=[1, 2])
 
     def test_a_function_of_the_epoch_decides_the_order_on_any_number_of_ranks(self):
-        with own(Birds(), batch_size=10, order=evens_first) as whole:
+        with own(Numbers(), batch_size=10, order=evens_first) as whole:
             self.assertEqual((len(whole), whole.indices(4, 0)[:2]), (10, [4 * 2, 5 * 2]))
-            self.assertEqual([i for batch in whole for i in batch["index"].tolist()], evens_first(0))
+            self.assertEqual([i for batch in whole for i in batch.tolist()], evens_first(0))
             batches = iter(whole)
-            seen = [next(batches)["index"] for _ in range(2)]
+            seen = [next(batches) for _ in range(2)]
             state = whole.state_dict()
-            self.assertEqual(whole.batch(7, 9)["index"].tolist(), whole.indices(7, 9))
-            self.assertEqual(next(batches)["index"].tolist(), whole.indices(1, 2))
+            self.assertEqual(whole.batch(7, 9).tolist(), whole.indices(7, 9))
+            self.assertEqual(next(batches).tolist(), whole.indices(1, 2))
         for rank in range(2):
-            with own(Birds(), batch_size=5, order=evens_first, rank=rank, world_size=2) as other:
+            with own(Numbers(), batch_size=5, order=evens_first, rank=rank, world_size=2) as other:
                 other.load_state_dict(state)
-                seen += [batch["index"] for batch in other]
-                self.assertEqual(next(iter(other))["index"].tolist(), other.indices(2, 0))
+                seen += list(other)
+                self.assertEqual(next(iter(other)).tolist(), other.indices(2, 0))
         self.assertEqual(sorted(np.concatenate(seen).tolist()), list(range(100)))
-        with own(Birds(), batch_size=10, order=backwards) as other:
+        with own(Numbers(), batch_size=10, order=backwards) as other:
             other.load_state_dict(state)
             with self.assertRaisesRegex(nwt.Error, "order gives other indices in epoch 1 than when it was saved") as changed:
                 next(iter(other))
             self.assertEqual(changed.exception.code, "state-sampler")
             other.set_epoch(2)
-            self.assertEqual(next(iter(other))["index"][0], 99)
+            self.assertEqual(next(iter(other))[0], 99)
         with own(Birds(), batch_size=10, shuffle=True) as other:
             other.load_state_dict(state)
             with self.assertRaisesRegex(nwt.Error, "saved with another order"):
@@ -247,9 +262,9 @@ class TestOwn(unittest.TestCase):
             for _ in range(2):
                 next(batches)
             state = loader.state_dict()
-        with own(Birds(), batch_size=50, order=evens_first, drop_last=True) as other:
+        with own(Numbers(), batch_size=50, order=evens_first, drop_last=True) as other:
             other.load_state_dict(state)
-            self.assertEqual(next(iter(other))["index"].tolist(), evens_first(1)[:50])
+            self.assertEqual(next(iter(other)).tolist(), evens_first(1)[:50])
 
     def test_an_order_that_changes_its_length_or_leaves_the_dataset_is_told(self):
         for error, order in (
@@ -267,7 +282,7 @@ class TestOwn(unittest.TestCase):
         import resource
 
         bounds = resource.getrlimit(resource.RLIMIT_FSIZE)
-        with own(Birds(), batch_size=10, order=evens_first) as loader:
+        with own(Numbers(), batch_size=10, order=evens_first) as loader:
             next(iter(loader))
             resource.setrlimit(resource.RLIMIT_FSIZE, (500, bounds[1]))
             try:
@@ -277,15 +292,15 @@ class TestOwn(unittest.TestCase):
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, bounds)
             loader.set_epoch(5)
-            self.assertEqual(next(iter(loader))["index"].tolist(), evens_first(5)[:10])
+            self.assertEqual(next(iter(loader)).tolist(), evens_first(5)[:10])
 
     def test_a_program_that_is_started_again_goes_on_in_a_written_order(self):
-        with self.assertLogs("nwt", "WARNING"), own(Birds(), batch_size=10, order=evens_first, prefetch=1) as loader:
+        with self.assertLogs("nwt", "WARNING"), own(Numbers(), batch_size=10, order=evens_first, prefetch=1) as loader:
             loader.set_epoch(3)
             batches = iter(loader)
-            seen = next(batches)["index"].tolist()
+            seen = next(batches).tolist()
             loader._program.process.kill()
-            seen += [i for batch in batches for i in batch["index"].tolist()]
+            seen += [i for batch in batches for i in batch.tolist()]
             self.assertEqual(seen, evens_first(3))
 
     def test_mistakes_say_what_to_write(self):
@@ -324,7 +339,7 @@ class TestOwn(unittest.TestCase):
     def test_a_script_without_a_guard_runs_and_leaves_no_process(self):
         said = self.run_script(
             "import nwt\nclass Birds:\n    def __len__(self): return 20\n    def __getitem__(self, i): return i\n"
-            f"print('above')\ntrain = nwt.DataLoader(Birds(), batch_size=10, program={program.program()!r})\nprint([batch['0'].tolist() for batch in train])\n"
+            f"print('above')\ntrain = nwt.DataLoader(Birds(), batch_size=10, program={program.program()!r})\nprint([batch.tolist() for batch in train])\n"
             f"class Later(Birds): pass\nnwt.DataLoader(Later(), program={program.program()!r})\n"
         )
         self.assertIn("[10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]", said.stdout, said.stderr)
@@ -365,7 +380,7 @@ class TestOwn(unittest.TestCase):
         said = self.run_script(
             "import os, nwt\nclass Birds:\n    def __len__(self): return 4\n    def __getitem__(self, i): return i\n"
             "if not os.environ['CUDA_VISIBLE_DEVICES'] and not os.environ['MASTER_ADDR']: raise RuntimeError('no GPU found')\n"
-            f"print([batch['0'].tolist() for batch in nwt.DataLoader(Birds(), batch_size=4, program={program.program()!r})])\n",
+            f"print([batch.tolist() for batch in nwt.DataLoader(Birds(), batch_size=4, program={program.program()!r})])\n",
             CUDA_VISIBLE_DEVICES="0",
             MASTER_ADDR="localhost",
         )
@@ -380,7 +395,7 @@ class TestOwn(unittest.TestCase):
 
         cell = nbformat.v4.new_code_cell(
             "import time, nwt\nclass Slow:\n    def __len__(self): return 1000\n    def __getitem__(self, i):\n        time.sleep(0.01)\n        return i\n"
-            f"train = nwt.DataLoader(Slow(), batch_size=10, num_workers=2, program={program.program()!r})\nfor batch in train: print(batch['0'][0], flush=True)"
+            f"train = nwt.DataLoader(Slow(), batch_size=10, num_workers=2, program={program.program()!r})\nfor batch in train: print(batch[0], flush=True)"
         )
 
         def shown():
@@ -434,7 +449,7 @@ class TestOwn(unittest.TestCase):
                             with contextlib.suppress(ProcessLookupError):
                                 os.kill(chance.choice(children(loader)), signal.SIGKILL)
                         with contextlib.suppress(StopIteration):
-                            seen[state["epoch"]].update(next(batches)["index"].tolist())
+                            seen[state["epoch"]].update(next(batches).tolist())
                     states.append(loader.state_dict())
             self.assertEqual(states, [states[0]] * ranks)
             state = states[0]

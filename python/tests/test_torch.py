@@ -206,6 +206,14 @@ class Processes(unittest.TestCase):
             loader = nwt.torch.DataLoader(fake.loader())
             self.assertEqual((len(loader), indices(loader)), (2, [[4, 5, 6, 7], [9]]))
             self.assertEqual(nwt.torch.DataLoader(fake.loader()).batch(0, 0)["index"].tolist(), [4, 5, 6, 7])
+            self.assertEqual(fake.indices(fake.loader()), [[4, 5, 6, 7], [9]])
+        early = fake.loader()
+        with (
+            mock.patch("torch.distributed.is_initialized", return_value=True),
+            mock.patch("torch.distributed.get_rank", return_value=1),
+            mock.patch("torch.distributed.get_world_size", return_value=2),
+        ):
+            self.assertEqual((len(early), fake.indices(early)), (2, [[4, 5, 6, 7], [9]]))
             self.assertEqual(indices(nwt.torch.DataLoader(fake.loader(rank=0, world_size=1))), [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]])
 
     def test_a_worker_of_torch_has_a_loader_of_its_own(self):
@@ -448,6 +456,7 @@ class OwnDatasets(unittest.TestCase):
         with own(test_own.Labelled(), batch_size=4, collate_fn=seconds, device="cpu") as loader:
             numbers, sums = next(iter(loader))
             self.assertEqual((numbers, sums.tolist()), ([0, 1, 2, 3], [0, 6, 12, 18]))
+            self.assertIs(loader.collate_fn, seconds)
 
     def test_what_has_no_meaning_here_is_said(self):
         class Endless(torch.utils.data.IterableDataset):

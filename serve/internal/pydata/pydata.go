@@ -61,6 +61,7 @@ type field struct {
 	DType  string `json:"dtype"`
 	Shape  []int  `json:"shape"`
 	Ragged bool   `json:"ragged"`
+	Rest   bool   `json:"rest,omitempty"` // nobody reads what is behind its length
 	Offset int    `json:"offset"`         // of the first sample's, in the memory
 	Lens   int    `json:"lens,omitempty"` // of its length
 }
@@ -206,9 +207,10 @@ func (d *Dataset) Len() int                         { return d.about.N }
 func (d *Dataset) Fields() []nwt.Field              { return d.fields }
 func (d *Dataset) WritesAll(asked nwt.Dataset) bool { return asked == nwt.Dataset(d) }
 
-// LeavesRest says that nobody reads pickles (OBJECTS in _children.py) beyond their length. Their place has room
-// for megabytes, and memory that isn't written isn't taken.
-func (d *Dataset) LeavesRest(field string) bool { return field == "__objects__" }
+// LeavesRest is true for pickles. Their place has room for megabytes, and memory that isn't written isn't taken.
+func (d *Dataset) LeavesRest(name string) bool {
+	return slices.ContainsFunc(d.about.Fields, func(f field) bool { return f.Rest && f.Name == name })
+}
 
 // Path returns the file of a sample's input, or "".
 func (d *Dataset) Path(index int) string {
