@@ -40,7 +40,7 @@ const longRun = 400 * time.Millisecond // a run of the truth takes so long and h
 
 const fewRuns = 5 // of a count, …
 
-const manyRuns = 30 // … and more until it is known:
+const manyRuns = 30 // … and more until it is known, three times as many if the spread is above tolerated:
 
 const exactly = 0.025 // twice the standard error of the median is below this
 
@@ -300,7 +300,8 @@ func (tr *truth) known(workers int) bool {
 	}
 	least := slices.Min(tr.ratios[workers])
 	_, spread := tr.at(workers)
-	return least > 2 || n >= 3 && least > 1.3 || n >= manyRuns || n >= fewRuns && spread < max(exactly, unnoticed/2/stat.Median(tr.took))
+	enough := n >= fewRuns && spread < max(exactly, unnoticed/2/stat.Median(tr.took)) || n >= manyRuns && spread <= tolerated || n >= 3*manyRuns
+	return least > 2 || n >= 3 && least > 1.3 || enough
 }
 
 // measure runs each count that may be the best, and those chosen, until it is known.
