@@ -389,11 +389,7 @@ func WritesAll(ds Dataset) Dataset {
 			return ds
 		}
 	}
-	o := offer{load: manyOf(ds), sizes: sizesOf(ds)}
-	if s, ok := ds.(SubsetDataset); ok {
-		o.index = s.Index
-	}
-	return o.by(&promised{ds, true})
+	return offerOf(ds).by(&promised{ds, true})
 }
 
 // promised is a dataset with what WritesAll or Sized says of it.
@@ -616,7 +612,7 @@ func origin(ds Dataset, index int, err error) (name string) {
 				return name
 			}
 			ds = d.parts()[0]
-		case interface{ Path(index int) string }: // of a dataset of files, whose Load may have panicked or hung
+		case interface{ Path(index int) string }: // of a dataset of files
 			if file := d.Path(index); !strings.Contains(err.Error(), file) {
 				name += file + ", "
 			}
@@ -650,6 +646,15 @@ func manyOf(ds Dataset) func(ctx context.Context, indices []int, dst []*Sample) 
 		return b.LoadMany
 	}
 	return nil
+}
+
+// offerOf returns what a dataset offers.
+func offerOf(ds Dataset) offer {
+	o := offer{load: manyOf(ds), sizes: sizesOf(ds)}
+	if s, ok := ds.(SubsetDataset); ok {
+		o.index = s.Index
+	}
+	return o
 }
 
 // by returns d with the methods of the offer.

@@ -25,9 +25,9 @@ import (
 //   - Unwrap() []Dataset: the datasets that it is made of, for [Tune] and [Stats]
 //   - Remembers() (owner any, bytes int64): memory for [Stats], once per owner
 type Dataset interface {
-	// Len returns the number of samples, which must be the same on all ranks. The loader calls it at the
-	// beginning of each epoch. Until the epoch is over, neither Len nor the sample of an index may change.
-	// An epoch that will be resumed isn't over.
+	// Len returns the number of samples, which must be the same on all ranks. The loader calls it when a
+	// loop over an epoch, or several, begins. Until the loop is over, neither Len nor the sample of an index
+	// may change. A loop that will be resumed isn't over.
 	Len() int
 	Fields() []Field                                        // the layout of one sample, which must not change
 	Load(ctx context.Context, index int, dst *Sample) error // loads a sample into dst, 0 ≤ index < Len. ctx ends with the epoch
@@ -276,7 +276,9 @@ func Sized(ds Dataset, sizes func(index int, sizes []int)) Dataset {
 	case sizes == nil:
 		return &unusable{err: optionError("Sized", nil, "sizes is nil")}
 	}
-	return offer{load: manyOf(ds), sizes: sizes}.by(&promised{ds, overwrites(ds)})
+	o := offerOf(ds)
+	o.sizes = sizes
+	return o.by(&promised{ds, overwrites(ds)})
 }
 
 // sizesOf returns the Sizes function of a dataset, or nil if it has none.

@@ -267,8 +267,8 @@ func WithDropLast() Option {
 }
 
 // WithRank makes the loader load one rank's part of the epoch. world is the number of ranks: 0 ≤ rank < world
-// ≤ 2²⁰. The ranks load disjoint parts of the epoch, in the same number of batches. Only if the last step has
-// fewer samples than ranks do some repeat samples of others. [BatchSampler] and [Streamed] describe
+// ≤ 2²⁰. The ranks load disjoint parts of the epoch, in the same number of batches. Only a rank that
+// would have no sample, as with batches of 1, repeats one of another. [BatchSampler] and [Streamed] describe
 // exceptions. WithRank doesn't divide the CPUs of this host among its ranks, and a log line says so: see
 // [WithRankFromEnv].
 func WithRank(rank, world int) Option {
@@ -510,9 +510,9 @@ func (o *options) logUndivided() {
 
 // logMixedLengths logs, once per process, that a step of the loader doesn't divide a step of the sampler.
 func (o *options) logMixedLengths() {
-	buckets, ok := o.sampler.(interface{ StepSize() int }) // of package sampler
+	buckets, ok := o.sampler.(interface{ BucketStep() int }) // of package sampler
 	step := o.batchSize * o.world
-	if ok && step > 0 && buckets.StepSize()%step != 0 && o.log != nil && o.logged.First(nameOfSampler(o.sampler)) {
+	if ok && step > 0 && buckets.BucketStep()%step != 0 && o.log != nil && o.logged.First(nameOfSampler(o.sampler)) {
 		o.log.Warn("nwt: batches mix lengths, because a step of the sampler isn't a whole number of the loader's steps: "+
 			"set Buckets.BatchSize and Buckets.World to those of the loader, if no epoch is resumed that began with others",
 			"sampler", nameOfSampler(o.sampler), "samples per step", step)

@@ -136,7 +136,7 @@ type Trial struct {
 	SystemUsed int64         `json:"system_used"`    // bytes in use on the machine when the trial ended
 
 	// Shares of the CPUs, 0 … 1. If the host has several ranks, the shares are of this rank's CPUs.
-	CPU          float64 `json:"cpu"`           // used by this process, its garbage collector included
+	CPU          float64 `json:"cpu"`           // used by this process and those that load for the dataset
 	CollectorCPU float64 `json:"collector_cpu"` // used by its garbage collector
 	OtherCPU     float64 `json:"other_cpu"`     // used by other processes. If this trial was too short to tell, it is their share during all of Tune; −1: not known
 }

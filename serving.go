@@ -76,7 +76,7 @@ type served struct {
 	err error
 }
 
-// Memory, Lens and what a Batch has make a served batch a [driver.Batch].
+// Memory and what a Batch has make a served batch a [driver.Batch].
 type servedBatch struct{ *Batch }
 
 func (b servedBatch) Memory() []byte {
@@ -195,9 +195,9 @@ func (s *serving) consume() {
 		at, err := s.l.beginning(State{})
 		var r *run
 		if err == nil {
-			any := *at.epochOrder
-			any.n = maxSamples // see place
-			at.epochOrder = &any
+			unbounded := *at.epochOrder
+			unbounded.n = maxSamples // see place
+			at.epochOrder = &unbounded
 			r, err = s.l.start(s.ctx, at, order.Schedule{Order: &at.epochOrder.order, Head: endless}, s)
 		}
 		if err != nil {

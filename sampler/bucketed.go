@@ -88,9 +88,9 @@ type bucketed struct {
 	orders  *permute.Orders[func() []int]
 }
 
-func (s *bucketed) Len() int       { return s.n }
-func (s *bucketed) LastIndex() int { return s.n - 1 }
-func (s *bucketed) StepSize() int  { return s.step } // a loader looks whether its steps divide it
+func (s *bucketed) Len() int        { return s.n }
+func (s *bucketed) LastIndex() int  { return s.n - 1 }
+func (s *bucketed) BucketStep() int { return s.step } // a loader looks whether its steps divide it
 func (s *bucketed) String() string {
 	return fmt.Sprintf("Bucketed(%d, steps of %d, windows of %d, seed %d)", s.n, s.step, s.window, s.seed)
 }

@@ -47,7 +47,7 @@ _rest: Callable[[], NoReturn] | None = None  # what the template does once the t
 
 
 def begin() -> None:
-    """Called by each loader before anything else. In the template the training program gets no further, and what it would do at its end isn't done."""
+    """Called by each loader before it starts anything. In the template the training program gets no further, and what it would do at its end isn't done."""
     if _rest:
         if threading.current_thread() is threading.main_thread():
             _rest()

@@ -116,7 +116,7 @@ class Loader:
         self.rank, self.world_size = place(rank, world_size, self._executable)
         self._token = check.token(token)
         self._tls = tls if isinstance(tls, bool) or tls is None else check.path("tls", tls)
-        self._lock = threading.Lock()  # of next(), which several threads may call
+        self._lock = threading.RLock()  # of next(), batch() and indices(), which several threads may call
         self.bad, self.bad_samples = 0, []
         self._bad_of_epoch = 0
         self._start: State = {"epoch": 0, "samples": 0}  # of the next iteration
@@ -173,15 +173,14 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next iteration.
 
-        If load_state_dict has loaded a state in this epoch, the iteration is the rest of the epoch. A
-        state in another epoch is discarded. Without set_epoch, each iteration is the epoch after the
-        previous one.
+        After load_state_dict with a state in mid-epoch it does nothing: the rest of that epoch is next.
+        Without set_epoch, each iteration is the epoch after the previous one.
         """
         epoch = check.integer("epoch", epoch, 0)
-        if self._start["epoch"] != epoch or not self._start["samples"]:
-            if self._start["samples"]:
-                logger.warning("set_epoch(%d) discards the state that was loaded, in epoch %d: to resume, begin the loop there", epoch, self._start["epoch"])
+        if not self._start["samples"]:
             self._start = {"epoch": epoch, "samples": 0}
+        elif self._start["epoch"] != epoch:
+            logger.warning("set_epoch(%d) after load_state_dict: going on in epoch %d, so begin the loop there", epoch, self._start["epoch"])
         self._state, self._left = self._start, 1
 
     def state_dict(self) -> State:
@@ -287,19 +286,21 @@ class Loader:
 
         The batch is the same as in a whole epoch, without bad samples. The iteration goes on unchanged.
         """
-        ticket = self._numbered(epoch, number)
-        asking = self._transport.asking(1)
-        try:
-            return self._made(asking.ask(ticket)()[0])
-        finally:
-            asking.close()
+        with self._lock:
+            ticket = self._numbered(epoch, number)
+            asking = self._transport.asking(1)
+            try:
+                return self._made(asking.ask(ticket)()[0])
+            finally:
+                asking.close()
 
     def indices(self, epoch: int, number: int) -> list[int]:
         """The indices of the samples in one batch of this rank. `number` counts the batches of the epoch from 0.
 
         Bad samples are included. Nothing is loaded.
         """
-        indices: list[int] = json.loads(self._transport.indices(self._numbered(epoch, number)))
+        with self._lock:
+            indices: list[int] = json.loads(self._transport.indices(self._numbered(epoch, number)))
         return indices
 
     def _ticket(self, state: State, number: int) -> bytes:

@@ -72,8 +72,9 @@ class Iterating(unittest.TestCase):
         loader.load_state_dict({"epoch": 2, "samples": 4})
         with self.assertLogs("nwt", "WARNING") as logged:
             loader.set_epoch(0)
-        self.assertIn("set_epoch(0) discards the state that was loaded, in epoch 2: to resume, begin the loop there", logged.output[0])
-        self.assertEqual(fake.indices(loader), WHOLE)
+        self.assertIn("set_epoch(0) after load_state_dict: going on in epoch 2, so begin the loop there", logged.output[0])
+        self.assertEqual(fake.indices(loader), WHOLE[1:])
+        self.assertEqual(loader.state_dict(), {"epoch": 3, "samples": 0})
 
     def test_what_is_no_state_is_refused_and_changes_nothing(self):
         loader = fake.loader()

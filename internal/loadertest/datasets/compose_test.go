@@ -521,8 +521,10 @@ func TestSubsetAndSplitTellWhichSamplesTheyHold(t *testing.T) {
 	for _, batches := range []bool{false, true} {
 		for _, sized := range []bool{false, true} {
 			whole := sentences(20, batches, sized)
-			for name, ds := range made(t, whole) {
-				if name != "Subset" && name != "Split" && name != "WritesAll of Subset" {
+			all := made(t, whole)
+			all["Sized of Subset"] = nwt.Sized(all["Subset"], func(_ int, sizes []int) { sizes[0] = 7 })
+			for name, ds := range all {
+				if name != "Subset" && name != "Split" && name != "WritesAll of Subset" && name != "Sized of Subset" {
 					_, is := ds.(nwt.SubsetDataset)
 					require.Equal(t, name == "Subset of Concat", is, name)
 					continue
