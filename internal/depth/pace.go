@@ -19,15 +19,11 @@ const (
 	timingCost = 2 * time.Microsecond  // if loading takes less, only some claims are timed
 	timeOneIn  = 32
 	switching  = 10 * time.Microsecond // many times the cost of a switch between goroutines
-	// Samples that take longer either come from a file, not from memory, or take so long to compute that
-	// it hardly matters where their bytes go.
-	fromMemory = 50 * time.Microsecond
+	fromMemory = 50 * time.Microsecond // a sample that takes longer may come from a file
 )
 
 // Share sets how many workers share a batch.
 func (p *Pace) Share(workers int) { p.first.Store(int32(max(1, p.Batch/max(1, 4*workers)))) }
-
-func (p *Pace) inMemory() bool { return time.Duration(p.perSample.Load()) <= fromMemory }
 
 // PerBatch returns the work in a batch, or 0 while it is unknown.
 func (p *Pace) PerBatch() time.Duration {
@@ -36,7 +32,9 @@ func (p *Pace) PerBatch() time.Duration {
 
 // Computes reports whether workers seldom wait for anything and a batch is worth a switch between
 // goroutines.
-func (p *Pace) Computes() bool { return p.inMemory() && p.PerBatch() > switching }
+func (p *Pace) Computes() bool {
+	return time.Duration(p.perSample.Load()) <= fromMemory && p.PerBatch() > switching
+}
 
 // Outlasts reports whether n places take so long that a switch between goroutines costs next to nothing
 // beside them.

@@ -116,7 +116,7 @@ class Loader:
         self.rank, self.world_size = place(rank, world_size, self._executable)
         self._token = check.token(token)
         self._tls = tls if isinstance(tls, bool) or tls is None else check.path("tls", tls)
-        self._lock = threading.RLock()  # of next(), batch() and indices(), which several threads may call
+        self._lock = threading.RLock()  # of next(), batch() and indices(), which several threads may call, and a collate_fn
         self.bad, self.bad_samples = 0, []
         self._bad_of_epoch = 0
         self._start: State = {"epoch": 0, "samples": 0}  # of the next iteration

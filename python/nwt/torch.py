@@ -235,7 +235,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return f"nwt.torch.DataLoader({of}" + (f", fields={self.fields!r})" if self.fields else ")")
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's type has more
-        return _Tensors(self._tensors(Loader.__iter__(self.loader)))
+        return _Tensors(self._tensors(Loader.__iter__(self.loader)))  # by names, also of one's own dataset
 
     def _tensors(self, batches: Iterator[Batch]) -> Generator[Any, None, None]:
         self.loader._join()

@@ -81,11 +81,6 @@ class Sentences(Birds):
         return f"from {i}", f"to {i}"
 
 
-class Empty(Birds):
-    def __getitem__(self, i):
-        return {}
-
-
 class Opened(Birds):
     def __init__(self):
         self.lock = threading.Lock()
@@ -199,8 +194,6 @@ class TestOwn(unittest.TestCase):
             self.assertEqual(list(loader), [[0, 1, 2, 3, 4]] * 2)
         with own(Sentences(2), batch_size=2) as loader:
             self.assertEqual(list(loader), [[["from 0", "from 1"], ["to 0", "to 1"]]])
-        with own(Empty(3), batch_size=3) as loader:
-            self.assertEqual(list(loader), [{}])
 
     @unittest.skipUnless(sys.platform == "linux", "reads /proc")
     def test_a_name_in_each_sample_takes_the_memory_of_a_name(self):

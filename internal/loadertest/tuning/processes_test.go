@@ -136,7 +136,8 @@ func TestTheMemoryAndCPUTimeOfProcessesThatLoadAreInTheTableAndCountForTheLimit(
 	told, seen := measure(part)
 	hidden, unseen := measure(struct{ nwt.Dataset }{newHelped(t)})
 	require.Greater(t, max(seen.Memory, seen.PeakRSS), max(unseen.Memory, unseen.PeakRSS)+size/2, "%v", told) // the heap has grown meanwhile
-	perBatch := func(one nwt.Trial) float64 { return one.CPU * one.Mean.Seconds() }                           // the same beside other programs
+	// The time per batch is the same beside other programs; the share isn't.
+	perBatch := func(one nwt.Trial) float64 { return one.CPU * one.Mean.Seconds() }
 	require.Greater(t, perBatch(seen), 1.5*perBatch(unseen), "%v, and without the process %v", told, hidden)
 
 	out := func(r *nwt.Result) (codes []string) {

@@ -39,7 +39,6 @@ type Dataset struct {
 	about  about
 	fields []nwt.Field
 	passed int // fields that are the input's
-	index  int // the field "index", or −1 if the program, or the input, has one of that name
 	slots  int // samples that a child makes per request
 	layout layout
 
@@ -139,11 +138,6 @@ func (d *Dataset) describe(ctx context.Context) error {
 		}
 		d.passed = len(d.fields) - len(d.about.Fields)
 		dense += bytesOf(*l.Input)
-	}
-	d.index = -1
-	if !slices.ContainsFunc(d.fields, func(f nwt.Field) bool { return f.Name == "index" }) {
-		d.index = len(d.fields)
-		d.fields = append(d.fields, nwt.Field{Name: "index", Type: nwt.Int64})
 	}
 	d.slots = min(mostSlots, max(1, slotBytes/max(1, dense)))
 	d.layout = d.layoutOf(d.slots)

@@ -90,7 +90,6 @@ func TestSamplesAreThoseOfTheProgramAtAnyNumberOfWorkers(t *testing.T) {
 			for k, i := range b.Indices() {
 				require.Equal(t, float32(i), nwt.Values[float32](b, 0)[6*k+5])
 				require.EqualValues(t, i%7, nwt.Values[int64](b, 1)[k])
-				require.EqualValues(t, i, nwt.Values[int64](b, 4)[k])
 			}
 			drawn := append(bytes.Clone(b.Bytes(2)), b.Bytes(3)...)
 			if workers == 1 {
@@ -328,7 +327,7 @@ func loaded(t *testing.T, d nwt.Dataset, field, workers int) (all [][]byte, bad 
 func TestAFunctionGetsThePicturesThatAreLoadedWithoutIt(t *testing.T) {
 	in := pictures(300)
 	d := changed(t, in, "def change(image): return image")
-	require.Equal(t, []string{"image", "label", "index"}, []string{d.Fields()[0].Name, d.Fields()[1].Name, d.Fields()[2].Name})
+	require.Equal(t, []string{"image", "label"}, []string{d.Fields()[0].Name, d.Fields()[1].Name})
 	for field := range 2 {
 		want, _ := loaded(t, in, field, 1)
 		for _, workers := range []int{0, 1, 3} {

@@ -148,7 +148,7 @@ func (w *worker) make(ctx context.Context, todo []job) (bad error) {
 	for slot, j := range todo[:n] {
 		switch mem[slot] {
 		case made:
-			w.d.giveFrom(mem, slot, j.dst, j.index)
+			w.d.giveFrom(mem, slot, j.dst)
 			todo[slot].done = true
 		case failed: // the child was ended before what it said was read
 			keep(j, kept{err: nwt.Retryable(errors.New("the process that makes it hasn't said why it failed")), again: true})
@@ -251,7 +251,7 @@ func (f fault) err() error {
 }
 
 // giveFrom copies a sample from a child's memory into its batch.
-func (d *Dataset) giveFrom(mem []byte, slot int, dst *nwt.Sample, index int) {
+func (d *Dataset) giveFrom(mem []byte, slot int, dst *nwt.Sample) {
 	for f := range d.layout.Fields {
 		field, from := &d.layout.Fields[f], slot*d.layout.Stride
 		place := dst.Bytes(f)
@@ -262,9 +262,6 @@ func (d *Dataset) giveFrom(mem []byte, slot int, dst *nwt.Sample, index int) {
 			place = place[:len(place)/field.Shape[0]*n]
 		}
 		copy(place, mem[field.Offset+from:])
-	}
-	if d.index >= 0 {
-		nwt.Values[int64](dst, d.index)[0] = int64(index)
 	}
 }
 
